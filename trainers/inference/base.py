@@ -29,10 +29,10 @@ from trainers.runs.run import read_config, read_run, verified_copy
 
 @dataclass(frozen=True)
 class Base:
-    """What a fine-tuning run needs to know of its base before it reads a tensor.
+    """What a fine-tuning run must know about its base before it reads a tensor.
 
-    `kind` is that of `runs.parent.kind_of`. `specials` are the ids of the tokenizer's special tokens by their roles. `step`
-    is that of a run's checkpoint, None for others.
+    `kind` is that of `runs.parent.kind_of`. `specials` are the ids of the tokenizer's special tokens by role.
+    `step` is that of a run's checkpoint, None for other bases.
     """
 
     path: LocalPath
@@ -44,9 +44,9 @@ class Base:
 
 
 def open_base(path: LocalPath, step: int | None = None) -> Base:
-    """The base at `path`; of a run the checkpoint of `step`, or its newest.
+    """Open the base at `path`; of a run, the checkpoint of `step` or the newest.
 
-    Raises UserError or ConfigError if it is none, or if its model is none that we have.
+    Raises UserError or ConfigError if `path` is not a base, or if we do not support its model.
     """
     kind = kind_of(path)
     if kind == "run":
@@ -61,11 +61,12 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 
 
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors that a fine-tuning run begins with: {parameter name: fp32 tensor on the CPU}.
+    """Return the tensors that a fine-tuning run begins with: {parameter name: fp32 tensor on the CPU}.
 
-    Names that the base lacks are left out: those of the heads of its pretraining, if the run uses none. Hidden layers of a
-    head that the base has are `task_head.*`. `record` is the parent's of `run.json`. Raises UserError if its files have
-    changed, or lack what the run needs, ConfigError if the model of the run is another.
+    Names that the base lacks are left out, and so are the heads of its pretraining unless the run uses them.
+    If the base has hidden layers of a head, they are `task_head.*`. `record` describes the parent, as in
+    `run.json`. Raises UserError if its files have changed or lack what the run needs, ConfigError if the
+    run's model is another one.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
@@ -89,8 +90,8 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
 
 
 def trained_forward(run: LocalPath, found: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
-    """The model of a run at a checkpoint, with its losses, ready to predict: in fp32 on the CPU. `weights` are those of the
-    checkpoint, null to read them.
+    """Return the model of a run at a checkpoint with its losses, ready to predict, in fp32 on the CPU.
+    `weights` are those of the checkpoint; None reads them.
     """
     import torch
 
@@ -112,7 +113,7 @@ def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_run_adapter(run: LocalPath, found: checkpoint.Checkpoint, directory: LocalPath) -> None:
-    """Write what the method of a run has trained to a new directory (`adapters.adapter_files`)."""
+    """Write the parameters that a run's method has trained to a new directory (`adapters.adapter_files`)."""
     config, record = read_config(run), read_run(run)
     assert isinstance(config, Finetuning)
     base = base_network(config, record["specials"], _frozen(config, record))

@@ -1,4 +1,4 @@
-"""What an export holds, and whether plain `transformers` can use it."""
+"""What an export contains, and whether plain `transformers` can use it."""
 
 import json
 from dataclasses import dataclass
@@ -20,8 +20,9 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class ExportForm:
-    """How a run is exported: as an adapter, or as a model into which what its method has added `merges`. `obstacle` is why
-    plain `transformers` cannot compute the model, None if it can. `notes` are what its users must know.
+    """The form of a run's export: an adapter if `is_adapter`, otherwise a model, into which the parameters
+    that its method has added are merged if `merges`. `obstacle` is why plain `transformers` cannot compute
+    the model, or None if it can. `notes` are what users of the export must know.
     """
 
     is_adapter: bool
@@ -31,7 +32,9 @@ class ExportForm:
 
 
 def export_form(config: Job, merge: bool) -> ExportForm:
-    """The form of a run's export. Raises ConfigError if `merge` is set and there is nothing to merge or no way to."""
+    """Return the form of a run's export. Raises ConfigError if `merge` is set and there is nothing to merge
+    or no way to do it.
+    """
     if not isinstance(config, Finetuning):
         return ExportForm(False, False, why_not_stock(config.model), _notes(config))
     method = config.method
@@ -71,7 +74,7 @@ def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
 
 def read_origin(export: LocalPath) -> dict[str, Any]:
     """Verify every file of an export and return its `gristmill.json`. Raises CorruptFileError for a file that
-    differs, or that every export has and this one lacks.
+    has changed, or one that every export needs and this one lacks.
     """
     origin = read_json(export / ORIGIN, "export again")
     names = {entry["path"] for entry in origin["files"]}
@@ -91,8 +94,8 @@ def read_origin(export: LocalPath) -> dict[str, Any]:
 
 
 def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
-    """(what `gristmill.json` of a verified export says, the configuration of its run). Raises UserError if it holds an
-    adapter, which is no model.
+    """Return (the `gristmill.json` of a verified export, the configuration of its run). Raises UserError if
+    the export is an adapter, which is no model by itself.
     """
     origin = read_origin(path)
     if origin.get("adapter"):

@@ -9,11 +9,11 @@ from trainers.inference.prompt import framed, read_prompt
 
 
 def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
-    """Return the `top` likeliest tokens, with their probabilities, for every `<mask>` in a text. `path` is an
-    export or a run.
+    """Return the `top` most probable tokens, with their probabilities, for every `<mask>` in a text. `path`
+    is an export or a run.
 
-    Reserved ids, and ids that only pad the vocabulary, get no probability. Raises ConfigError for a model
-    that is not an encoder, a text without a mask, and a text longer than the model's positions.
+    Reserved ids, and ids that only pad the vocabulary, are excluded. Raises ConfigError for a model that is
+    not an encoder, a text without a mask, and a text longer than the model's number of positions.
     """
     import torch
 

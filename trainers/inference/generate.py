@@ -17,8 +17,8 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `temperature` 0 takes the likeliest token. `top_k` and `top_p` cut off the tail
-    of the distribution; 0 and 1 disable them.
+    """How tokens are sampled. `temperature` 0 takes the most probable token. `top_k` and `top_p` cut off the
+    tail of the distribution; 0 and 1 disable them.
     """
 
     tokens: int = 100
@@ -28,7 +28,7 @@ class Sampling:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise ValueError for a value out of range."""
+        """Validate ranges."""
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
         require(self.temperature >= 0, f"temperature: got {self.temperature}, allowed 0 or more")
         require(self.top_k >= 0, f"top_k: got {self.top_k}, allowed 0 (all tokens) or more")
@@ -38,10 +38,10 @@ class Sampling:
 def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     """Generate text from a prompt with the model of an export or a run; the same seed gives the same text.
 
-    The objective says how its models read prompts (`PromptFormat`). Most continue the prompt. Span corruption
-    replaces the sentinels in it (`<extra_id_0>` and so on) by the model's text for each. Denoising rewrites
-    the whole text, with text in place of `<mask>`. If the objective needs a gap and the prompt has none, one
-    is appended. A mixture's model treats a prompt as one of a single part
+    The objective defines how its models read prompts (`PromptFormat`). Most models continue the prompt. Span
+    corruption replaces each sentinel in it (`<extra_id_0>` and so on) by text from the model. Denoising
+    rewrites the whole text and fills in each `<mask>`. If the objective needs a gap and the prompt has none,
+    one is appended. The model of a mixture treats the prompt as input to a single member
     (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after `sampling.tokens` tokens,
     or at the model's last position.
     """

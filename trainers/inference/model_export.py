@@ -40,11 +40,11 @@ _TRIES = 5  # each fails only where another process exports to the same director
 
 
 def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) -> LocalPath:
-    """Export the newest checkpoint of `run` to `output`; returns `output`. With `merge`, what a method of fine-tuning has
-    added is computed into the weights of the base.
+    """Export the newest checkpoint of `run` to `output`; returns `output`. With `merge`, the parameters that
+    a method of fine-tuning has added are merged into the weights of the base.
 
-    An earlier export there is replaced; raises ConflictError if the directory holds anything else. Exports to
-    the same directory take turns by the lease of the neighbouring directory `.NAME`, in which each is also
+    An earlier export there is replaced. Raises ConflictError if the directory has anything else. Exports to
+    the same directory take turns by the lease of the directory `.NAME` next to it, in which each is also
     prepared. A process that has lost the lease may notice that its attempt was removed, or that another
     export was published; it then checks again.
     """
@@ -256,7 +256,7 @@ def _save_model(run: LocalPath, found: checkpoint.Checkpoint, form: ExportForm, 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model ready to use: a `transformers` model, its tokenizer.json, its configuration and the
+    """A trained model, ready to use: a `transformers` model, its tokenizer.json, its configuration and the
     fingerprints of its origin.
     """
 
@@ -267,9 +267,9 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """Return the model of an export, or of the checkpoint that a run is used by.
+    """Return the model of an export, or that of a run at the checkpoint that it uses for predictions.
 
-    Raises UserError if `path` is neither, or if the model has the head of a task: it writes no text.
+    Raises UserError if `path` is neither, or if the model has a task head and so cannot write text.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()

@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned run: for the splits of its task, stored and scored, and for a file."""
+"""The predictions of a fine-tuned run: for the splits of its task, stored and scored, and for a file."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
@@ -27,11 +27,11 @@ from trainers.tasks.task_files import available_splits
 SCORES, PREDICTIONS = "scores.json", "predictions"
 """Files of a run: its scores, and the directory of its predictions, one Parquet file for each split."""
 ANSWER_TOKENS = 128
-"""The most tokens of an answer that a model writes."""
+"""The maximum number of tokens in an answer that a model writes."""
 
 
 def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutputs:
-    """What the model's head predicts for every input, in batches of `size` inputs."""
+    """Return the outputs of the model's head for every input, computed in batches of `size` inputs."""
     import torch
 
     kind = forward.model.task_head.kind
@@ -46,10 +46,12 @@ def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutpu
 
 
 def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[str, Any]:
-    """Predict every split of the run's tasks but `train` with its best checkpoint, write predictions and `scores.json`.
+    """Predict every split of the run's tasks except `train` with its best checkpoint; write the predictions
+    and `scores.json`.
 
-    Splits whose gold is hidden are predicted alone. The threshold of no answer is tuned on the first scored split. Of
-    several tasks, splits are named `TASK.SPLIT`. `floors` are the scores of the majority of the training split.
+    Splits whose gold is hidden are predicted but not scored. The threshold of no answer is tuned on the first
+    split that is scored. If there are several tasks, splits are named `TASK.SPLIT`. `floors` are the scores
+    of the majority of the training split.
     """
     found = checkpoint.pick(run, print)
     assert found is not None
@@ -73,7 +75,9 @@ def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[st
 
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
-    """Write the scores of a split as a line: each metric with its interval and, if known, the majority's."""
+    """Return a line with the scores of a split: each metric with its interval and, if known, the majority's
+    score.
+    """
     parts = []
     for name, score in scores.items():
         floor = f" (majority {floors[name]:.4f})" if name in floors else ""
@@ -101,9 +105,9 @@ def _predict(
 def predict_file(run: LocalPath, file: str, split: str = "input") -> Predictions:
     """Predict the examples of a file with the best checkpoint of a fine-tuning run.
 
-    The file is JSONL, CSV, TSV with a header, or Parquet; its fields are named as the columns of the task's kind: `text`,
-    `text_b`, `words`, `question`, `passage`, `candidates`. Raises UserError for a run of another kind, without a
-    checkpoint, or of several tasks.
+    The file is JSONL, CSV, TSV with a header, or Parquet. Its fields have the names of the roles of the
+    task's kind: `text`, `text_b`, `words`, `question`, `passage`, `candidates`. Raises UserError for a run
+    that is not fine-tuning, has no checkpoint, or has several tasks.
     """
     config = read_config(run)
     if not isinstance(config, Finetuning) or len(config.tasks) > 1:
@@ -127,7 +131,9 @@ def _task_of_file(task: Task, file: str, split: str) -> Task:
 
 
 def held_out_splits(corpus: TaskCorpus, task: Task) -> list[str]:
-    """The splits of a task that have files, but for that it is trained on; the split to validate on comes first."""
+    """Return the splits of a task that have files, except the one it is trained on; the split to validate on
+    comes first.
+    """
     known = [split for split in available_splits(task, corpus.files) if split != TRAIN]
     return sorted(known, key=lambda split: split not in corpus.splits(task))
 

@@ -1,6 +1,6 @@
-"""Prompts: encode text typed by a user as a model of an objective reads it.
+"""Prompts: encode text typed by a user in the form that an objective's model reads.
 
-A prompt may contain the specials that its objective names, written out: `<mask>`, `<extra_id_0>`,
+A prompt may contain the special tokens that its objective names, written out: `<mask>`, `<extra_id_0>`,
 `<fim_prefix>`. In documents the same characters are plain text.
 """
 
@@ -18,11 +18,11 @@ _PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # the space before one of these b
 
 
 def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingObjective, str | None, str]:
-    """Choose the objective by which a model reads a prompt: (objective, the special that precedes its inputs,
-    the prompt without that special).
+    """Choose the objective by which a model reads a prompt. Returns (objective, the special token that
+    precedes its inputs, the prompt without that token).
 
-    In a mixture it is the part whose special the prompt begins with; otherwise the first part that uses a
-    special in the prompt; otherwise the first part that trains on plain text.
+    In a mixture, it is the member whose special token the prompt begins with; otherwise the first member that
+    uses a special token in the prompt; otherwise the first member that trains on plain text.
     """
     members = objective.members()
     for member, lead in members:
@@ -34,14 +34,14 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
 
 
 def spaces_lead(encoder: Encoder) -> bool:
-    """Whether the token of a word includes the space before it. A special that replaces a word then includes
-    it too.
+    """Return whether the token of a word includes the space before it. A special token that replaces a word
+    then includes the space too.
     """
     return encoder.kind in ("byte_bpe", "unigram")
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Encode a text in which the specials `names` may be written out; adds no marks around it."""
+    """Encode a text in which the special tokens `names` may be written out. Nothing is added around it."""
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]
     ids: list[int] = []
@@ -57,7 +57,7 @@ def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int
 
 
 def framed(ids: list[int], frame: Frame, encoder: Encoder) -> list[int]:
-    """Put ids between the marks of a frame."""
+    """Return ids with the special tokens of a frame around them."""
     specials = add_fallback_marks(encoder.specials)
     before, after = ([specials[mark]] if mark else [] for mark in (frame.before, frame.after))
     return [*before, *ids, *after]

@@ -37,8 +37,8 @@ class _Marks:
 
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
-    """Write the tokenizer files: the run's tokenizer with the roles of its specials, which it puts around
-    a text as in training.
+    """Write the tokenizer files of an export: the run's tokenizer with the roles of its special tokens, which
+    it puts around a text as in training.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -1,7 +1,8 @@
-"""Greedy answers of a fine-tuned model to inputs as text to text, many at a time.
+"""Greedy answers of a fine-tuned model to inputs as text to text, in batches.
 
-Each token takes a pass over the whole rows, as training computes them: no cache of keys and values, so that methods with
-virtual tokens, prefixes and inserted modules write as they were trained. Answers of a few tokens cost little more.
+Each token takes a pass over whole rows, as in training, without a cache of keys and values. Methods with
+virtual tokens, prefixes and inserted modules thus write as they were trained. Answers of a few tokens cost
+little more.
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,8 @@ from trainers.rows.batch import IGNORED
 
 
 def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) -> np.ndarray:
-    """Which ids an answer may hold, bool [rows]: those of a tokenizer's `tokens` that are not special, and `end`.
-    `rows` is the size of the model's vocabulary, which may be larger.
+    """Return which ids an answer may contain, bool [rows]: `end`, and those of the tokenizer's `tokens` ids
+    that are not special. `rows` is the size of the model's vocabulary, which may be larger.
     """
     allowed = np.arange(rows) < tokens
     allowed[[number for number in specials.values() if number < rows]] = False
@@ -29,11 +30,12 @@ def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) 
 def write_answers(
     forward: Forward, task: TaskInputs, allowed: np.ndarray, tokens: int, length: int, size: int
 ) -> list[np.ndarray]:
-    """The ids that the model writes for each input of text to text, the likeliest at each step, without `<eos>`.
+    """Return the ids that the model writes for each input of text to text, without `<eos>`; each is the most
+    probable one.
 
-    An answer ends at `<eos>`, after `tokens` tokens, or where its row has `length` positions, virtual tokens aside.
-    `allowed`, bool [vocabulary], are the ids that it may hold (`writable_ids`). `size` inputs are answered at a time,
-    those of similar length together.
+    An answer ends at `<eos>`, after `tokens` tokens, or where its row has `length` positions, not counting
+    virtual tokens. `allowed`, bool [vocabulary], are the ids that it may contain (`writable_ids`). Inputs are
+    answered in batches of `size`, those of similar length together.
     """
     assert task.kind == "text_to_text"
     forward.eval()
@@ -47,7 +49,9 @@ def write_answers(
 
 
 def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(nats, tokens) of the target of each input of text to text, `<eos>` among them; float64 and int64 [n]."""
+    """Return (nats, tokens) of the target of each input of text to text, including `<eos>`; float64 and int64
+    [n].
+    """
     forward.eval()
     nats, tokens = np.zeros(len(task)), np.zeros(len(task), np.int64)
     by_length = np.argsort(-task.sizes, kind="stable")

@@ -1,6 +1,6 @@
 """The tensors that a new run begins with (`init`): read from its parent and checked against its model.
 
-Only safetensors are read, and no code of the parent's directory runs.
+Only safetensors are read, and no code from the parent's directory is executed.
 """
 
 import json
@@ -46,11 +46,11 @@ class _Weights(Mapping[str, dict[str, Any]]):
 def read_state(
     config: Job, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
-    """Read the initial {parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} of a
-    run.
+    """Read the initial tensors of a run: {parameter name: {"weight": tensor, name of its optimizer state:
+    tensor, ...}}.
 
-    `shapes` are those of the model's parameters, `record` is the parent's of `run.json`
-    (`runs.parent.describe`). Raises UserError if the parent's files have changed, ConfigError that names the
+    `shapes` are those of the model's parameters. `record` describes the parent, as in `run.json`
+    (`runs.parent.describe`). Raises UserError if the parent's files have changed, ConfigError naming the
     first tensor that does not fit.
     """
     init = config.init

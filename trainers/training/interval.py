@@ -1,4 +1,4 @@
-"""What a log line sums over the steps since the line before."""
+"""The sums that a log line reports: over the steps since the previous line."""
 
 import time
 
@@ -8,7 +8,9 @@ from trainers.engine.engine import Totals
 
 
 class Interval:
-    """Sums since the last log line. The clock counts training only, not validation and checkpoints."""
+    """Sums since the last log line. The clock runs during training only, not during validation and
+    checkpoints.
+    """
 
     def __init__(self, sums: np.ndarray) -> None:
         self.sums = sums
@@ -18,7 +20,7 @@ class Interval:
         self.seconds, self._began = 1e-9, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: float) -> None:
-        """Add a step."""
+        """Add the sums of a step."""
         self.norm, self.rate = norm, rate
         self.sums += totals.sums
         self.tokens, self.flops = self.tokens + tokens, self.flops + flops
@@ -26,5 +28,5 @@ class Interval:
         self.seconds, self._began = self.seconds + now - self._began, now
 
     def restart_clock(self) -> None:
-        """Leave out the time since the last step."""
+        """Exclude the time since the last step."""
         self._began = time.perf_counter()

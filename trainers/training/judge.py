@@ -1,4 +1,4 @@
-"""Which checkpoint of a fine-tuning run is the best, and when the run ends early."""
+"""Decide which checkpoint of a fine-tuning run is the best, and when the run ends early."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,12 @@ from trainers.tasks.predictions import score_predictions
 
 
 class Judge:
-    """Compares the validations of a run by the first metric of its task; by the loss where the model writes its answers.
+    """Compares the validations of a run by the first metric of its task, or by the loss if the model writes
+    its answers.
 
-    Only the first worker has the scores, so it decides for all. `best` is what checkpoints record, `improved` whether
-    the last validation was the best so far, and `ended` whether as many as `validation.patience` in a row were not.
+    Only the first worker has the scores, so it decides for all. `best` is what checkpoints record. `improved`
+    says whether the last validation was the best so far, and `ended` whether the last `validation.patience`
+    validations brought no improvement.
     """
 
     def __init__(self, config: Finetuning, engine: Engine) -> None:
@@ -27,12 +29,14 @@ class Judge:
         self._patience, self._engine = config.validation.patience, engine
 
     def resume(self, best: Best | None) -> None:
-        """Continue from what a checkpoint records."""
+        """Continue from the best validation that a checkpoint records."""
         self.best = best
         self.ended = self._is_over()
 
     def measure(self, held_out: HeldOut, batches: Iterable[Batch]) -> tuple[Totals, dict[str, float]]:
-        """Losses of what is held out, and the metrics of the task by name; none where the model writes its answers."""
+        """Return the losses on the held-out split and the task's metrics by name; no metrics if the model
+        writes its answers.
+        """
         if self.metric == "loss":
             return self._engine.evaluate(batches, len(held_out.sources)), {}
         totals, outputs = self._engine.predict(batches, len(held_out.sources))
@@ -42,7 +46,9 @@ class Judge:
         return totals, {name: score.value for name, score in scores.items()}
 
     def compare(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Take the fields of the validation after `step` steps. Every worker calls it; those of the first count."""
+        """Compare the validation after `step` steps with the best so far, given its fields. Every worker
+        calls this, but only the first worker's fields count.
+        """
         if self._engine.rank == 0:
             value = -fields["loss"] if self.metric == "loss" else fields[self.metric]
             value = -math.inf if math.isnan(value) else float(value)

@@ -40,13 +40,14 @@ _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
 
 
 class LostWorkerError(UserError):
-    """Another worker of the run is gone, so this one cannot continue."""
+    """Another worker of the run was lost, so this one cannot continue."""
 
 
 def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
-    """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` is not used.
+    """Train with the resolved `config` until the run is finished or stopped. Under torchrun `workers` is
+    ignored.
 
-    Raises LostWorkerError if another worker is gone under torchrun, or on Ray _MAX_FAILURES times without
+    Raises LostWorkerError if another worker is lost under torchrun, or on Ray _MAX_FAILURES times without
     progress.
     """
     refuse_known("torch", "ray", "pyarrow")
@@ -242,8 +243,8 @@ def _use_the_network_of_ray() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface of this machine that has an IPv4 address; None if no interface has it, or
-    the system does not say.
+    """Return the network interface of this machine that has an IPv4 address, or None if none has it or the
+    system does not say.
     """
     import fcntl
     import socket

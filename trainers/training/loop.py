@@ -53,12 +53,12 @@ def train(
     show: Callable[[str], None] | None,
     attempt: str | None = None,
 ) -> None:
-    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the
+    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget. Then export the
     model and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. A worker
-    that gets SIGTERM ends the run early, after a checkpoint. Raises SupersededError, and writes nothing more,
-    if another attempt than `attempt` has begun (`trainers.runs.run.begin_attempt`).
+    that receives SIGTERM ends the run early, after a checkpoint. Raises SupersededError, and writes nothing
+    more, if another attempt than `attempt` has begun (`trainers.runs.run.begin_attempt`).
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -74,7 +74,7 @@ def train(
 
 
 class Training:
-    """One worker's view of a run."""
+    """A run as one worker executes it."""
 
     def __init__(
         self,
@@ -130,7 +130,9 @@ class Training:
             progress.write(event, step=self.start, **fields)
 
     def run(self, began: float) -> None:
-        """Train to the end of the budget or a signal. The process began at `began` (performance counter)."""
+        """Train until the end of the budget or a signal. `began` is when the process started, by the
+        performance counter.
+        """
         interval = self._interval()
         with closing(self._batches()) as batches:
             for step in range(self.start, self.steps):
