@@ -1,5 +1,5 @@
-"""BERT (Devlin et al., 2019): learned positions, post-norm blocks, GELU, heads for masked tokens and sentence
-pairs.
+"""BERT (Devlin et al., 2019), with the blocks of `transformers`: learned positions, post-norm blocks, GELU,
+heads for masked tokens and sentence pairs.
 """
 
 from dataclasses import replace

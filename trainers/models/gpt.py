@@ -1,4 +1,5 @@
-"""GPT (Radford et al., 2018): learned positions, post-norm blocks, GELU, tied embeddings.
+"""GPT (Radford et al., 2018), with the blocks of `transformers`: learned positions, post-norm blocks, GELU,
+tied embeddings.
 
 `transformers` computes its attention eagerly and takes one mask per row. Its blocks are therefore called here
 one by one, with a mask per position.

@@ -69,9 +69,9 @@ class Architecture:
     parameter to the decoder's. `publish` changes a trained model, given the special ids, so that plain
     `transformers` computes the same.
 
-    `sizes` is the inverse of `configuration`: the sizes in a published one. Dropout is that of the states, the
-    only rate we have. It raises ConfigError for what sizes cannot express and
-    `runs.published_model.check_configuration` does not compare.
+    `sizes` is the inverse of `configuration`: it returns a Model with the sizes of a published configuration.
+    The Model's dropout rate, the only one it has, is that of the hidden states. It raises ConfigError for
+    settings that a Model cannot express, unless `runs.published_model.check_configuration` compares them.
 
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
     argument, and returns them, or a tuple that begins with them. `heads` has the form of the head of each

@@ -1,5 +1,5 @@
-"""ModernBERT (Warner et al., 2024): rotary positions, pre-norm blocks, gated GELU, and every third layer
-global. The other layers attend to 64 tokens on each side.
+"""ModernBERT (Warner et al., 2024), with the blocks of `transformers`: rotary positions, pre-norm blocks,
+gated GELU, and global attention in every third layer. The other layers attend to 64 tokens on each side.
 """
 
 from dataclasses import replace

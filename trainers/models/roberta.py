@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al., 2019): BERT without segments and sentence pairs.
+"""RoBERTa (Liu et al., 2019), with the blocks of `transformers`: BERT without segments and sentence pairs.
 
 `transformers` counts positions from the id of padding + 1. In the published models that id is 1, and the
 table has two more rows than positions. A model whose padding has another id is trained with a table of the

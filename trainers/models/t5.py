@@ -1,5 +1,5 @@
-"""T5 (Raffel et al., 2020): a learned scalar per head and distance bucket instead of positions, pre-norm
-blocks.
+"""T5 (Raffel et al., 2020), with the blocks of `transformers`: a learned scalar per head and distance bucket
+instead of positions, pre-norm blocks.
 
 Version 1.0 has ReLU and an output layer tied to the embeddings, its input scaled by 1 / sqrt(width); 1.1 has
 gated GELU and an untied output layer.
