@@ -46,9 +46,8 @@ def run_command(
 
 
 def run(command: Callable[[], int]) -> int:
-    """Return the status of `command`.
-
-    It is 141, without a message, if standard output is a broken pipe, as under `| head`.
+    """Run `command` and return its exit status. If standard output is a broken pipe, as under `| head`,
+    return 141 and print nothing.
     """
     try:
         status = command()

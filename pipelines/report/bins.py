@@ -78,8 +78,8 @@ def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndar
 
 
 def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> float:
-    """Return the lower end of the bin in which that share of the documents is reached. The histogram must not
-    be empty.
+    """Return the lower end of the bin in which the cumulative count reaches `share` of the documents. The
+    histogram must not be empty.
     """
     total, seen = sum(entry[which] for entry in histogram["bins"]), 0
     for entry in histogram["bins"]:

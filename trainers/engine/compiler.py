@@ -19,8 +19,8 @@ def needs_compiler(config: Job) -> list[str]:
 
 
 def check_compiler(config: Job) -> None:
-    """Raise ConfigError if the C++ compiler or the headers of Python are missing. The message names the
-    package to install.
+    """Raise ConfigError if the job needs a C++ compiler and the compiler or Python's headers are missing. The
+    message names the package to install.
     """
     fields = ", ".join(needs_compiler(config))
     if not fields:

@@ -9,8 +9,8 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """Return what the losses of a run are measured on; for `mixed` losses, over all sources, also the
-    mixture.
+    """Return the settings that the losses of a run depend on. Only runs in which they are equal can be
+    compared. If the losses are `mixed`, summed over all sources, the mixture is one of them.
     """
     data = run.config.get("data", {})
     whole = {

@@ -24,11 +24,11 @@ def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the number of each document's units that equals each number of words in `sizes`, int32
+    """Return, for each document, how many of its units correspond to each number of words in `sizes`, int32
     [documents, sizes].
 
-    Document d has the units offsets[d] to offsets[d + 1] - 1. For a document of words alone the result is
-    `sizes`; for one of several scripts it is scaled by the average of its units.
+    Document d has the units offsets[d] to offsets[d + 1] - 1. If all its units are words, the result is
+    `sizes`; if it has several scripts, `sizes` are scaled by its mean number of units per word.
     """
     units = np.diff(offsets)
     words = np.zeros(len(units))

@@ -157,7 +157,7 @@ class Pii(ReadsText, PartStage):
         return ((self.ner_model, f"{INSTALL_ENGLISH} (the model for English)"),) if self.ner_model else ()
 
     def notice(self) -> str:
-        """Warn about the cost of names."""
+        """Return a warning that finding names is slow; empty if no `ner_model` is set."""
         if not self.ner_model:
             return ""
         return (
