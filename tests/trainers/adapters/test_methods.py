@@ -10,6 +10,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.disk import LocalPath
 from tests.trainers.adapters.test_matrix import CASES, TEXTS
 from tests.trainers.adapters.tiny_models import applied, base, family, outputs
+from tests.trainers.models.test_models import tiny
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.adapters import METHODS
 from trainers.adapters.adapter_files import base_fingerprint, load_adapter, save_adapter
@@ -130,6 +131,24 @@ def test_bitfit_needs_biases(name):
 def test_a_size_above_the_width_is_refused(method, message):
     with pytest.raises(ConfigError, match=f"^{message}$"):
         applied("bert", method)
+
+
+def test_a_prefix_needs_positions_that_are_not_counted_along_the_row():
+    sizes = {"layers": 1, "width": 32, "heads": 4, "positions": 64}
+    network = build_model(tiny("bert", **sizes, position="relative"), SPECIAL_IDS, 0)
+    with pytest.raises(
+        ConfigError, match=r"^method.kind: got a prefix, for a model whose position is relative; use prompt"
+    ):
+        DeepPrompts().apply(network, "bert", "encoder", 0)
+
+
+def test_what_is_added_to_each_of_tied_stacks_cannot_be_merged():
+    network = build_model(tiny("t5", layers=1, tied_stacks=True), SPECIAL_IDS, 0)
+    LoRA(rank=4).apply(network, "t5", "encoder_decoder", 0)
+    with pytest.raises(
+        ConfigError, match=r"^model.tied_stacks: got true, but lora has added something else to each of the"
+    ):
+        LoRA(rank=4).merge(network)
 
 
 @pytest.mark.parametrize("method", [HeadOnly(), METHODS["features"]()])

@@ -62,15 +62,15 @@ class PeftMethod(TrainingMethod):
         from transformers.pytorch_utils import Conv1D
 
         layer_class = _peft().tuners.tuners_utils.BaseTunerLayer
-        seen = set()
-        for name, module in list(network.named_modules()):
-            if not isinstance(module, layer_class):
-                continue
-            merged = module.get_base_layer()
-            if id(merged.weight) in seen:  # tied stacks share matrices, to each of which something else is added
-                merged.weight = torch.nn.Parameter(merged.weight.detach().clone())
-            seen.add(id(merged.weight))
-            module.merge()
+        layers = [(name, module) for name, module in network.named_modules() if isinstance(module, layer_class)]
+        if len({id(layer.get_base_layer().weight) for _, layer in layers}) < len(layers):
+            raise ConfigError(
+                f"model.tied_stacks: got true, but {self.kind} has added something else to each of the stacks, so that no shared "
+                f"matrix holds it; use the run as it is"
+            )
+        for name, layer in layers:
+            layer.merge()
+            merged = layer.get_base_layer()
             if hasattr(merged, "transposed"):
                 back = Conv1D(merged.out_features, merged.in_features)
                 back.weight, back.bias = torch.nn.Parameter(merged.weight.detach().T.contiguous()), merged.bias

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gristmill.errors import ConfigError
 from trainers.adapters.shared.blocks import attention_kind, attention_modules, key_width
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze, set_tensors
 from trainers.adapters.virtual.prompt_tuning import prompt_config
@@ -59,9 +60,16 @@ class DeepPrompts(TrainingMethod):
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
     """Give every attention layer `tokens` keys and values. They are computed from `encoder`, or are
     parameters themselves if it is None.
+
+    Raises ConfigError for clipped relative positions (Shaw et al., 2018), which are counted along the row: to a prefix they
+    would be others for every segment.
     """
     from trainers.adapters.virtual.prefix_attention import Prefix, add_prefix, use_prefixes
 
+    if any(hasattr(attention, "relative") for _, attention in attention_modules(network, architecture)):
+        raise ConfigError(
+            "method.kind: got a prefix, for a model whose position is relative; use prompt, lora or adapter"
+        )
     freeze(network)
     firsts: dict[str, Any] = {}
     for name, attention in attention_modules(network, architecture):
