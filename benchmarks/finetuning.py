@@ -6,8 +6,9 @@
 The model is a RoBERTa with random weights, and the tokenizer is trained on the texts of the task. HF Trainer pads each
 batch (`DataCollatorWithPadding`), of random inputs or, with `--grouped`, of inputs of similar length; methods are peft's.
 Both take turns, a step each, so other load affects both, and the time of a step includes making its batch. Then both
-predict the dev split, or its first examples. The last line is for an epoch of the task with one evaluation. Needs the
-package `accelerate`.
+predict the dev split, or its first examples. The last line is for an epoch of the task with one evaluation. With
+`--grouped`, use 50 steps or a multiple: the trainer sorts inputs by length within each 50 batches. Needs the package
+`accelerate`.
 """
 
 import argparse
