@@ -1,7 +1,7 @@
 """Methods of fine-tuning: which parameters of a pretrained model are trained, and which are added.
 
 The protocol is `shared.training_method`. To add a method, add a file to `weights` (matrices and vectors of the base, and
-what is added to them), `inserted` (new layers) or `virtual` (tokens and keys that no text has), and its class to the
+what is added to them), `inserted` (new layers) or `virtual` (tokens and keys that come from no text), and its class to the
 union `Method`.
 """
 

@@ -22,14 +22,16 @@ Costs = Callable[[Any, ForwardPass], Any]
 def task_losses(
     kind: HeadKind, smoothing: float = 0.0, class_weights: Sequence[float] | None = None
 ) -> tuple[Loss, ...]:
-    """The losses of a kind of task.
+    """Return the losses of a kind of task.
 
-    - classify: w_y ((1 - e) nll(y) + e / K sum_k nll(k)) of class y of K, with label smoothing e = `smoothing` (Szegedy et
-      al., 2016, section 7) and `class_weights` w. The sum is divided by the number of inputs, not by their weights, so it
-      does not depend on how a step is divided: give weights whose mean over the training inputs is 1, such as
-      N / (K N_k) (King and Zeng, 2001).
-    - regress: the squared error. tag: nats of every word's tag. choose: nats of the right candidate among those of the
-      input. span: the mean of the nats of start and end among the positions that an answer may cover (Devlin et al.,
+    - classify: w_y ((1 - e) nll(y) + e / K sum_k nll(k)) for class y of K, with label smoothing e =
+      `smoothing` (Szegedy et al., 2016, section 7) and `class_weights` w. The sum is divided by the number of
+      inputs, not by their weights, so that it does not depend on how a step is divided. The mean of the
+      weights over the training inputs should therefore be 1, as for N / (K N_k) (King and Zeng, 2001).
+    - regress: the squared error.
+    - tag: the nats of every word's tag.
+    - choose: the nats of the right candidate among those of the input.
+    - span: the mean of the nats of start and end among the positions that an answer may cover (Devlin et al.,
       2019, section 4.2).
     """
     assert kind == "classify" or (smoothing == 0.0 and class_weights is None), kind

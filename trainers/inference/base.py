@@ -1,4 +1,4 @@
-"""The base of a fine-tuning run: what it begins from, a run, an export or a Hugging Face directory.
+"""The base that a fine-tuning run begins with: a run, an export or a Hugging Face directory.
 
 open_base(path) -> sizes, tokenizer, specials      base_weights(config) -> tensors      trained_forward(run) -> its model
 """

@@ -4,8 +4,8 @@
 
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot compute is written so that it
-refuses to load it; the commands of this package load it. Of a run whose method freezes its base, `adapter/` holds
-what the method has trained, unless it is merged.
+refuses to load it; the commands of this package load it. If the run's method freezes its base, `adapter/` has the
+parameters that the method has trained, unless they are merged.
 """
 
 import errno

@@ -70,7 +70,7 @@ class Architecture:
     `transformers` computes the same.
 
     `sizes` is the inverse of `configuration`: it returns a Model with the sizes of a published configuration.
-    The Model's dropout rate, the only one it has, is that of the hidden states. It raises ConfigError for
+    Its dropout rate is that of the hidden states, the only rate that a Model has. `sizes` raises ConfigError for
     settings that a Model cannot express, unless `runs.published_model.check_configuration` compares them.
 
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first

@@ -33,7 +33,7 @@ class PeftMethod(TrainingMethod):
 
     @abstractmethod
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """The arguments of peft's configuration beside `target_modules`."""
+        """Return the arguments of peft's configuration other than `target_modules`."""
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
         """Raise ConfigError if a matrix is too small for the method."""

@@ -1,4 +1,4 @@
-"""The inputs that a model reads of a task's examples: slices of encoded texts, before specials are written.
+"""The inputs that a model reads of a task's examples: slices of encoded texts, without special tokens.
 
     Examples -> EncodedTexts -> TaskInputs -> rows of a Batch
      (texts)       (ids)         (slices)     (task_rows.py)

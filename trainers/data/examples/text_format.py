@@ -1,4 +1,5 @@
-"""How the texts of an example are written for a model: the specials around them, and which state stands for the text.
+"""How the texts of an example are written for a model: the special tokens around them, and the state that
+represents them.
 
     encoder            <cls> a <sep>         <cls> a <sep> b <sep>         first token
     RoBERTa            <cls> a <sep>         <cls> a <sep> <sep> b <sep>   first token

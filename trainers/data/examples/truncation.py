@@ -1,4 +1,4 @@
-"""What of an example's texts a model reads when they are longer than a row: one rule for each kind of task.
+"""Which part of an example's texts a model reads if they do not fit into a row: one rule per kind of task.
 
     one text            its beginning
     pair, candidates    tokens are taken from the end of the longer text, one at a time ("longest first")

@@ -1,4 +1,4 @@
-"""The task file: what a task's examples are, where its files lie, and how it is scored.
+"""The task file: what a task's examples are, where its files are, and how it is scored.
 
     my_task.yaml -> Task -> read_examples -> Examples -> inputs of a model
                       |                          |
@@ -59,39 +59,44 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One layout of a set's files: as its authors distribute it, or as somebody has converted it.
+    """A layout of a data set's files: as its authors distribute them, or as converted by others.
 
-    `files` names a file for each split, or several names, tried in order. Names are relative to each of
-    `folders` below `data=DIR`, `$GRISTMILL_TASKS` and, in a task file of your own, the directory of that
-    file; a path that begins with `/` or a URL is taken as it is. Each is also tried with `.gz`. `*`
-    matches many files, read in the order of their names.
+    `files` names a file per split, or several names, which are tried in order. Names are relative to each of
+    `folders` below `data=DIR`, `$GRISTMILL_TASKS` and, in your own task file, the directory of that file; a
+    path that begins with `/` or a URL is used as it is. Each name is also tried with `.gz`. `*` matches
+    several files, read in the order of their names.
 
-    `columns` says which column has which role. A number is a column of a file without `header`; `a.b` is
-    a field inside a field; `{a}: {b}` composes a text of several columns; a list gives one value for each
-    of its columns. The roles are, by kind:
+    `columns` says which column has which role. A number is a column of a file without `header`; `a.b` is a
+    field inside a field; `{a}: {b}` composes a text from several columns; a list gives one value per column.
+    The roles of each kind are:
 
-    - classify: `text`, `text_b`, `label`, `group` (what `question_accuracy` counts as one)
+    - classify: `text`, `text_b`, `label`, `group` (examples of a group count as one in `question_accuracy`)
     - regress: `text`, `text_b`, `label` (a number)
     - tag: `words`, `tags`
-    - span: `question`, `passage`, `answers` (a list of {text, answer_start}, or {text: [...],
-      answer_start: [...]})
+    - span: `question`, `passage`, `answers` (a list of {text, answer_start}, or {text: [...], answer_start:
+      [...]})
     - choose: `text`, `candidates`, `label` (number of the right candidate, from 0), `passage`, `accepted`
       (texts)
     - generate: `text`, `text_b`, `target` (a text or a list of accepted texts)
 
-    All kinds have `id`; without it, an example's id is its number in the split. Formats, by default the
-    file's suffix: `tsv` has no quoting, `csv` quotes as RFC 4180, `conll` has one word a line and a blank
-    line between sentences, `conllu` is Universal Dependencies', `squad` the JSON of SQuAD 1.1 and 2.0,
-    `json` one list of objects, `lines` one example a line: parallel files, whose name holds `{column}`,
-    or lines that `pattern`, a regular expression with named groups, takes apart. `documents` is one file
-    an example (columns `text`, `folder`, `name`), `trees` the bracketed trees of the Stanford Sentiment
-    Treebank (`text`, `label`), `multirc`, `record` and `webquestions` the JSON of those sets, `dialogues`
-    one example a reply (`history`, `reply`).
+    All kinds have `id`; without it, an example's id is its number in the split.
 
-    `rename` maps labels of these files to those of the task. `scheme` is how entity tags are written; all
-    become BIO. `unlabelled` lists the splits whose gold is hidden: they can be predicted, not scored.
-    `where` keeps rows with one of the given values in a column. Rows of a table with too few columns are
-    refused, or skipped and counted with `incomplete_rows: skip`.
+    The default format is the file's suffix:
+
+    - `tsv` has no quoting, and `csv` is quoted as in RFC 4180.
+    - `json` is one list of objects. `squad` is the JSON of SQuAD 1.1 and 2.0; `multirc`, `record` and
+      `webquestions` are the JSON of those sets. `dialogues` has one example per reply (`history`, `reply`).
+    - `conll` has one word per line and a blank line between sentences; `conllu` is that of Universal
+      Dependencies.
+    - `lines` has one example per line: parallel files, whose name contains `{column}`, or lines that are
+      split by `pattern`, a regular expression with named groups.
+    - `documents` has one example per file (columns `text`, `folder`, `name`).
+    - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
+
+    `rename` maps labels of these files to those of the task. `scheme` is how the files write entity tags,
+    which are converted to BIO. `unlabelled` lists the splits whose gold is hidden: they can be predicted but
+    not scored. `where` keeps rows with one of the given values in a column. Rows of a table with too few
+    columns are refused, or skipped and counted with `incomplete_rows: skip`.
     """
 
     files: dict[str, str | tuple[str, ...]]
