@@ -1,8 +1,8 @@
 """Methods of fine-tuning: which parameters of a pretrained model are trained, and which are added.
 
-The protocol is `shared.training_method`. To add a method, add a file to `weights` (matrices and vectors of the base, and
-what is added to them), `inserted` (new layers) or `virtual` (tokens and keys that come from no text), and its class to the
-union `Method`.
+The protocol is `shared.training_method`. To add a method, add a file to `weights` (matrices and vectors of
+the base, and what is added to them), `inserted` (new layers) or `virtual` (tokens and keys that come from no
+text), and its class to the union `Method`.
 """
 
 from typing import get_args

@@ -1,11 +1,12 @@
-"""Export in Hugging Face layout: config.json, safetensors and tokenizer files that `AutoTokenizer` and an auto class load:
-`AutoModelForCausalLM`, `MaskedLM` or `Seq2SeqLM`, and for tasks `SequenceClassification`, `TokenClassification`,
-`QuestionAnswering` or `MultipleChoice`.
+"""Export in Hugging Face layout: config.json, safetensors and tokenizer files that `AutoTokenizer` and an
+auto class load.
 
-`gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
-whether plain `transformers` can use it. A model that `transformers` cannot compute is written so that it
-refuses to load it; the commands of this package load it. If the run's method freezes its base, `adapter/` has the
-parameters that the method has trained, unless they are merged.
+The auto class is `AutoModelForCausalLM`, `MaskedLM` or `Seq2SeqLM`, and for tasks `SequenceClassification`,
+`TokenClassification`, `QuestionAnswering` or `MultipleChoice`. `gristmill.json` in the same directory records
+which run, step, corpus and tokenizer the model comes from, and whether plain `transformers` can use it. A
+model that `transformers` cannot compute is written so that it refuses to load it; the commands of this
+package load it. If the run's method freezes its base, `adapter/` has the parameters that the method has
+trained, unless they are merged.
 """
 
 import errno
@@ -40,8 +41,9 @@ _TRIES = 5  # each fails only where another process exports to the same director
 
 
 def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) -> LocalPath:
-    """Export the newest checkpoint of `run` to `output`; returns `output`. With `merge`, the parameters that
-    a method of fine-tuning has added are merged into the weights of the base.
+    """Export a checkpoint of `run` to `output`: the newest, or in fine-tuning the best. Returns `output`.
+    With `merge`, the parameters that a method of fine-tuning has added are merged into the weights of the
+    base.
 
     An earlier export there is replaced. Raises ConflictError if the directory has anything else. Exports to
     the same directory take turns by the lease of the directory `.NAME` next to it, in which each is also
@@ -267,9 +269,11 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """Return the model of an export, or that of a run at the checkpoint that it uses for predictions.
+    """Return the model of an export or of a run; of a run, at its newest checkpoint, or in fine-tuning at the
+    best.
 
-    Raises UserError if `path` is neither, or if the model has a task head and so cannot write text.
+    Raises UserError if `path` is neither, if the run has no checkpoint yet, or if the model has a task head
+    and so cannot write text.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()

@@ -61,8 +61,8 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
     """Give every attention layer `tokens` keys and values. They are computed from `encoder`, or are
     parameters themselves if it is None.
 
-    Raises ConfigError for clipped relative positions (Shaw et al., 2018), which are counted along the row: to a prefix they
-    would be others for every segment.
+    Raises ConfigError for clipped relative positions (Shaw et al., 2018). They are counted along the row, so
+    every segment of it would have different distances to the prefix.
     """
     from trainers.adapters.virtual.prefix_attention import Prefix, add_prefix, use_prefixes
 

@@ -3,8 +3,8 @@
     Examples -> EncodedTexts -> TaskInputs -> rows of a Batch
      (texts)       (ids)         (slices)     (task_rows.py)
 
-An input is one segment (a text or a pair), or one for each candidate of a multiple choice. An example is one input, or
-one for each window of a long text. Nothing is copied: truncation and windows only choose slices.
+An input is one segment (a text or a pair), or one segment per candidate of a multiple choice. An example is one
+input, or one input per window of a long text. Nothing is copied: truncation and windows only choose slices.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ BERT (Devlin et al., 2019, figure 3), RoBERTa (Liu et al., 2019, section 4.1), G
 start, delimiter, extract), BART (Lewis et al., 2020, section 3.1: the same text on both sides). T5 has no `<bos>`. A
 decoder whose tokenizer has no `<sep>` or `<cls>` of its own reads `<eos>` in their place.
 
-Text to text, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder reads `source <eos>`,
-BART with `<bos>` first on both sides.
+In text to text, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder reads
+`source <eos>`, and BART also `<bos>` first on both sides.
 """
 
 from collections.abc import Mapping

@@ -6,8 +6,8 @@
     span                windows over the passage, each after the same question, which keeps its beginning
     tag                 windows over the text; each word is predicted where it has the most context
 
-Neighbouring windows share `stride` tokens, but at most half of their own. Questions have up to 64 tokens (Devlin et al.,
-2019, in the code for SQuAD).
+Neighbouring windows share `stride` tokens, but at most half of their length. Questions are cut to 64 tokens (Devlin
+et al., 2019, in the code for SQuAD).
 """
 
 from dataclasses import dataclass
