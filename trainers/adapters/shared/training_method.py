@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from gristmill.errors import ConfigError
 
 Encode = Callable[[str], list[int]]
-"""Returns the token ids of a text, without special tokens."""
+"""A function that returns the token ids of a text, without special tokens."""
 
 
 class TrainingMethod(ABC):
