@@ -37,7 +37,8 @@ def test_of_two_writers_and_a_sweeper_one_succeeds_with_a_fault(faults):
     check(write_new(), **faults)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
+@pytest.mark.timeout(7200)
 def test_a_published_step_is_whole():
     check(publish_a_step())
 
