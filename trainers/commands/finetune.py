@@ -21,7 +21,11 @@ _NAMED = ("model", "run", "data", "method", "seeds", "tokenizer")
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command `finetune`."""
     finetune = commands.add_parser("finetune", help="train a model on a task or a suite; the same command resumes")
-    finetune.add_argument("task", metavar="TASK", help="a shipped task or suite, or the path of a task's YAML file")
+    finetune.add_argument(
+        "task",
+        metavar="TASK",
+        help="a shipped task or suite, or the path of a task's YAML file; A,B trains one model on both",
+    )
     finetune.add_argument(
         "overrides",
         metavar="a.b=value",
@@ -100,24 +104,26 @@ def _job(request: _Request, named: dict[str, str]) -> "tuple[Finetuning, dict[st
     from trainers.tasks.scores import require_libraries
 
     model = named["model"]
-    task = load_task(request.task)
-    require_libraries(task.metrics)
+    tasks = tuple(load_task(task) for task in request.task.split(","))
+    for task in tasks:
+        require_libraries(task.metrics)
     kind = named.get("method", "full")
     if kind not in METHODS:
         raise ConfigError(
             f"method: got {kind!r}, expected one of {', '.join(METHODS)}{near_match(kind, list(METHODS))}"
         )
     method = METHODS[kind]()
-    name = f"{task.name}-{method.kind}"
+    names = ",".join(task.name for task in tasks)
+    name = f"{names}-{method.kind}"
     if model in RECIPES:
         if "tokenizer" not in named:
             raise ConfigError(f"tokenizer: missing; {model} is a recipe, so give tokenizer=FILE, a tokenizer.json")
-        recipe = finetune(name, (task,), RECIPES[model]().model, None, method)
+        recipe = finetune(name, tasks, RECIPES[model]().model, None, method)
     else:
         base = open_base(parse_local(model, "model"))
-        recipe = finetune(name, (task,), base.model, str(base.path), method)
+        recipe = finetune(name, tasks, base.model, str(base.path), method)
     data = plain(recipe) | {"files": named.get("data"), "tokenizer": named.get("tokenizer")}
-    config: Finetuning = parse(Finetuning, override(data, list(request.overrides)), f"finetune {task.name}")
+    config: Finetuning = parse(Finetuning, override(data, list(request.overrides)), f"finetune {names}")
     return config, data
 
 

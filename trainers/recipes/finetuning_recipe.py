@@ -2,7 +2,7 @@
 
 from trainers.adapters import Method
 from trainers.config.architecture import Model
-from trainers.config.finetuning import Finetuning
+from trainers.config.finetuning import Encoding, Finetuning
 from trainers.config.job import BatchSize, Execution, Init, Optimizer, Schedule, TrainingBudget
 from trainers.tasks.schema.task import Task
 
@@ -31,6 +31,7 @@ def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None,
         model=model,
         init=None if base is None else Init(path=base),
         method=method,
+        encoding=Encoding(text_to_text=len(tasks) > 1),
         batch=BatchSize(sequences=32),
         budget=TrainingBudget(epochs=3),
         optimizer=Optimizer(
