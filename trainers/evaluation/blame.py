@@ -164,8 +164,8 @@ def _sums(
     """
     import torch
 
-    from trainers.engine.device import compute_device
     from trainers.engine.forward import forward_of, tensors
+    from trainers.engine.hardware.device import compute_device
 
     sequences = config.batch.sequences or 0
     packed = data.packed_at((step - 1) * sequences)

@@ -34,8 +34,8 @@ def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = 
     from trainers.config.job_kinds import as_pretraining
     from trainers.data.document_loss import add_document_fields, document_data
     from trainers.data.packed_corpus import corpus_of, validation_data
-    from trainers.engine.device import compute_device
     from trainers.engine.forward import forward_of, tensors
+    from trainers.engine.hardware.device import compute_device
     from trainers.engine.loss_metrics import loss_fields, no_sums, sums_by_source
     from trainers.inference.model_export import load_trained
 

@@ -17,7 +17,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     """
     import torch
 
-    from trainers.engine.device import compute_device
+    from trainers.engine.hardware.device import compute_device
     from trainers.inference.model_export import load_trained
     from trainers.models import MODELS
     from trainers.models.interface import Inputs

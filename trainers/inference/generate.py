@@ -47,7 +47,7 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     """
     import torch
 
-    from trainers.engine.device import compute_device
+    from trainers.engine.hardware.device import compute_device
     from trainers.inference.model_export import load_trained
 
     sampling.check()

@@ -12,8 +12,8 @@ from tokenizer.encode import Encoder
 from trainers.config.finetuning import Finetuning
 from trainers.data.examples.held_out import HeldOut
 from trainers.data.examples.task_corpus import TRAIN, TaskCorpus, open_tasks, task_split
-from trainers.engine.device import compute_device
 from trainers.engine.forward import Forward, tensors
+from trainers.engine.hardware.device import compute_device
 from trainers.inference.base import trained_forward
 from trainers.inference.write_answers import target_nats, writable_ids, write_answers
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of

@@ -22,10 +22,10 @@ from trainers.data.examples.task_corpus import TaskCorpus
 from trainers.data.job_interface import JobCorpus
 from trainers.data.prefetch import prefetch
 from trainers.engine.assembly import build_forward
-from trainers.engine.compiler import check_compiler, needs_compiler
 from trainers.engine.engine import Engine, Totals, start_group
+from trainers.engine.hardware.compiler import check_compiler, needs_compiler
+from trainers.engine.hardware.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.engine.loss_metrics import loss_fields, no_sums
-from trainers.engine.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.engine.schedule import rate_fraction
 from trainers.inference.base import base_weights
 from trainers.inference.model_export import export_checkpoint

@@ -6,7 +6,7 @@ import pytest
 
 from gristmill.errors import ConfigError
 from trainers.config.job import Execution, Optimizer
-from trainers.engine.compiler import check_compiler
+from trainers.engine.hardware.compiler import check_compiler
 from trainers.recipes import llama_tiny
 
 COMPILED = replace(llama_tiny(), execution=Execution(zero_stage=1, compile=True))

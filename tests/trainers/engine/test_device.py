@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainers.engine.device import compute_device
+from trainers.engine.hardware.device import compute_device
 
 TRAINERS = Path(__file__).parents[3] / "trainers"
 

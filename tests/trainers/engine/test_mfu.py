@@ -11,8 +11,8 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.config.job import BatchSize, Execution, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
+from trainers.engine.hardware.mfu import Flops, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.engine.loss_metrics import loss_fields, no_sums
-from trainers.engine.mfu import Flops, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.models import build_model
 from trainers.objectives.span_corruption import SpanCorruption
 

@@ -173,7 +173,7 @@ def test_steps_without_targets_are_reported(corpus, tmp_path, monkeypatch):
 
 
 def flops_at(corpus, length):
-    from trainers.engine.mfu import flops_of
+    from trainers.engine.hardware.mfu import flops_of
     from trainers.models import build_model
 
     config = small(corpus)
