@@ -69,7 +69,7 @@ class AdaLoRA(PeftMethod):
         """Insert peft's layers and add the orthogonality penalty. The engine allocates ranks by
         `network.rank_budget` (`rank_allocation.RankAllocation`).
         """
-        from trainers.adapters.weights.rank_allocation import penalise
+        from trainers.adapters.weights.orthogonality import penalise
 
         super().insert(network, architecture, family, encode)
         layers = [module for _, module in part_modules(network, architecture, self.targets)]

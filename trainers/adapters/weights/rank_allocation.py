@@ -74,34 +74,3 @@ class RankAllocation:
             for name in (values.replace(_VALUES, part),)
         }
         return score[_VALUES][:, 0] + score[_RIGHT].mean(1) + score[_LEFT].mean(0)
-
-
-class _Penalised(torch.autograd.Function):
-    """A tensor as it is, whose backward pass gives `penalty` the gradient 1, regardless of the loss."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Any, penalty: Any) -> Any:
-        return states.view_as(states)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], gradients[0].new_ones(())
-
-
-def penalise(layer: Any, weight: float, matrices: int) -> None:
-    """Train the singular vectors of a layer towards orthogonality.
-
-    Adds the gradients of weight x |P P^T - I| / `matrices`, the mean over all matrices, as in peft; the paper
-    squares the norm. They are added once per `layer.passes` passes.
-    """
-    layer.passes = 1
-
-    def add(module: Any, given: Any, states: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return states
-        right, left = module.lora_A["default"], module.lora_B["default"]
-        identity = torch.eye(right.shape[0], device=right.device, dtype=right.dtype)
-        penalty = (right @ right.T - identity).norm() + (left.T @ left - identity).norm()
-        return _Penalised.apply(states, penalty * (weight / matrices / module.passes))
-
-    layer.register_forward_hook(add)
