@@ -56,7 +56,8 @@ def _finetune(options: argparse.Namespace) -> int:
         raise ConfigError("model: missing; give model=DIR, a run, an export or a Hugging Face directory")
     suite = load_suite(options.task) if is_suite(options.task) else None
     tasks = suite.tasks if suite else (options.task,)
-    output = parse_local(named.get("run", f"data/runs/{options.task.rsplit('/', 1)[-1]}"), "run")
+    name = options.task.rsplit("/", 1)[-1].removesuffix(".yaml")
+    output = parse_local(named.get("run", f"data/runs/{name}"), "run")
     seeds = _seeds(named.get("seeds"))
     requests = [
         _Request(_directory(output, task if suite else None, seed), task, (*overrides, *_seed(seed)))

@@ -85,12 +85,13 @@ def line(event: str, fields: dict[str, Any]) -> str:
             shown["mfu"] = f"{fields['mfu']:.1%}"
         return human_line(**shown)
     if event == "validation":
-        per_source = (f"{name} {_losses(entry)}" for name, entry in fields["sources"].items())
-        losses = {name: _label(name) for name in fields if is_loss(name)}
+        several = len(fields["sources"]) > 1  # of one source, the whole says it all
+        per_source = [f"{name} {_losses(entry)}" for name, entry in fields["sources"].items()] if several else []
+        losses = {name: _label(name) for name in fields if is_loss(name) and (several or name != "uniform_loss")}
         named = losses | {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
         values = {shown: fields[key] for key, shown in named.items() if key in fields} | fields.get("scores", {})
         whole = human_line(**{name: f"{value:.4f}" for name, value in values.items()})
-        return f"validation at step {fields['step']}  {whole}  {'  '.join(per_source)}"
+        return "  ".join([f"validation at step {fields['step']}", whole, *per_source])
     if "message" in fields:
         return f"{event}  {fields['message']}"
     return f"{event}  {human_line(**{name: value for name, value in fields.items() if not isinstance(value, dict)})}"

@@ -32,9 +32,7 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
     if sequences is None:
         raise ConfigError("batch.sequences: null; give the inputs of a step")
     if sequences > data.epoch_inputs:
-        raise ConfigError(
-            f"batch.sequences: got {sequences}, an epoch has {data.epoch_inputs} inputs; allowed up to that"
-        )
+        raise ConfigError(f"batch.sequences: got {sequences}, allowed 1 to {data.epoch_inputs}, the inputs of an epoch")
     steps = _steps(config.budget, sequences, data.epoch_inputs)
     tokens = int(data.order.totals(steps * sequences).tokens.sum())
     config = replace(

@@ -61,13 +61,18 @@ def test_workers_but_the_first_are_silent(tmp_path):
 
 def test_a_validation_shows_what_its_objective_measures():
     source = {"loss": 2.0, "tokens": 9}
-    masked = {"step": 5, "tokens": 99, "loss": 2.0, "sentence_loss": 0.5, "sources": {"web": source}}
-    assert line("validation", masked) == "validation at step 5  loss 2.0000  sentence loss 0.5000  web 2.0000"
-    text = {
-        "step": 5,
-        "tokens": 99,
-        "loss": 2.0,
-        "bits_per_byte": 1.25,
-        "sources": {"web": source | {"bits_per_byte": 1.25}},
-    }
-    assert line("validation", text) == "validation at step 5  loss 2.0000  bits per byte 1.2500  web 2.0000 (1.250)"
+    masked = {"step": 5, "tokens": 99, "loss": 2.0, "sentence_loss": 0.5, "sources": {"web": source, "code": source}}
+    assert line("validation", masked) == (
+        "validation at step 5  loss 2.0000  sentence loss 0.5000  web 2.0000  code 2.0000"
+    )
+    source = source | {"bits_per_byte": 1.25}
+    text = masked | {"bits_per_byte": 1.25, "uniform_loss": 3.0, "sources": {"web": source, "code": source}}
+    assert line("validation", text) == (
+        "validation at step 5  loss 2.0000  sentence loss 0.5000  uniform 3.0000  bits per byte 1.2500  "
+        "web 2.0000 (1.250)  code 2.0000 (1.250)"
+    )
+
+
+def test_a_validation_of_one_source_says_its_loss_once():
+    fields = {"step": 5, "loss": 2.0, "uniform_loss": 2.0, "scores": {"f1": 0.5}, "sources": {"sst2": {"loss": 2.0}}}
+    assert line("validation", fields) == "validation at step 5  loss 2.0000  f1 0.5000"
