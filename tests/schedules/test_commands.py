@@ -14,6 +14,8 @@ from tests.schedules.explore import Tally, explore
 from tests.schedules.memory_disk import MemoryDisk
 from tests.schedules.simulation import Simulation
 
+pytestmark = pytest.mark.faults
+
 SCENARIOS = {
     "builds": lambda: two_builds(),
     "builds without leases": lambda: two_builds(lease=False),

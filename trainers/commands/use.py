@@ -3,6 +3,7 @@
 import argparse
 
 from gristmill.errors import ConfigError
+from gristmill.storage.parsing import location_argument
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
 
@@ -25,7 +26,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     fill.set_defaults(handler=_fill_mask)
     predict = commands.add_parser("predict", help="predict the examples of a file with a fine-tuned model")
     predict.add_argument("run", metavar="RUN", type=local_path)
-    predict.add_argument("--input", metavar="FILE", required=True, help="JSONL, CSV, TSV or Parquet, without labels")
+    predict.add_argument(
+        "--input",
+        metavar="FILE",
+        type=location_argument,
+        required=True,
+        help="JSONL, CSV, TSV or Parquet, without labels",
+    )
     predict.add_argument("--output", metavar="FILE", type=local_path, required=True, help="a .jsonl or .parquet file")
     predict.set_defaults(handler=_predict)
     export = commands.add_parser("export", help="write a run's newest checkpoint in Hugging Face layout")

@@ -6,7 +6,7 @@ from typing import Any
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
-from gristmill.storage.parsing import parse_location
+from gristmill.storage.location import Location
 from gristmill.storage.store import write_json
 from tokenizer.encode import Encoder
 from trainers.config.finetuning import Finetuning
@@ -102,7 +102,7 @@ def _predict(
     return held_out.written_predictions([encoder.decode(answer) for answer in answers], model, nats, tokens)
 
 
-def predict_file(run: LocalPath, file: str, split: str = "input") -> Predictions:
+def predict_file(run: LocalPath, file: Location, split: str = "input") -> Predictions:
     """Predict the examples of a file with the best checkpoint of a fine-tuning run.
 
     The file is JSONL, CSV, TSV with a header, or Parquet. Its fields have the names of the roles of the
@@ -115,9 +115,9 @@ def predict_file(run: LocalPath, file: str, split: str = "input") -> Predictions
     found = checkpoint.pick(run, print)
     if found is None:
         raise UserError(f"{run}: has no checkpoint yet; let it train until the first one")
-    if not parse_location(file).is_file():
+    if not file.is_file():
         raise UserError(f"{file}: no such file; give one with --input")
-    task = _task_of_file(config.tasks[0], file, split)
+    task = _task_of_file(config.tasks[0], str(file), split)
     config = replace(config, tasks=(task,), init=None, tokenizer=str(run / "tokenizer.json"))
     forward = trained_forward(run, found).to(compute_device())
     return _predict(forward, config, open_tasks(config), task, split, str(run))

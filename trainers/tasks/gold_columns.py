@@ -75,6 +75,7 @@ def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) ->
 def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
     """Read tags as the numbers of their labels, int64, flat over the words; entity tags are converted to BIO."""
     column = rows.column(layout.roles["tags"], "tags")
+    scheme = layout.scheme or ("bio" if "entity_f1" in task.metrics else None)
     flat: list[str] = []
     owners: list[int] = []
     for row, tags in enumerate(column):
@@ -82,8 +83,8 @@ def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np
             got = f"{len(tags)} tags" if isinstance(tags, list) else "no list"
             raise UserError(f"{rows.at(row)}: tags: got {got}, expected {counts[row]}, one for each word")
         texts = [label_text(tag) for tag in tags]
-        if layout.scheme is not None:
-            texts = _as_bio(texts, layout.scheme, rows, row)
+        if scheme is not None:
+            texts = _as_bio(texts, scheme, rows, row)
         flat += texts
         owners += [row] * len(texts)
     try:

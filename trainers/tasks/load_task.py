@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gristmill.config import load_yaml, near_match, override, parse
 from gristmill.errors import ConfigError
+from gristmill.storage.parsing import parse_local
 from trainers.tasks.schema.task import Task
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -60,7 +61,7 @@ def load_task(name: str, assignments: Sequence[str] = ()) -> Task:
     if name in shipped_tasks():
         path, own = _SHIPPED / f"{name}.yaml", {}
     elif name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name).expanduser()
+        path = Path(parse_local(name, "task"))
         own = {"folder": str(path.absolute().parent)}
     else:
         near = near_match(name, [*shipped_tasks(), *shipped_suites()])

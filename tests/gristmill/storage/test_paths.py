@@ -43,7 +43,7 @@ WORDS = {
         "overrides", "memory_per_worker", "address", "doc", "rule", "cluster", "format", "sources", "columns", "changes", "sweep",
         "rule_sets", "without", "slot", "python", "exclude", "env", "words", "job",
     },
-    "trainers": {"recipe", "overrides", "prompt", "text"},
+    "trainers": {"recipe", "task", "overrides", "prompt", "text"},
     "tokenizer": {"kind", "field", "pattern", "by"},
 }  # fmt: skip
 

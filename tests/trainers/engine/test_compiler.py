@@ -23,7 +23,8 @@ def test_without_a_compiler_the_package_is_named(monkeypatch, tmp_path, config, 
 
 
 def test_the_compiler_that_cxx_names_is_looked_for_and_then_the_headers(monkeypatch, tmp_path):
-    (tmp_path / "mine").touch(mode=0o755)
+    (tmp_path / "mine").touch()
+    (tmp_path / "mine").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "mine")
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})

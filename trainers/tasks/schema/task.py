@@ -93,10 +93,11 @@ class Layout:
     - `documents` has one example per file (columns `text`, `folder`, `name`).
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
 
-    `rename` maps labels of these files to those of the task. `scheme` is how the files write entity tags,
-    which are converted to BIO. `unlabelled` lists the splits whose gold is hidden: they can be predicted but
-    not scored. `where` keeps rows with one of the given values in a column. Rows of a table with too few
-    columns are refused, or skipped and counted with `incomplete_rows: skip`.
+    `rename` maps labels of these files to those of the task. `scheme` is how the files write entity tags, which
+    are converted to BIO; where `entity_f1` is measured it is `bio` by default. `unlabelled` lists the splits
+    whose gold is hidden: they can be predicted but not scored. `where` keeps rows with one of the given
+    values in a column. Rows of a table with too few columns are refused, or skipped and counted with
+    `incomplete_rows: skip`.
     """
 
     files: dict[str, str | tuple[str, ...]]
