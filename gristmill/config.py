@@ -123,7 +123,7 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def yaml_value(raw: str, where: str) -> Any:
-    """Parse a YAML text. Raises ConfigError, which begins with `where`, if it is not YAML."""
+    """Parse a YAML text. If it is not valid, raises ConfigError with a message that begins with `where`."""
     try:
         return yaml.load(raw, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: an impossible date
@@ -182,8 +182,9 @@ def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
 
 
 def parse(cls: type[T], data: Any, where: str) -> T:
-    """Build an instance of the dataclass `cls` from plain data. Every message begins with `where`, a file
-    name.
+    """Build an instance of the dataclass `cls` from plain data.
+
+    Raises ConfigError if the data does not fit. Its message begins with `where`, such as the name of a file.
     """
     return typing.cast(T, _value(cls, data, where, ""))
 

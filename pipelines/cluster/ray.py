@@ -58,9 +58,11 @@ def _full_temporary_directory() -> str | None:
 
 @dataclass
 class RayCluster:
-    """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the
-    cluster and uses all CPUs that it has at any time; otherwise it starts Ray on this machine with `workers`
-    CPUs. `peak_bytes` as in LocalCluster.
+    """Runs tasks as Ray Core tasks of one CPU each.
+
+    With an `address`, or in a submitted job, it joins the cluster and uses all of its CPUs, even when nodes
+    come and go. Otherwise it starts Ray on this machine with `workers` CPUs. `peak_bytes` has the same
+    meaning as in LocalCluster.
 
     `memory` is the limit of a task at its first attempt, in bytes. By default it is the smallest share of a
     node's memory per CPU, or per task if there are fewer tasks than CPUs, and at least what the libraries of
@@ -131,7 +133,7 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Memory limit in bytes for one of `tasks`; `attempt` counts from 0. None while no node is known."""
+        """Return the memory limit in bytes for one of `tasks`; `attempt` counts from 0. None while no node is known."""
         if not self._nodes:
             return self.memory
         # With fewer tasks than CPUs, each task gets more.
@@ -226,7 +228,7 @@ class RayCluster:
             yield position, result
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """As in LocalCluster; a task that kills its process does not fit."""
+        """See LocalCluster.fits. A task that kills its process does not fit."""
         import ray
 
         try:

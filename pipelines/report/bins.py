@@ -1,4 +1,4 @@
-"""From the fixed bins of a summary to a chart: an axis, heights and quantiles."""
+"""Turn the fixed bins of a summary into the parts of a chart: an axis, counts per cell and quantiles."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,10 +61,11 @@ def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -
 
 
 def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndarray:
-    """Count the documents per cell of the axis, [cells]; `which` 1 counts all, 2 the kept. Values outside the
-    axis count in its first or last cell.
+    """Return the number of documents in each cell of the axis, [cells]. `which` selects the documents: 1 for
+    all, 2 for those that were kept.
 
-    A bin that spans several cells is spread over them evenly.
+    The documents of a bin that spans several cells are spread over them evenly. Those whose values lie outside
+    the axis count in its first or last cell.
     """
     edges, cumulative = [0.0], [0.0]
     for entry in histogram["bins"]:
@@ -78,8 +79,8 @@ def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndar
 
 
 def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> float:
-    """Return the lower end of the bin in which the cumulative count reaches `share` of the documents. The
-    histogram must not be empty.
+    """Return the lower end of the bin in which the cumulative count reaches `share` of the documents: of all
+    documents if `which` is 1, of those that were kept if it is 2. The histogram must not be empty.
     """
     total, seen = sum(entry[which] for entry in histogram["bins"]), 0
     for entry in histogram["bins"]:
@@ -90,6 +91,6 @@ def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> floa
 
 
 def _upper(histogram: Mapping[str, Any], floor: float) -> float:
-    """Where a bin ends, or the values in it: a ratio of exactly 1 would else reach to 1.1."""
+    """Return the upper end of a bin, or of its values if they end earlier: a ratio of 1 must not reach to 1.1."""
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))

@@ -42,9 +42,10 @@ _MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector u
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """The shards of one tokenizer over some corpora, by split and source. `directory` is that of the first
-    corpus, `empty` are sources without training documents, and `columns` the optional columns that all shards
-    have.
+    """The shards that one tokenizer made of one or more corpora, by split and source.
+
+    `directory` is the directory of the first corpus. `empty` names the sources that have no training
+    documents, and `columns` the optional columns that all shards have.
     """
 
     fingerprint: str
@@ -211,7 +212,7 @@ class TrainingData:
         return [packed.context.sequence_length for packed in self.packed_phases]
 
     def read_since(self, sample: int) -> "TrainingData":
-        """Return the same, read from `sample` on."""
+        """Return the same training data, with `since` set to `sample`."""
         return replace(self, since=sample)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:

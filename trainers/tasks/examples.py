@@ -16,17 +16,18 @@ HIDDEN = -100
 class Examples:
     """The n examples of a split, in the order of its files.
 
-    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for span; (text, passage)
-    for choose; for tag, the words joined by single spaces. The words of example i are those from
+    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for `span`; (text, passage)
+    for `choose`; for `tag`, the words joined by single spaces. The words of example i are those from
     `word_offsets[i]` up to `word_offsets[i + 1]` of the flat arrays `word_starts` and `word_ends`, which are
     UTF-8 byte offsets in the example's text. `candidates` is flat and indexed by `candidate_offsets` in the
     same way.
 
-    Gold by kind: `labels` int64 [n] for classify (index into the task's labels) and choose (number of the
-    candidate), -100 if hidden; `values` float64 [n] for regress, NaN if hidden; `tags` int64, one per word
-    (index into the task's labels), -100 if hidden; `spans` for span, the distinct accepted (start, end) of
-    each example in UTF-8 bytes of the passage, none if the question has no answer; `targets`, the accepted
-    texts of generate, span and choose. `groups` int64 [n] numbers the groups of examples that
+    Which fields hold the gold depends on the task's kind: `labels`, int64 [n], for `classify` (index into the
+    task's labels) and `choose` (number of the candidate), -100 if hidden; `values`, float64 [n], for
+    `regress`, NaN if hidden; `tags`, int64, one per word, for `tag` (index into the task's labels), -100 if
+    hidden; `spans`, for `span`, the distinct accepted (start, end) of each example in UTF-8 bytes of the
+    passage, none if the question has no answer; `targets`, the accepted texts, for `generate`, `span` and
+    `choose`. `groups`, int64 [n], numbers the groups of examples that
     `question_accuracy` counts as one.
 
     `labelled` says whether gold is known. `files` are the files that were read, with sizes and checksums.
@@ -58,7 +59,7 @@ class Examples:
         return len(self.ids)
 
     def words(self, example: int) -> list[str]:
-        """Return the words of an example of kind tag."""
+        """Return the words of an example; the kind of its task must be `tag`."""
         assert self.word_offsets is not None
         assert self.word_starts is not None
         assert self.word_ends is not None
@@ -67,7 +68,7 @@ class Examples:
         return [text[self.word_starts[i] : self.word_ends[i]].decode() for i in bounds]
 
     def candidates_of(self, example: int) -> list[str]:
-        """Return the candidates of an example of kind choose."""
+        """Return the candidates of an example; the kind of its task must be `choose`."""
         assert self.candidates is not None
         assert self.candidate_offsets is not None
         first, last = self.candidate_offsets[example : example + 2].tolist()

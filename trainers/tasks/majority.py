@@ -9,9 +9,11 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 
 
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
-    """Predict for every example what is most common in `train`: the label, the tag, the number of the
-    candidate or the target; for numbers their mean; for span no answer. Of equally common ones, the first is
-    predicted.
+    """Make the same prediction for every example: what is most common in `train`.
+
+    This is a label for `classify`, a tag for `tag`, the number of a candidate for `choose`, and a first
+    accepted text for `generate`; of equally common ones, the first is predicted. For `regress` it is the mean
+    of the values instead, and for `span` it is that there is no answer.
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")

@@ -1,7 +1,7 @@
 """Peer signals: the columns that rule sets named after other implementations (`@datatrove`, `@tfds`) test.
 
-Apart from `quality_signals`, so that only corpora that filter by such sets pay for them. Formulas over the
-kernels' counts: pipelines/stages/measure/signal_columns.py.
+They are a stage of their own, apart from `quality_signals`, so that only corpora that filter by such sets pay
+for them. The formulas that turn counts into these columns are in pipelines/stages/measure/signal_columns.py.
 """
 
 from dataclasses import dataclass
@@ -16,41 +16,49 @@ from pipelines.stages.measure.signal_columns import PEER_COUNTS, PEER_SIGNALS, c
 
 @dataclass(frozen=True)
 class PeerSignals(MeasuresText, PartStage):
-    """Measure every document as other implementations do; decide nothing.
+    """Measure every document as other implementations do. Drops no document.
 
-    `_datatrove` follows the code of datatrove 0.10.1 (its tokens: pipelines/kernels/signals/tokens.py), `_tfds`
-    that of tensorflow_datasets. A ratio whose denominator is 0 is null; the unit of ratios is 1; characters are
-    code points. Some sets also test columns of `quality_signals` (`n_chars`, `n_lines`); the plan says so.
+    Columns that end in `_datatrove` follow the code of datatrove 0.10.1, and those that end in `_tfds` that of
+    tensorflow_datasets. Tokens are those of datatrove (pipelines/kernels/signals/tokens.py), and characters are
+    code points. A ratio has the unit 1, and is null if its denominator is 0. Some rule sets also test columns of
+    `quality_signals` (`n_chars`, `n_lines`); the plan says so.
 
     | column | unit | definition |
     |---|---|---|
     | **Gopher quality** | | |
     | word_count_datatrove | tokens | tokens that are not only symbols |
-    | mean_word_length_datatrove | code points | code points in those / those |
-    | hash_to_word_ratio_datatrove | 1 | characters `#` / all tokens |
-    | ellipsis_to_word_ratio_datatrove | 1 | (non-overlapping `...` + characters U+2026) / all tokens |
-    | bullet_line_ratio_datatrove | 1 | lines of str.splitlines, blank or not, that begin with • or - / those lines |
-    | ellipsis_line_ratio_datatrove | 1 | of the same lines, those that end with `...` or U+2026 |
+    | mean_word_length_datatrove | code points | code points in the tokens counted by word_count_datatrove / these tokens |
+    | hash_to_word_ratio_datatrove | 1 | `#` characters / all tokens |
+    | ellipsis_to_word_ratio_datatrove | 1 | (non-overlapping `...` + U+2026 characters) / all tokens |
+    | bullet_line_ratio_datatrove | 1 | lines that begin with `•` or `-` / all lines, \
+    blank ones included, as str.splitlines separates them |
+    | ellipsis_line_ratio_datatrove | 1 | lines that end with `...` or U+2026 / all lines, as for bullet_line_ratio_datatrove |
     | alpha_word_ratio_datatrove | 1 | tokens with at least one letter / tokens |
-    | stop_word_count_datatrove | words | how many of the, be, to, of, and, that, have, with occur, in lower case only |
+    | stop_word_count_datatrove | words | how many of the words `the`, `be`, `to`, `of`, `and`, `that`, \
+    `have` and `with` occur, in lower case only |
     | **Gopher repetition** | | |
-    | dup_line_ratio_datatrove | 1 | lines that equal an earlier one / lines; lines are pieces between runs of line \
-    feeds, untrimmed |
-    | dup_paragraph_ratio_datatrove | 1 | the same of paragraphs, pieces between two or more line feeds |
-    | dup_line_char_ratio_datatrove | 1 | characters in copied lines / all characters |
-    | dup_paragraph_char_ratio_datatrove | 1 | characters in copied paragraphs / all characters |
+    | dup_line_ratio_datatrove | 1 | lines that equal an earlier one / all lines; a line is the untrimmed text between \
+    runs of line feeds |
+    | dup_paragraph_ratio_datatrove | 1 | paragraphs that equal an earlier one / all paragraphs; a paragraph is \
+    the text between runs of two or more line feeds |
+    | dup_line_char_ratio_datatrove | 1 | characters in lines that equal an earlier one / all characters |
+    | dup_paragraph_char_ratio_datatrove | 1 | characters in paragraphs that equal an earlier one / \
+    all characters |
     | top_Ngram_char_ratio_datatrove | 1 | N = 2, 3, 4: characters of the most frequent n-gram of tokens, joined by \
     spaces, times its count (which may be 1, and occurrences may overlap) / all characters; null where there is no n-gram |
-    | dup_Ngram_char_ratio_datatrove | 1 | N = 5 to 10: characters of n-grams seen before, skipping each as a whole / \
-    all characters |
-    | **C4** (V: tfds, datatrove) | | kernels/signals/c4.py |
+    | dup_Ngram_char_ratio_datatrove | 1 | N = 5 to 10: characters of n-grams that occurred before / all characters; \
+    the scan from left to right skips each of them as a whole |
+    | **C4** (V: tfds, datatrove) | | defined in pipelines/kernels/signals/c4.py |
     | c4_sentences_V | sentences | sentences in the lines that C4's line rules keep |
-    | c4_lorem_ipsum_V | lines | lines with "lorem ipsum" that passed the tests before it, each of which drops the page |
-    | c4_curly_V | lines | the same for `{` |
+    | c4_lorem_ipsum_V | lines | lines with "lorem ipsum" that no earlier test dropped; one such line \
+    drops the page |
+    | c4_curly_V | lines | the same for lines with `{` |
     | **FineWeb** | | |
-    | terminal_line_ratio_datatrove | 1 | untrimmed lines, not blank, that end with one of its marks / those lines |
-    | short_line_ratio_datatrove | 1 | of the same lines, those of at most 30 characters |
-    | dup_line_char_ratio_fineweb_datatrove | 1 | characters in copies of such lines / characters but line feeds |
+    | terminal_line_ratio_datatrove | 1 | non-blank lines whose last character, untrimmed, is one of \
+    FineWeb's terminal marks / all non-blank lines |
+    | short_line_ratio_datatrove | 1 | non-blank lines of at most 30 characters, untrimmed / all non-blank lines |
+    | dup_line_char_ratio_fineweb_datatrove | 1 | characters in non-blank lines that equal an earlier one / \
+    all characters except line feeds |
     | newline_to_word_ratio_datatrove | 1 | line feeds / tokens |
     """
 
