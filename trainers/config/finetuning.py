@@ -144,8 +144,8 @@ class Finetuning(Job):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The directory of the tasks' files."""
-        return (self.files or "",)
+        """The directory of the tasks' files, if it is given."""
+        return (self.files,) if self.files else ()
 
     @property
     def validation_interval(self) -> int:
@@ -171,11 +171,15 @@ class Finetuning(Job):
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
         """Return a copy of the run that reads the tasks' files from other paths."""
-        return replace(self, files=inputs[0] or None)
+        return replace(self, files=inputs[0] if inputs else None)
 
     def check(self) -> None:
         """Validate ranges and the rules between sections."""
         super().check()
+        require(
+            self.init is None or (self.init.optimizer, self.init.data) == ("reset", "restart"),
+            "init: a task begins with an optimizer and data of its own; leave out init.optimizer and init.data",
+        )
         require(len(self.tasks) >= 1, "tasks: names no task; give at least one")
         names = [task.name for task in self.tasks]
         require(len(set(names)) == len(names), f"tasks: got {', '.join(names)}, each allowed only once")

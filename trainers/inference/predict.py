@@ -7,7 +7,7 @@ from typing import Any
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Location
-from gristmill.storage.store import write_json
+from gristmill.storage.store import read_json, write_json
 from tokenizer.encode import Encoder
 from trainers.config.finetuning import Finetuning
 from trainers.data.examples.held_out import HeldOut
@@ -18,7 +18,7 @@ from trainers.inference.base import trained_forward
 from trainers.inference.write_answers import target_nats, writable_ids, write_answers
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 from trainers.runs import checkpoint
-from trainers.runs.run import read_config
+from trainers.runs.run import read_config, verified_copy
 from trainers.tasks.majority import majority_scores
 from trainers.tasks.predictions import Predictions, score_predictions, tune_threshold, write_predictions
 from trainers.tasks.schema.task import GOLD, Layout, Task
@@ -49,9 +49,9 @@ def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[st
     """Predict every split of the run's tasks except `train` with its best checkpoint; write the predictions
     and `scores.json`.
 
-    Splits whose gold is hidden are predicted but not scored. The threshold of no answer is tuned on the first
-    split that is scored. If there are several tasks, splits are named `TASK.SPLIT`. `floors` are the scores
-    of the majority of the training split.
+    Splits whose gold is hidden are predicted but not scored. The threshold of no answer is tuned on the split
+    that the run validates on, and kept for `predict`. If there are several tasks, splits are named
+    `TASK.SPLIT`. `floors` are the scores of the majority of the training split.
     """
     found = checkpoint.pick(run, print)
     assert found is not None
@@ -63,13 +63,16 @@ def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[st
         threshold: float | None = None
         for split in held_out_splits(corpus, task):
             name = split if len(config.tasks) == 1 else f"{task.name}.{split}"
-            predictions, threshold = _decide(_predict(forward, config, corpus, task, split, str(run)), threshold)
+            tunes = split in corpus.splits(task)
+            predictions = _decide(_predict(forward, config, corpus, task, split, str(run)), threshold, tunes)
+            threshold = predictions.threshold
             write_predictions(predictions, run / PREDICTIONS / f"{name}.parquet")
             if predictions.labelled:
                 splits[name] = {metric: asdict(score) for metric, score in score_predictions(predictions).items()}
                 floors[name] = majority_scores(corpus.examples(task, TRAIN), corpus.examples(task, split))
     names = ",".join(task.name for task in config.tasks)
     record = {"task": names, "method": config.method.kind, "step": found.step, "splits": splits, "floors": floors}
+    record["threshold"] = threshold
     write_json(run / SCORES, record)
     return record
 
@@ -117,10 +120,12 @@ def predict_file(run: LocalPath, file: Location, split: str = "input") -> Predic
         raise UserError(f"{run}: has no checkpoint yet; let it train until the first one")
     if not file.is_file():
         raise UserError(f"{file}: no such file; give one with --input")
-    task = _task_of_file(config.tasks[0], str(file), split)
-    config = replace(config, tasks=(task,), init=None, tokenizer=str(run / "tokenizer.json"))
+    name = str(file if file.local is None else file.local.resolve())
+    task = _task_of_file(config.tasks[0], name, split)
+    config = replace(config, tasks=(task,), init=None, tokenizer=str(verified_copy(run)))
     forward = trained_forward(run, found).to(compute_device())
-    return _predict(forward, config, open_tasks(config), task, split, str(run))
+    threshold = read_json(run / SCORES).get("threshold") if (run / SCORES).exists() else None
+    return _decide(_predict(forward, config, open_tasks(config), task, split, str(run)), threshold, tunes=False)
 
 
 def _task_of_file(task: Task, file: str, split: str) -> Task:
@@ -138,11 +143,12 @@ def held_out_splits(corpus: TaskCorpus, task: Task) -> list[str]:
     return sorted(known, key=lambda split: split not in corpus.splits(task))
 
 
-def _decide(predictions: Predictions, threshold: float | None) -> tuple[Predictions, float | None]:
-    """Predictions with the threshold of no answer: tuned on these if there is none yet."""
-    if not predictions.task.no_answer or predictions.task.kind != "span":
-        return predictions, None
-    if threshold is None and predictions.labelled:
-        predictions = tune_threshold(predictions)
-        return predictions, predictions.threshold
-    return replace(predictions, threshold=threshold), threshold
+def _decide(predictions: Predictions, threshold: float | None, tunes: bool) -> Predictions:
+    """Apply the threshold of no answer: that given, or one tuned on these predictions if `tunes`. Answers that a
+    model has written have no scores, and need none.
+    """
+    if predictions.scores is None or not predictions.task.no_answer or predictions.task.kind != "span":
+        return predictions
+    if threshold is not None:
+        return replace(predictions, threshold=threshold)
+    return tune_threshold(predictions) if tunes and predictions.labelled else predictions

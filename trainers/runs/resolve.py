@@ -26,7 +26,10 @@ from trainers.runs.parent import settle
 
 # Fields that may change when a run is resumed: how it is executed and reported, not what is computed; and the
 # corpus's location, because its fingerprint identifies it.
-FREE = ("name", "log_every", "sinks", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
+FREE = (
+    *("name", "log_every", "sinks", "checkpoints", "execution"),
+    *("data.corpora", "files", "optimizer.max_skipped_in_row"),
+)
 # Up to this many samples the tokens of a budget are counted exactly by drawing the order, which takes two
 # seconds. Beyond, they are estimated from the average tokens per sequence.
 EXACT = 1 << 24

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from gristmill.errors import ConfigError
+from gristmill.storage.location import Location
 from trainers.config.architecture import fill
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import BatchSize, TrainingBudget
@@ -26,6 +27,7 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
         init=settle(config.init) if config.init else None,
         encoding=replace(config.encoding, max_length=_max_length(config)),
         class_weights=_class_weights(config, corpus),
+        files=_absolute(corpus.files),
     )
     data = task_training(corpus, config, frozenset())
     sequences = config.batch.sequences
@@ -53,6 +55,13 @@ def describe_tasks(config: Finetuning, corpus: TaskCorpus, data: TaskData) -> li
         f"{steps * sequences / data.epoch_inputs:.2f} epochs of {data.epoch_inputs:,} inputs"
     ]
     return lines + [str(fields["message"]) for _, fields in data.notices()]
+
+
+def _absolute(files: Location | None) -> str | None:
+    """Return the directory of the tasks' files as every worker finds it."""
+    if files is None:
+        return None
+    return str(files if files.local is None else files.local.resolve())
 
 
 def _max_length(config: Finetuning) -> int:

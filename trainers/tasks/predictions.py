@@ -211,7 +211,8 @@ def write_predictions(predictions: Predictions, path: Location) -> None:
 
 def write_rows(predictions: Predictions, path: Location) -> None:
     """Write predictions as JSON lines, {id, prediction, score}; the file is complete or absent."""
-    columns = {name: column for name, column in _columns(predictions).items() if name in ("id", "prediction", "score")}
+    decided = replace(predictions, outcomes=predictions.decided)
+    columns = {name: column for name, column in _columns(decided).items() if name in ("id", "prediction", "score")}
     rows = pa.table(columns).to_pylist()
     path.write_atomic("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 

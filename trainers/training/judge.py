@@ -1,6 +1,7 @@
 """Decide which checkpoint of a fine-tuning run is the best, and when the run ends early."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -51,7 +52,7 @@ class Judge:
         """
         if self._engine.rank == 0:
             value = -fields["loss"] if self.metric == "loss" else fields[self.metric]
-            value = -math.inf if math.isnan(value) else float(value)
+            value = float(value) if math.isfinite(value) else -sys.float_info.max
             self.improved = self.best is None or value > self.best.value
             if self.best is None or self.improved:
                 self.best = Best(step, value)

@@ -99,8 +99,16 @@ def check_equal(run, reference):
     assert found.scores == pytest.approx(wanted.scores, abs=1e-4)
 
 
-@pytest.mark.parametrize("execution", list(EXECUTIONS)[1:])
-@pytest.mark.parametrize("method", METHODS)
+def executions():
+    """Each method under each execution; every execution once with some method, and the others in `make chaos`."""
+    return [
+        pytest.param(method, execution, marks=[pytest.mark.chaos] * (row != column))
+        for row, method in enumerate(METHODS)
+        for column, execution in enumerate(list(EXECUTIONS)[1:])
+    ]
+
+
+@pytest.mark.parametrize(("method", "execution"), executions())
 def test_every_execution_gives_the_same_losses_and_predictions(runs, method, execution):
     check_equal(runs(method, execution), runs(method, "alone"))
 

@@ -58,6 +58,8 @@ class TaskRows(torch.nn.Module):
         # The factor of each task begins near 1.
         self.columns = torch.nn.Parameter((1 + 0.02 * torch.randn(tasks, tokens, rank)) / rank)
         self.task_rows = torch.nn.Parameter(1 + 0.02 * torch.randn(tasks, rank, width))
+        for factor in (self.columns, self.task_rows):
+            factor.undecayed = True
 
     def forward(self) -> Any:
         """Return the embeddings of all tasks, one task after another, [tasks x tokens, width]."""

@@ -68,10 +68,14 @@ class TaskCorpus:
 
     def splits(self, task: Task) -> tuple[str, ...]:
         """Return the split to train on and the one to validate on: `dev`, or the first whose name begins with
-        `dev`. The latter may be missing.
+        `dev`. The latter may be missing, or hide its gold, and is then left out.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
-        known = available_splits(task, self.files)
+        known = [
+            split
+            for split in available_splits(task, self.files)
+            if split not in find_split(task, split, self.files).layout.unlabelled
+        ]
         return (TRAIN, *(split for split in dev[:1] if split in known))
 
     def examples(self, task: Task, split: str) -> Examples:
