@@ -18,14 +18,14 @@ from trainers.inference.base import trained_forward
 from trainers.inference.write_answers import target_nats, writable_ids, write_answers
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 from trainers.runs import checkpoint
-from trainers.runs.run import read_config, verified_copy
+from trainers.runs.run import SCORES, read_config, verified_copy
 from trainers.tasks.majority import majority_scores
 from trainers.tasks.predictions import Predictions, score_predictions, tune_threshold, write_predictions
 from trainers.tasks.schema.task import GOLD, Layout, Task
 from trainers.tasks.task_files import available_splits
 
-SCORES, PREDICTIONS = "scores.json", "predictions"
-"""Files of a run: its scores, and the directory of its predictions, one Parquet file for each split."""
+PREDICTIONS = "predictions"
+"""The directory of a run's predictions, one Parquet file for each split."""
 ANSWER_TOKENS = 128
 """The maximum number of tokens in an answer that a model writes."""
 

@@ -9,11 +9,10 @@ from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from trainers.report.read_runs import flat
-from trainers.runs.run import read_resolved
+from trainers.runs.run import SCORES, read_resolved
 from trainers.tasks.load_task import Suite
 from trainers.tasks.suite_mean import suite_score
 
-SCORES = "scores.json"
 _NOT_COMPARED = ("seed", "name", "budget.tokens", "batch.tokens")
 _MOST_SHOWN = 3  # fields that name a configuration
 

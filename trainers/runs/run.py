@@ -36,6 +36,7 @@ from trainers.runs.resolve import differences, identity, is_free
 
 FORMAT = "gristmill-run/1"
 STOP = "stop"
+SCORES = "scores.json"
 _ATTEMPT = ".attempt"
 _SHOWN = 5
 _OF_CORPUS = (

@@ -1,4 +1,4 @@
-"""What must hold of an output after every operation, whoever did it.
+"""What must hold of an output after every operation of any command.
 
 A published step's files are there and are what its manifest says; a step is not published twice with different bytes; once a
 document is forgotten, no step of the published corpus holds it; an export with `export.json` is whole.
@@ -61,7 +61,7 @@ class Published:
             self._corpus(event.agent)
 
     def check_late(self):
-        """In the end: whoever wrote a receipt into a published step has removed it again, unless it was killed."""
+        """In the end a command that wrote a receipt into a published step has removed it, unless it was killed."""
         if any(decision.action in ("fail", "power") for decision in self.world.record):
             return
         left = [path for path, agent in self.late.items() if self._is_there(path) and self.world.processes[agent].done]
