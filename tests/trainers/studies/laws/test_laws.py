@@ -1,0 +1,92 @@
+"""Laws on functions that are known, and the gradients that the search for a mixture relies on."""
+
+import numpy as np
+import pytest
+
+from trainers.studies.laws import LAWS
+from trainers.studies.laws.regression_law import fit_censored
+
+DOMAINS = 4
+WEIGHTS = np.array([-1.5, -0.5, 0.4, 1.0])
+
+
+def mixtures(runs, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.ones(DOMAINS), runs)
+
+
+def truth(ratios):
+    return 2.0 + np.exp(ratios @ WEIGHTS)
+
+
+NOTHING = np.zeros(60, dtype=bool)
+
+
+def test_log_linear_recovers_its_own_function():
+    fitted = LAWS["log_linear"].fit(mixtures(60), truth(mixtures(60)))
+    assert fitted.predict(mixtures(50, 1)) == pytest.approx(truth(mixtures(50, 1)), abs=2e-3)
+    assert fitted.is_convex
+
+
+def test_log_linear_is_not_misled_by_a_run_that_went_wrong():
+    values = truth(mixtures(60))
+    values[7] += 50
+    fitted = LAWS["log_linear"].fit(mixtures(60), values)
+    assert np.abs(fitted.predict(mixtures(50, 1)) - truth(mixtures(50, 1))).max() < 0.15
+
+
+def test_polynomials_recover_polynomials():
+    ratios, others = mixtures(60), mixtures(50, 1)
+
+    def quadratic(x):
+        return x @ WEIGHTS + 3 * x[:, 0] * x[:, 1] - x[:, 2] * x[:, 3]
+
+    assert LAWS["linear"].fit(ratios, ratios @ WEIGHTS).predict(others) == pytest.approx(others @ WEIGHTS, abs=1e-4)
+    fitted = LAWS["quadratic"].fit(ratios, quadratic(ratios))
+    assert fitted.predict(others) == pytest.approx(quadratic(others), abs=1e-4)
+    assert not fitted.is_convex
+
+
+def test_gaussian_process_follows_a_function_of_several_minima():
+    def waves(x):
+        return np.sin(6 * x[:, 0]) + np.cos(5 * x[:, 1])
+
+    fitted = LAWS["gaussian_process"].fit(mixtures(150), waves(mixtures(150)))
+    assert np.corrcoef(fitted.predict(mixtures(50, 1)), waves(mixtures(50, 1)))[0, 1] > 0.97
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_gradients_are_those_of_the_predictions(name):
+    fitted = LAWS[name].fit(mixtures(60), truth(mixtures(60)) + 0.05 * np.random.default_rng(2).normal(size=60))
+    at = mixtures(3, 1)
+    steps = 1e-6 * np.eye(DOMAINS)
+    numeric = [(fitted.predict(at + step) - fitted.predict(at - step)) / 2e-6 for step in steps]
+    assert fitted.gradient(at) == pytest.approx(np.array(numeric).T, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_metric_that_never_changes_is_predicted_as_constant(name):
+    fitted = LAWS[name].fit(mixtures(60), np.full(60, 3.5))
+    assert fitted.predict(mixtures(5, 1)) == pytest.approx(np.full(5, 3.5), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["log_linear", "quadratic"])
+def test_censored_runs_keep_the_region_where_runs_diverge_unattractive(name):
+    ratios = mixtures(60)
+    values, censored = truth(ratios), truth(ratios) > np.quantile(truth(ratios), 0.8)
+    values[censored] = np.nan
+    fitted = fit_censored(LAWS[name], ratios, values, censored)
+    worst = values[~censored].max()
+    assert (fitted.predict(ratios[censored]) > worst - 0.2).all()
+    others = mixtures(200, 1)
+    assert np.abs(fitted.predict(others) - truth(others)).mean() < 0.05
+
+
+def test_a_fit_to_measured_runs_that_promises_much_where_runs_diverge_is_corrected():
+    """Dropped, the runs that diverged would leave a slope that leads straight to them."""
+    ratios = mixtures(80)
+    censored = ratios[:, 0] > 0.5
+    values = np.where(censored, np.nan, -ratios[:, 0])
+    dropped = LAWS["quadratic"].fit(ratios[~censored], values[~censored])
+    fitted = fit_censored(LAWS["quadratic"], ratios, values, censored)
+    assert dropped.predict(np.eye(4)[:1])[0] < -0.9
+    assert fitted.predict(np.eye(4)[:1])[0] > -0.3

@@ -1,0 +1,105 @@
+"""Tables of runs in the files of RegMix and Olmix, and bad ones, each with an error of one line."""
+
+import numpy as np
+import pytest
+
+from gristmill.errors import ConfigError
+from trainers.__main__ import main
+from trainers.studies.fit_study import fit_metrics, laws_of
+from trainers.studies.run_table import align_domains, read_run_table
+
+RATIOS = "index,web,code\n1,0.25,0.75\n2,0.5,0.5\n3,1,0\n"
+METRICS = "index,loss,accuracy\n3,1.5,0.1\n1,2.5,0.2\n2,2.0,0.3\n"
+
+
+def table(tmp_path, ratios=RATIOS, metrics=METRICS, **options):
+    (tmp_path / "ratios.csv").write_text(ratios)
+    (tmp_path / "metrics.csv").write_text(metrics)
+    return read_run_table(tmp_path / "ratios.csv", tmp_path / "metrics.csv", **options)
+
+
+def test_rows_are_joined_by_their_key(tmp_path):
+    read = table(tmp_path, higher_is_better=["accuracy"])
+    assert read.runs == ("1", "2", "3")
+    assert read.domains == ("web", "code")
+    assert read.values.tolist() == [[2.5, -0.2], [2.0, -0.3], [1.5, -0.1]]
+    assert read.select(["accuracy"]).values.tolist() == [[-0.2], [-0.3], [-0.1]]
+
+
+def test_the_columns_of_olmix_are_keys_and_no_domains(tmp_path):
+    ratios = "run,name,index,web,code\na1,first,0,0.4,0.6\nb2,second,1,0.6,0.4\n"
+    metrics = "run,name,index,bpb\nb2,second,0,1.0\na1,first,1,2.0\n"
+    read = table(tmp_path, ratios, metrics)
+    assert (read.runs, read.domains) == (("a1", "b2"), ("web", "code"))
+    assert read.values[:, 0].tolist() == [2.0, 1.0]
+    assert table(tmp_path, ratios.replace("run,", "run_id,"), metrics.replace("run,", "run_id,")).runs == ("a1", "b2")
+
+
+@pytest.mark.parametrize("value", ["", "nan", "inf", "-inf"])
+def test_a_diverged_run_is_censored(tmp_path, value):
+    read = table(tmp_path, metrics=METRICS.replace("2.0", value))
+    assert read.censored.tolist() == [[False, False], [True, False], [False, False]]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "metrics", "message"),
+    [
+        (RATIOS.replace("0.75", "0.7"), METRICS, "1 of 3 mixtures do not sum to 1 (index 1 to 0.95)"),
+        (RATIOS.replace("0.75", "-0.75"), METRICS, "index 1: a share is missing or negative"),
+        (RATIOS.replace("0.75", ""), METRICS, "index 1: a share is missing or negative"),
+        (RATIOS.replace("0.75", "much"), METRICS, "row 2, code: got 'much', expected a number"),
+        (RATIOS.replace("3,1,0\n", ""), METRICS, "has no row for 1 of 3 runs of"),
+        (RATIOS, METRICS.replace("3,1.5,0.1\n", ""), "has no row for 1 of 3 runs of"),
+        (RATIOS.replace("3,", "2,"), METRICS, "the run index 2 has two rows"),
+        (RATIOS.replace("code", "web"), METRICS, "the column 'web' occurs twice"),
+        (RATIOS, METRICS.replace("1.5,", ""), "row 2 has 2 cells, the header has 3"),
+        (RATIOS.replace("index", "number"), METRICS, "has no column that names runs"),
+        (RATIOS.replace("index", "run"), METRICS, "shares no key with"),
+        ("index\n1\n", METRICS, "has no column beside index"),
+        ("", METRICS, "has no rows"),
+    ],
+)
+def test_a_bad_table_is_an_error_of_one_line(tmp_path, ratios, metrics, message):
+    with pytest.raises(ConfigError) as error:
+        table(tmp_path, ratios, metrics)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_mixtures_are_normalised_only_on_request(tmp_path):
+    read = table(tmp_path, RATIOS.replace("0.75", "0.5"), normalise=True)
+    assert read.ratios[0].tolist() == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_domains_are_aligned_by_name(tmp_path):
+    first = table(tmp_path)
+    other = table(tmp_path, RATIOS.replace("web,code", "code,web"))
+    assert align_domains(first, other, "other.csv").ratios.tolist() == other.ratios[:, ::-1].tolist()
+    with pytest.raises(ConfigError, match=r"other.csv: has also maths and lacks code"):
+        align_domains(first, table(tmp_path, RATIOS.replace("code", "maths")), "other.csv")
+
+
+def test_too_few_runs_are_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="loss: 3 of 3 runs have a value; the law log_linear of 2 domains needs 10"):
+        fit_metrics(table(tmp_path), laws_of(["log_linear"]))
+    with pytest.raises(ConfigError, match="--law: got 'cubic', allowed log_linear, linear"):
+        laws_of(["cubic"])
+
+
+def test_the_command_fits_and_scores(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    shares = generator.dirichlet([1, 1, 1], 40)
+    losses = 1 + np.exp(shares @ [-2, 0, 1])
+    for name, rows in (("train", range(30)), ("test", range(30, 40))):
+        ratios = [f"{i},{','.join(f'{share:.9f}' for share in shares[i])}" for i in rows]
+        metrics = [f"{i},{'' if i == 3 else losses[i]}" for i in rows]
+        (tmp_path / f"{name}_ratios.csv").write_text("\n".join(["index,a,b,c", *ratios]))
+        (tmp_path / f"{name}_metrics.csv").write_text("\n".join(["index,loss", *metrics]))
+    files = {f"--{part}": f"{tmp_path}/train_{part}.csv" for part in ("ratios", "metrics")}
+    files |= {f"--test-{part}": f"{tmp_path}/test_{part}.csv" for part in ("ratios", "metrics")}
+    words = [word for pair in files.items() for word in pair]
+    assert main(["study", "fit", *words, "--output", f"{tmp_path}/fit.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "loss: 1 runs have no value and count as no better than the worst: 3" in printed
+    assert "  1.000\n" in printed
+    assert (tmp_path / "fit.json").exists()

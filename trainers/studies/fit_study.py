@@ -1,0 +1,127 @@
+"""Fit laws to the runs of a table, say how far they can be trusted, and whether more runs would help."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+from trainers.studies.laws import LAWS
+from trainers.studies.laws.agreement import Agreement, agreement
+from trainers.studies.laws.cross_validation import (
+    CrossValidation,
+    LearningCurve,
+    choose_law,
+    cross_validate,
+    learning_curve,
+)
+from trainers.studies.laws.law_set import LawSet, fit_laws
+from trainers.studies.laws.regression_law import Law, fit_censored
+from trainers.studies.run_table import RunTable
+
+_LEAST_SCORED = 10  # runs: below, nothing can be said about a law
+
+
+@dataclass(frozen=True)
+class MetricFit:
+    """The law of one metric. `held_out` compares it with other runs, if there are any."""
+
+    metric: str
+    law: Law
+    censored: int
+    validation: CrossValidation
+    curve: LearningCurve
+    held_out: Agreement | None
+
+
+def laws_of(names: Sequence[str]) -> list[Law]:
+    """Return the laws of these names. Raises ConfigError for an unknown one."""
+    for name in names:
+        if name not in LAWS:
+            raise ConfigError(f"--law: got {name!r}, allowed {', '.join(LAWS)}")
+    return [LAWS[name] for name in names]
+
+
+def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law]:
+    """Choose a law for each metric of `table`. Raises ConfigError if there are too few runs for one of them."""
+    for law in laws:
+        table.require_runs(law.name, max(_LEAST_SCORED, law.minimum_runs(len(table.domains)) + 1))
+    columns = zip(table.values.T, table.censored.T, strict=True)
+    return [choose_law(laws, table.ratios, values, censored, seed) for values, censored in columns]
+
+
+def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
+    """Choose, validate and fit a law for each metric of `table`. `tests` has the same domains and metrics.
+
+    Raises ConfigError if there are too few runs for a law.
+    """
+    fits = []
+    for column, (metric, law) in enumerate(zip(table.metrics, choose_laws(table, laws, seed), strict=True)):
+        values, censored = table.values[:, column], table.censored[:, column]
+        validation = cross_validate(laws, table.ratios, values, censored, seed)
+        curve = learning_curve(law, table.ratios, values, censored, validation, seed)
+        held_out = None
+        if tests is not None:
+            measured = ~tests.censored[:, column]
+            predicted = fit_censored(law, table.ratios, values, censored).predict(tests.ratios[measured])
+            held_out = agreement(tests.values[measured, column], predicted, seed=seed)
+        fits.append(MetricFit(metric, law, int(censored.sum()), validation, curve, held_out))
+    return fits
+
+
+def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: int = 0) -> LawSet:
+    """Fit the chosen laws to all runs and to `draws` draws of the bootstrap."""
+    laws = [fit.law for fit in fits]
+    return fit_laws(laws, table.domains, table.metrics, table.ratios, table.values, table.censored, draws, seed)
+
+
+def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet) -> dict[str, Any]:
+    """Return everything that a fit found as JSON: scores, parameters, out-of-fold predictions and, at the mean
+    mixture of the runs, the effect of one percentage point of each domain.
+    """
+    centre = table.ratios.mean(axis=0)
+    record: dict[str, Any] = {"runs": list(table.runs), "domains": list(table.domains), "metrics": {}}
+    for fit, law, effects in zip(fits, laws.laws, laws.effects(centre), strict=True):
+        record["metrics"][fit.metric] = {
+            "law": fit.law.name,
+            "negated": fit.metric in table.negated,
+            "parameters": law.parameters(),
+            "censored": fit.censored,
+            "cross_validation": fit.validation.agreement.fields(),
+            "laws_chosen": fit.validation.chosen,
+            "held_out": fit.held_out.fields() if fit.held_out else None,
+            "learning_curve": [{"runs": runs, "spearman": value} for runs, value in fit.curve.points],
+            "enough_runs": fit.curve.is_enough,
+            "predicted": [None if np.isnan(value) else value for value in fit.validation.predicted],
+            "effect_of_one_point": dict(zip(table.domains, effects.tolist(), strict=True)),
+        }
+    return record
+
+
+def fit_lines(table: RunTable, fits: Sequence[MetricFit]) -> list[str]:
+    """Format the fits for a terminal: a row per metric, then what the stop rule says."""
+    lines = [
+        f"{len(table.runs)} runs, {len(table.domains)} domains; the scores are cross-validated in 10 folds",
+        f"{'metric':32} {'law':16} {'censored':>8} {'spearman':>8} {'95 % interval':>14} {'decisions':>9} {'slope':>6} "
+        f"{'error':>8}{'  held-out runs' if any(fit.held_out for fit in fits) else ''}",
+    ]
+    for fit in fits:
+        scores = fit.validation.agreement
+        test, interval = (
+            f"  {fit.held_out.spearman:.3f}" if fit.held_out else "",
+            f"{scores.low:.3f} to {scores.high:.3f}",
+        )
+        lines.append(
+            f"{fit.metric[-32:]:32} {fit.law.name:16} {fit.censored:8} {scores.spearman:8.3f} {interval:>14} "
+            f"{scores.decisions:9.1%} {scores.slope:6.2f} {scores.error:8.4f}{test}"
+        )
+    return lines + [f"{fit.metric}: {_stop_line(fit.curve)}" for fit in fits]
+
+
+def _stop_line(curve: LearningCurve) -> str:
+    points = ", ".join(f"{value:.3f} from {runs}" for runs, value in curve.points)
+    if curve.last_gain is None:
+        return f"spearman {points}; too few runs to say whether more would help"
+    verdict = "enough runs" if curve.is_enough else "more runs would help"
+    return f"spearman {points}; the last half of the runs added {curve.last_gain:+.3f}: {verdict}"

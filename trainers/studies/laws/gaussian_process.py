@@ -1,0 +1,112 @@
+"""A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric that
+follows no formula. It needs more runs, and its minimum may be one of several.
+
+The kernel is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z with noise n^2. The four are chosen by the marginal likelihood.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.studies.laws.regression_law import FittedLaw
+
+_STARTS = ((0.0, -1.0, 0.0, -1.5), (0.0, 0.5, 0.0, -1.5))  # logarithms of s, l, a, n of standardised values
+_BOUNDS = ((-4.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-6.0, 1.0))
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """The family."""
+
+    name: str = "gaussian_process"
+
+    def minimum_runs(self, domains: int) -> int:
+        """Return two runs per domain."""
+        return 2 * domains
+
+    def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedProcess":
+        """Fit the law. From a `start` of this family its kernel is kept."""
+        from scipy.linalg import cho_factor, cho_solve
+        from scipy.optimize import minimize
+
+        mean, spread = float(values.mean()), float(values.std()) or 1.0
+        scaled = (values - mean) / spread
+        distances, products = _distances(ratios, ratios), ratios @ ratios.T
+        if isinstance(start, FittedProcess):
+            chosen = start.logarithms
+        else:
+            results = [
+                minimize(_evidence, x, (distances, products, scaled), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+                for x in _STARTS
+            ]
+            chosen = min(results, key=lambda result: result.fun).x
+        factor = cho_factor(_covariance(chosen, distances, products), lower=True)
+        return FittedProcess(mean, spread, chosen, ratios, cho_solve(factor, scaled))
+
+
+@dataclass(frozen=True)
+class FittedProcess:
+    """The posterior mean, given the mixtures `runs` [runs, domains] and their `coefficients` [runs]. `logarithms`
+    are those of s, l, a and n.
+    """
+
+    mean: float
+    spread: float
+    logarithms: np.ndarray
+    runs: np.ndarray
+    coefficients: np.ndarray
+
+    @property
+    def is_convex(self) -> bool:
+        """Never for sure."""
+        return False
+
+    def predict(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the predicted metric, [mixtures]."""
+        radial, linear = self._kernels(ratios)
+        return self.mean + self.spread * (radial + linear) @ self.coefficients
+
+    def gradient(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the derivatives, [mixtures, domains]."""
+        radial, _ = self._kernels(ratios)
+        length, slope = np.exp(2 * self.logarithms[1]), np.exp(2 * self.logarithms[2])
+        weighted = radial * self.coefficients
+        inner = (weighted @ self.runs - weighted.sum(axis=1)[:, None] * ratios) / length
+        return self.spread * (inner + slope * (self.coefficients @ self.runs))
+
+    def parameters(self) -> dict[str, float | list[float]]:
+        """Return s, l, a and n of the kernel, for values of mean 0 and variance 1."""
+        return dict(zip(("s", "l", "a", "n"), np.exp(self.logarithms).tolist(), strict=True))
+
+    def _kernels(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        scale, length, slope, _ = np.exp(2 * self.logarithms)
+        radial = scale * np.exp(-0.5 * _distances(ratios, self.runs) / length)
+        return radial, slope * ratios @ self.runs.T
+
+
+def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Squared Euclidean distances, [first, second]."""
+    squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
+    return np.maximum(squares, 0.0)
+
+
+def _covariance(logarithms: np.ndarray, distances: np.ndarray, products: np.ndarray) -> np.ndarray:
+    scale, length, slope, noise = np.exp(2 * logarithms)
+    return scale * np.exp(-0.5 * distances / length) + slope * products + (noise + 1e-9) * np.eye(len(distances))
+
+
+def _evidence(
+    logarithms: np.ndarray, distances: np.ndarray, products: np.ndarray, values: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """The negative log marginal likelihood and its gradient (Rasmussen and Williams, equations 5.8 and 5.9)."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    scale, length, slope, noise = np.exp(2 * logarithms)
+    radial = scale * np.exp(-0.5 * distances / length)
+    factor = cho_factor(_covariance(logarithms, distances, products), lower=True)
+    solved, inverse = cho_solve(factor, values), cho_solve(factor, np.eye(len(values)))
+    likelihood = 0.5 * values @ solved + np.log(np.diag(factor[0])).sum()
+    inner = inverse - np.outer(solved, solved)
+    by_kernel = [2 * radial, radial * distances / length, 2 * slope * products]
+    gradient = [0.5 * (inner * by).sum() for by in by_kernel] + [noise * np.trace(inner)]
+    return float(likelihood), np.array(gradient)

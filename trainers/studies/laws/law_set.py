@@ -1,0 +1,85 @@
+"""The laws of all metrics of a study, and their uncertainty: each is fitted again to runs drawn with replacement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.studies.laws.regression_law import FittedLaw, Law, fit_censored
+
+_ATTEMPTS = 20  # draws that have too few different runs are drawn again
+
+
+@dataclass(frozen=True)
+class LawSet:
+    """A fitted law for each of `metrics`, and `resampled`: the same laws of each draw of the bootstrap (Efron,
+    1979). A draw is of runs, the same ones for all metrics, so that their errors stay correlated.
+    """
+
+    domains: tuple[str, ...]
+    metrics: tuple[str, ...]
+    laws: tuple[FittedLaw, ...]
+    resampled: tuple[tuple[FittedLaw, ...], ...]
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether every law is convex, and with it every weighted mean of them."""
+        return all(law.is_convex for law in self.laws)
+
+    def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the mean of the predicted metrics under `weights` [metrics], [mixtures]."""
+        return _weighted(self.laws, ratios, weights)
+
+    def gradient(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the derivatives of `predict`, [mixtures, domains]."""
+        return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
+
+    def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return `predict` of each draw, [draws, mixtures]."""
+        return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
+
+    def effects(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the change of each metric when a domain gains one percentage point of one mixture [domains] in
+        proportion from all domains, [metrics, domains].
+        """
+        gradients = np.stack([law.gradient(ratios[None])[0] for law in self.laws])
+        return 0.01 * (gradients - (gradients @ ratios)[:, None])
+
+
+def fit_laws(
+    laws: Sequence[Law],
+    domains: Sequence[str],
+    metrics: Sequence[str],
+    ratios: np.ndarray,
+    values: np.ndarray,
+    censored: np.ndarray,
+    draws: int = 200,
+    seed: int = 0,
+) -> LawSet:
+    """Fit `laws` [metrics] to `values` [runs, metrics] of the mixtures `ratios` [runs, domains], and to `draws`
+    draws of the runs.
+    """
+    columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
+    fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)
+    generator, resampled = np.random.default_rng(seed), []
+    least = max(law.minimum_runs(len(domains)) for law in laws)
+    for _ in range(draws):
+        rows = _draw(generator, censored, least)
+        again = [
+            fit_censored(law, ratios[rows], column[rows], missing[rows], start)
+            for (law, column, missing), start in zip(columns, fitted, strict=True)
+        ]
+        resampled.append(tuple(again))
+    return LawSet(tuple(domains), tuple(metrics), fitted, tuple(resampled))
+
+
+def _draw(generator: np.random.Generator, censored: np.ndarray, least: int) -> np.ndarray:
+    for _ in range(_ATTEMPTS):
+        rows = generator.integers(0, len(censored), len(censored))
+        if (~censored[rows]).sum(axis=0).min() >= least:
+            return rows
+    return np.arange(len(censored))
+
+
+def _weighted(laws: Sequence[FittedLaw], ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return np.sum([w * law.predict(ratios) for w, law in zip(weights, laws, strict=True) if w], axis=0)

@@ -1,0 +1,111 @@
+"""The log-linear law: y = c + exp(k + w.x), the regression of Data Mixing Laws (Ye et al., 2024, equation 1)
+that Olmix uses too.
+
+The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, the metric falls
+without bound below c nowhere, and a domain of large w_i harms.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from trainers.studies.laws.regression_law import FittedLaw
+
+_HUBER = 1.0
+"""In units of the spread of the values: a residual beyond it counts linearly, so that a run that went wrong does
+not decide. The residuals of RegMix's 512 runs are a quarter of the spread."""
+_RIDGE = 1e-3
+"""Weight of the squared deviations of w from their mean, divided by the runs. On draws of 32 of RegMix's runs it
+raises the Spearman correlation on the test mixtures from .89 (at 1e-4) to .91; from 64 runs on it changes nothing."""
+_OFFSETS = (0.05, 0.3, 1.0, 3.0)
+"""Starting points of c, in spreads below the lowest value. With c fixed, the logarithm of y - c is linear in x, which
+gives the starting point of w."""
+_FARTHEST = 100.0  # spreads between c and the lowest value: beyond it the law is linear to less than 1 %
+_EXPONENT = 30.0  # larger exponents are cut, so that a bad step of the search stays finite
+
+
+@dataclass(frozen=True)
+class LogLinear:
+    """The family: Huber's loss, minimised by L-BFGS from several starting points."""
+
+    name: str = "log_linear"
+
+    def minimum_runs(self, domains: int) -> int:
+        """Return the number of parameters, one per domain and the offset, and one more."""
+        return domains + 2
+
+    def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
+        """Fit the law; from `start` alone where it is a fit of this family."""
+        from scipy.optimize import minimize
+
+        centre, spread = _centre_and_spread(values)
+        if spread == 0:
+            return FittedLogLinear(float(values[0]), np.full(ratios.shape[1], -np.inf))
+        scaled = (values - centre) / spread
+        lowest = float(scaled.min())
+        if isinstance(start, FittedLogLinear) and np.isfinite(start.weights).all():
+            starts = [np.append(start.weights - np.log(spread), (start.offset - centre) / spread)]
+        else:
+            starts = [_start(ratios, scaled, lowest - offset) for offset in _OFFSETS]
+        bounds = [(None, None)] * ratios.shape[1] + [(lowest - _FARTHEST, None)]
+        loss = partial(_loss, ratios=ratios, values=scaled)
+        results = [minimize(loss, x, jac=True, method="L-BFGS-B", bounds=bounds) for x in starts]
+        best = min(results, key=lambda result: result.fun).x
+        return FittedLogLinear(float(best[-1] * spread + centre), best[:-1] + np.log(spread))
+
+
+@dataclass(frozen=True)
+class FittedLogLinear:
+    """y = `offset` + exp(`weights` . x), `weights` [domains]."""
+
+    offset: float
+    weights: np.ndarray
+
+    @property
+    def is_convex(self) -> bool:
+        """Always: an exponential of a linear function."""
+        return True
+
+    def predict(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the predicted metric, [mixtures]."""
+        return self.offset + self._excess(ratios)
+
+    def gradient(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the derivatives, [mixtures, domains]."""
+        excess = self._excess(ratios)
+        return excess[:, None] * np.where(np.isfinite(self.weights), self.weights, 0.0)
+
+    def parameters(self) -> dict[str, float | list[float]]:
+        """Return the offset c and the weights, which hold k."""
+        return {"offset": self.offset, "weights": np.where(np.isfinite(self.weights), self.weights, -1e300).tolist()}
+
+    def _excess(self, ratios: np.ndarray) -> np.ndarray:
+        if not np.isfinite(self.weights).all():  # a constant metric
+            return np.zeros(len(ratios))
+        return np.exp(ratios @ self.weights)
+
+
+def _centre_and_spread(values: np.ndarray) -> tuple[float, float]:
+    """The median and the standard deviation, the latter from the quartiles where these differ."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return float(middle), float((high - low) / 1.349 or np.std(values))  # 1.349: the quartiles of a normal distribution
+
+
+def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
+    logarithms = np.log(values - offset)
+    mean = logarithms.mean()
+    gram = ratios.T @ ratios + 1e-2 * np.eye(ratios.shape[1])
+    return np.append(np.linalg.solve(gram, ratios.T @ (logarithms - mean)) + mean, offset)
+
+
+def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
+    """The mean loss and its gradient by the weights and the offset."""
+    weights, offset = parameters[:-1], parameters[-1]
+    excess = np.exp(np.minimum(ratios @ weights, _EXPONENT))
+    residuals = offset + excess - values
+    slopes = np.clip(residuals, -_HUBER, _HUBER)
+    deviations, ridge = weights - weights.mean(), _RIDGE / len(values)
+    loss = (slopes * (residuals - 0.5 * slopes)).mean() + 0.5 * ridge * deviations @ deviations
+    slopes = slopes / len(values)
+    return float(loss), np.append(ratios.T @ (slopes * excess) + ridge * deviations, slopes.sum())

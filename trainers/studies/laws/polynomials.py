@@ -1,0 +1,82 @@
+"""Linear and quadratic laws: Scheffé's polynomials of mixtures (Scheffé, 1958), by ridge regression.
+
+Since the shares sum to 1, neither a constant nor squares are needed: y = sum b_i x_i (+ sum b_ij x_i x_j, i < j).
+The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.studies.laws.regression_law import FittedLaw
+
+_RIDGES = np.logspace(-8, 2, 41)  # relative to the largest singular value
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """The family of degree 1 or 2."""
+
+    name: str
+    degree: int
+
+    def minimum_runs(self, domains: int) -> int:
+        """Return one run per domain and one more; the ridge determines the products of a quadratic."""
+        return domains + 1
+
+    def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedPolynomial":
+        """Fit the law; the solution is in closed form, so `start` is not used."""
+        features = _features(ratios, self.degree)
+        mean = values.mean()
+        left, singular, right = np.linalg.svd(features, full_matrices=False)
+        projected = left.T @ (values - mean)
+        outside = max(0.0, float(((values - mean) ** 2).sum() - (projected**2).sum()))
+        ridges = singular[0] ** 2 * _RIDGES[:, None]
+        kept = singular**2 / (singular**2 + ridges)  # [ridges, singular values]
+        errors = outside + (((1 - kept) * projected) ** 2).sum(axis=1)
+        freedom = len(values) - kept.sum(axis=1)
+        scores = np.where(freedom > 0.5, errors / np.maximum(freedom, 0.5) ** 2, np.inf)
+        ridge = ridges[int(np.argmin(scores)), 0]
+        coefficients = right.T @ (singular / (singular**2 + ridge) * projected)
+        domains = ratios.shape[1]
+        products = np.zeros((domains, domains))
+        products[np.triu_indices(domains, 1)] = coefficients[domains:] if self.degree == 2 else 0.0
+        return FittedPolynomial(coefficients[:domains] + mean, products + products.T)
+
+
+@dataclass(frozen=True)
+class FittedPolynomial:
+    """y = x . `linear` + x . `products` . x / 2: `linear` [domains], `products` [domains, domains] symmetric with a
+    diagonal of zeros.
+    """
+
+    linear: np.ndarray
+    products: np.ndarray
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether no direction within the simplex has a negative curvature."""
+        domains = len(self.linear)
+        within = np.eye(domains) - 1 / domains
+        curvatures = np.linalg.eigvalsh(within @ self.products @ within)
+        return bool(curvatures[0] >= -1e-12 * max(1.0, abs(curvatures[-1])))
+
+    def predict(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the predicted metric, [mixtures]."""
+        return ratios @ self.linear + 0.5 * ((ratios @ self.products) * ratios).sum(axis=1)
+
+    def gradient(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the derivatives, [mixtures, domains]."""
+        return self.linear + ratios @ self.products
+
+    def parameters(self) -> dict[str, float | list[float]]:
+        """Return the coefficients: `linear`, and `products` row by row above the diagonal."""
+        above = self.products[np.triu_indices(len(self.linear), 1)]
+        return {"linear": self.linear.tolist(), "products": above.tolist() if above.any() else []}
+
+
+def _features(ratios: np.ndarray, degree: int) -> np.ndarray:
+    if degree == 1:
+        return ratios
+    first, second = np.triu_indices(ratios.shape[1], 1)
+    return np.concatenate([ratios, ratios[:, first] * ratios[:, second]], axis=1)

@@ -1,0 +1,101 @@
+"""The mixtures that may be proposed: a least and a greatest share of each domain, and a sum of 1."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+
+TOLERANCE = 1e-9
+_THINNING = 20  # steps of hit-and-run between two mixtures that are kept
+
+
+@dataclass(frozen=True)
+class MixtureConstraints:
+    """`lower` <= share <= `upper`, each [domains], and a sum of 1."""
+
+    domains: tuple[str, ...]
+    lower: np.ndarray
+    upper: np.ndarray
+
+    def contains(self, ratios: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
+        """Return which mixtures [mixtures, domains] respect the constraints, bool [mixtures]."""
+        inside = (ratios >= self.lower - tolerance) & (ratios <= self.upper + tolerance)
+        return inside.all(axis=1) & (np.abs(ratios.sum(axis=1) - 1) <= tolerance)
+
+    def project(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the mixture within the constraints that is nearest to one [domains]: all shares move by the same
+        amount, up to their limits (Euclidean projection, by bisection on that amount).
+        """
+        low, high = float((self.lower - ratios).min()) - 1, float((self.upper - ratios).max()) + 1
+        for _ in range(200):
+            middle = (low + high) / 2
+            if np.clip(ratios + middle, self.lower, self.upper).sum() < 1:
+                low = middle
+            else:
+                high = middle
+        return np.clip(ratios + (low + high) / 2, self.lower, self.upper)
+
+    def sample(self, count: int, seed: int = 0) -> np.ndarray:
+        """Return mixtures drawn uniformly from the constraints by hit-and-run (Smith, 1984), [count, domains]."""
+        generator, mixtures = np.random.default_rng(seed), np.empty((count, len(self.domains)))
+        free = np.flatnonzero(self.upper - self.lower > TOLERANCE)
+        at = self.project(np.full(len(self.domains), 1 / len(self.domains)))
+        for number in range(count):
+            for _ in range(_THINNING if len(free) > 1 else 0):
+                direction = np.zeros(len(at))
+                direction[free] = generator.normal(size=len(free))
+                direction[free] -= direction[free].mean()
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    limits = np.stack([(self.lower - at) / direction, (self.upper - at) / direction])[:, direction != 0]
+                least, most = np.nanmax(limits.min(axis=0)), np.nanmin(limits.max(axis=0))
+                at = np.clip(at + generator.uniform(least, max(least, most)) * direction, self.lower, self.upper)
+            mixtures[number] = at / at.sum()
+        return mixtures
+
+
+def build_constraints(
+    domains: Sequence[str],
+    floors: Mapping[str, float],
+    fixed: Mapping[str, float],
+    tokens: Mapping[str, int] | None = None,
+    target_tokens: int | None = None,
+    max_epochs: float | Mapping[str, float] | None = None,
+) -> MixtureConstraints:
+    """Build constraints from least shares, fixed shares, and caps: a domain of `tokens` tokens read at most
+    `max_epochs` times gives at most that share of `target_tokens`.
+
+    Raises ConfigError for an unknown domain and if no mixture respects them all.
+    """
+    caps = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(domains, max_epochs)
+    sections = {"floors": floors, "fixed": fixed, "max_epochs": caps if max_epochs is not None else {}}
+    for section, names in (*sections.items(), ("tokens", tokens or {})):
+        if unknown := sorted(set(names) - set(domains)):
+            raise ConfigError(f"{section}.{unknown[0]}: no such domain; the runs have {', '.join(domains)}")
+    lower = np.array([fixed.get(name, floors.get(name, 0.0)) for name in domains])
+    upper = np.array([fixed.get(name, 1.0) for name in domains])
+    if max_epochs is not None:
+        if tokens is None or target_tokens is None:
+            raise ConfigError(
+                "max_epochs: a cap in epochs needs `tokens` of the domains and `target_tokens` of the run"
+            )
+        for i, name in enumerate(domains):
+            if caps.get(name) is not None:
+                if name not in tokens:
+                    raise ConfigError(f"tokens.{name}: missing; a cap in epochs needs the tokens of the domain")
+                cap = float(caps[name]) * tokens[name] / target_tokens  # type: ignore[arg-type]
+                if lower[i] > cap:
+                    field = "fixed" if name in fixed else "floors"
+                    raise ConfigError(
+                        f"{field}.{name}: got {lower[i]:g}, {caps[name]:g} epochs allow {cap:.4g} at most"
+                    )
+                upper[i] = min(upper[i], cap)
+    if lower.sum() > 1 + TOLERANCE:
+        raise ConfigError(f"floors: with the fixed shares they sum to {lower.sum():.4g}, allowed at most 1")
+    if upper.sum() < 1 - TOLERANCE:
+        raise ConfigError(
+            f"max_epochs: all domains together give at most {upper.sum():.4g} of {target_tokens or 0:,} tokens; raise the "
+            f"caps, lower target_tokens or add data"
+        )
+    return MixtureConstraints(tuple(domains), lower, upper)

@@ -1,0 +1,76 @@
+"""What a proposal minimises, and the search for its minimum."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from trainers.studies.laws.law_set import LawSet
+from trainers.studies.proposals.constraints import MixtureConstraints
+
+_SMALLEST = 1e-12  # share below which the logarithm of the divergence stops falling
+_STARTS = 12  # random starting points where a law is not convex
+
+
+@dataclass(frozen=True)
+class MixtureObjective:
+    """The mean of the predicted metrics under `weights` [metrics], plus `kl` times the Kullback-Leibler divergence
+    in nats of the mixture from `prior` [domains].
+    """
+
+    laws: LawSet
+    weights: np.ndarray
+    kl: float
+    prior: np.ndarray
+
+    def value(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the objective of each mixture, [mixtures]."""
+        return self.laws.predict(ratios, self.weights) + self.penalty(ratios)
+
+    def penalty(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the part of the objective that the divergence contributes, [mixtures]."""
+        if not self.kl:
+            return np.zeros(len(ratios))
+        return self.kl * (ratios * self._logarithms(ratios)).sum(axis=1)
+
+    def gradient(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the derivatives of `value`, [mixtures, domains]."""
+        slopes = self.laws.gradient(ratios, self.weights)
+        return slopes + self.kl * (1 + self._logarithms(ratios)) if self.kl else slopes
+
+    def _logarithms(self, ratios: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(ratios, _SMALLEST) / np.maximum(self.prior, _SMALLEST))
+
+
+def minimise(
+    objective: MixtureObjective,
+    constraints: MixtureConstraints,
+    seed: int = 0,
+    starts: Sequence[np.ndarray] = (),
+) -> np.ndarray:
+    """Return the mixture [domains] of the least objective within the constraints, by sequential quadratic programming
+    (SLSQP; Kraft, 1988): from `starts`, or else from the prior, from uniform weights and, unless every law is convex,
+    from random mixtures.
+    """
+    from scipy.optimize import minimize
+
+    if not starts:
+        uniform = np.full_like(objective.prior, 1 / len(objective.prior))
+        starts = [constraints.project(objective.prior), constraints.project(uniform)]
+        starts.extend([] if objective.laws.is_convex else constraints.sample(_STARTS, seed))
+    level = float(objective.value(starts[0][None])[0])
+    scale = float(np.abs(objective.gradient(starts[0][None])).max()) or 1.0
+    sums = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: np.ones((1, len(x)))}
+    bounds = list(zip(constraints.lower, constraints.upper, strict=True))
+    search = partial(minimize, jac=True, method="SLSQP", bounds=bounds, constraints=[sums])
+
+    def scaled(x: np.ndarray) -> tuple[float, np.ndarray]:
+        at = x[None]
+        return (float(objective.value(at)[0]) - level) / scale, objective.gradient(at)[0] / scale
+
+    results = [search(scaled, start, options={"ftol": 1e-12, "maxiter": 500}) for start in starts]
+    found = np.array(
+        [constraints.project(result.x) for result in results if np.isfinite(result.x).all()] + list(starts)
+    )
+    return np.asarray(found[int(np.argmin(objective.value(found)))])

@@ -1,0 +1,100 @@
+"""The settings of a proposal: what is minimised, and within which limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+from pipelines.contracts.mixtures import proportional, temperature, unimax
+
+
+@dataclass(frozen=True)
+class ProposalSettings:
+    """Minimise the mean of the metrics under `weights` (default: equal) plus `kl` times the divergence from the
+    prior, in nats.
+
+    `prior` are shares of which only the proportions count; without it, that of `tokens`, the tokens of each domain.
+    `floors` are least shares and `fixed` shares that do not move. With `tokens` and `target_tokens`, the budget of the
+    run that the mixture is for, no domain is read more than `max_epochs` times: four are almost as good as fresh
+    data (Muennighoff et al., 2023).
+    """
+
+    weights: dict[str, float] | None = None
+    kl: float = 0.01
+    prior: dict[str, float] | None = None
+    tokens: dict[str, int] | None = None
+    target_tokens: int | None = None
+    max_epochs: float | dict[str, float] | None = 4.0
+    floors: dict[str, float] = field(default_factory=dict)
+    fixed: dict[str, float] = field(default_factory=dict)
+    draws: int = 200
+
+    def check(self) -> None:
+        """Validate ranges."""
+        for section in ("weights", "prior", "floors", "fixed", "tokens"):
+            values = getattr(self, section) or {}
+            for name, value in values.items():
+                if not 0 <= value < float("inf"):
+                    raise ValueError(f"{section}.{name}: got {value}, allowed 0 or more")
+            if section in ("weights", "prior", "tokens") and getattr(self, section) and not sum(values.values()) > 0:
+                raise ValueError(f"{section}: all are 0; give one above 0")
+        if not 0 <= self.kl < float("inf"):
+            raise ValueError(f"kl: got {self.kl}, allowed 0 or more")
+        if self.target_tokens is not None and self.target_tokens < 1:
+            raise ValueError(f"target_tokens: got {self.target_tokens}, allowed 1 or more")
+        if self.draws < 20:
+            raise ValueError(f"draws: got {self.draws}, allowed 20 or more")
+        caps = self.max_epochs if isinstance(self.max_epochs, dict) else {"": self.max_epochs}
+        for name, cap in caps.items():
+            if cap is not None and not cap > 0:
+                raise ValueError(f"max_epochs{'.' if name else ''}{name}: got {cap}, allowed above 0")
+
+    @property
+    def epoch_caps(self) -> float | dict[str, float] | None:
+        """The caps that can be computed: none without the tokens of the domains and of the run."""
+        return self.max_epochs if self.tokens and self.target_tokens else None
+
+    def prior_of(self, domains: Sequence[str]) -> np.ndarray:
+        """Return the prior, [domains], of sum 1. Raises ConfigError if it does not name each domain."""
+        shares = self.prior or (proportional(self.tokens) if self.tokens else None)
+        if shares is None:
+            raise ConfigError("prior: missing; give `prior`, shares by domain, or `tokens`, from which it follows")
+        field_name = "prior" if self.prior else "tokens"
+        for name in domains:
+            if name not in shares:
+                raise ConfigError(f"{field_name}.{name}: missing; give it for each domain of the runs")
+        for name in shares:
+            if name not in domains:
+                raise ConfigError(f"{field_name}.{name}: no such domain; the runs have {', '.join(domains)}")
+        prior = np.array([float(shares[name]) for name in domains])
+        if prior.sum() <= 0:
+            raise ConfigError(f"{field_name}: all are 0; give one above 0")
+        return prior / prior.sum()
+
+    def metric_weights(self, metrics: Sequence[str]) -> np.ndarray:
+        """Return the weights of the metrics, [metrics], of sum 1."""
+        if self.weights is None:
+            return np.full(len(metrics), 1 / len(metrics))
+        for name in self.weights:
+            if name not in metrics:
+                raise ConfigError(f"weights.{name}: no such metric; there are {', '.join(metrics)}")
+        weights = np.array([self.weights.get(name, 0.0) for name in metrics])
+        return weights / weights.sum()
+
+    def baselines(self, domains: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the mixtures that a proposal is compared with, each [domains]: the prior, uniform and, given the
+        tokens of the domains, temperature sampling and UniMax (`pipelines.contracts.mixtures`).
+        """
+        mixtures = {"prior": self.prior_of(domains), "uniform": np.full(len(domains), 1 / len(domains))}
+        if self.tokens and set(domains) <= set(self.tokens):
+            tokens = {name: self.tokens[name] for name in domains}
+            mixtures["temperature"] = _vector(temperature(tokens), domains)
+            if self.target_tokens:
+                most = self.max_epochs if isinstance(self.max_epochs, float) else 4.0
+                mixtures["unimax"] = _vector(unimax(tokens, self.target_tokens, most), domains)
+        return mixtures
+
+
+def _vector(weights: dict[str, float], domains: Sequence[str]) -> np.ndarray:
+    return np.array([weights[name] for name in domains])

@@ -1,0 +1,156 @@
+"""Propose the mixture of the best predicted metrics, with what is known about it: the tie set, the sensitivity of
+each weight, the predicted gain over the prior, and baselines.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainers.studies.laws.law_set import LawSet
+from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
+from trainers.studies.proposals.objective import MixtureObjective, minimise
+from trainers.studies.proposals.proposal_settings import ProposalSettings
+from trainers.studies.proposals.tie_set import TieSet
+
+_RANDOM = 1000  # feasible mixtures, of which the share in the tie set is counted
+
+
+@dataclass(frozen=True)
+class ComparedMixture:
+    """A mixture [domains] beside the proposal: its weighted mean of predicted metrics, what it exceeds that of the
+    proposal by, and the 95 % interval of this difference. `tied` says whether the runs cannot tell the two apart,
+    `feasible` whether it respects the constraints.
+    """
+
+    name: str
+    ratios: np.ndarray
+    value: float
+    difference: float
+    low: float
+    high: float
+    tied: bool
+    feasible: bool
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The proposed mixture `ratios` [domains]; `ranges` [domains, 2] are the shares within the tie set
+    (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are in it.
+    `tested` [domains, 2] are the least and greatest share of each domain in the runs.
+    """
+
+    domains: tuple[str, ...]
+    ratios: np.ndarray
+    value: float
+    ranges: np.ndarray
+    tied_share: float
+    tested: np.ndarray
+    compared: tuple[ComparedMixture, ...]
+    epochs: np.ndarray | None
+
+    @property
+    def extrapolated(self) -> list[str]:
+        """The domains of which the proposal has more or less than any run."""
+        low, high = self.tested.T
+        outside = (self.ratios < low - 1e-6) | (self.ratios > high + 1e-6)
+        return [name for name, far in zip(self.domains, outside, strict=True) if far]
+
+
+def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: int = 0) -> Proposal:
+    """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains].
+
+    Raises ConfigError if no mixture respects the settings.
+    """
+    constraints = build_constraints(
+        laws.domains, settings.floors, settings.fixed, settings.tokens, settings.target_tokens, settings.epoch_caps
+    )
+    prior = settings.prior_of(laws.domains)
+    objective = MixtureObjective(laws, settings.metric_weights(laws.metrics), settings.kl, prior)
+    best = minimise(objective, constraints, seed)
+    ties = TieSet(objective, best, residual_inflation(len(runs), len(laws.domains) + 1)).calibrate(constraints)
+    sampled = constraints.sample(_RANDOM, seed)
+    epochs = None
+    if settings.tokens and settings.target_tokens:
+        epochs = best * settings.target_tokens / np.array([max(1, settings.tokens[name]) for name in laws.domains])
+    return Proposal(
+        laws.domains,
+        best,
+        float(laws.predict(best[None], objective.weights)[0]),
+        ties.ranges(constraints),
+        float(ties.contains(sampled).mean()),
+        np.stack([runs.min(axis=0), runs.max(axis=0)], axis=1),
+        tuple(
+            _compared(name, mixture, ties, constraints) for name, mixture in settings.baselines(laws.domains).items()
+        ),
+        epochs,
+    )
+
+
+def residual_inflation(runs: int, parameters: int) -> float:
+    """Return the factor of `TieSet.inflation`; at most 2, for fits that barely have more runs than parameters."""
+    return min(2.0, (1 - min(parameters, runs - 1) / runs) ** -0.5)
+
+
+def _compared(name: str, ratios: np.ndarray, ties: TieSet, constraints: MixtureConstraints) -> ComparedMixture:
+    laws, weights = ties.objective.laws, ties.objective.weights
+    at = np.stack([ties.best, ratios])
+    best, value = laws.predict(at, weights)
+    drawn = laws.predict_resampled(at, weights)
+    error = ties.inflation * float((drawn[:, 1] - drawn[:, 0]).std())
+    difference = float(value - best)
+    tied, feasible = bool(ties.contains(ratios[None])[0]), bool(constraints.contains(ratios[None])[0])
+    interval = difference - 1.96 * error, difference + 1.96 * error
+    return ComparedMixture(name, ratios, float(value), difference, *interval, tied, feasible)
+
+
+def proposal_record(proposal: Proposal) -> dict[str, Any]:
+    """Return a proposal as plain data for YAML. `weights` is what `data.weights` of a run takes."""
+    rounded = dict(zip(proposal.domains, np.round(proposal.ratios, 9).tolist(), strict=True))
+    ranges = {name: np.round(pair, 6).tolist() for name, pair in zip(proposal.domains, proposal.ranges, strict=True)}
+    record: dict[str, Any] = {
+        "weights": rounded,
+        "predicted": proposal.value,
+        "tie_set": {"ranges": ranges, "share_of_feasible_mixtures": proposal.tied_share},
+        "extrapolated": proposal.extrapolated,
+        "baselines": {
+            each.name: {
+                "weights": dict(zip(proposal.domains, np.round(each.ratios, 9).tolist(), strict=True)),
+                "predicted": each.value,
+                "difference": each.difference,
+                "interval": [each.low, each.high],
+                "tied": each.tied,
+                "feasible": each.feasible,
+            }
+            for each in proposal.compared
+        },
+    }
+    if proposal.epochs is not None:
+        record["epochs"] = dict(zip(proposal.domains, np.round(proposal.epochs, 6).tolist(), strict=True))
+    return record
+
+
+def proposal_lines(proposal: Proposal) -> list[str]:
+    """Format a proposal for a terminal."""
+    prior = next(each for each in proposal.compared if each.name == "prior")
+    epochs = f"{'epochs':>8}" if proposal.epochs is not None else ""
+    lines = [f"{'domain':32} {'proposed':>8} {'prior':>8} {'tied from':>9} {'to':>7} {epochs}"]
+    for i, name in enumerate(proposal.domains):
+        low, high = proposal.ranges[i]
+        read = f"{proposal.epochs[i]:8.2f}" if proposal.epochs is not None else ""
+        lines.append(
+            f"{name[-32:]:32} {proposal.ratios[i]:8.2%} {prior.ratios[i]:8.2%} {low:9.2%} {high:7.2%} {read}".rstrip()
+        )
+    lines.append(f"predicted {proposal.value:.4f}; {proposal.tied_share:.1%} of random allowed mixtures tie with it")
+    for each in proposal.compared:
+        verdict = (
+            "a tie" if each.tied else "worse" if each.difference > 0 else "better, but the prior's pull outweighs it"
+        )
+        outside = "" if each.feasible else ", outside the limits"
+        lines.append(
+            f"{each.name:12} predicted {each.value:.4f}, {each.difference:+.4f} ({each.low:+.4f} to {each.high:+.4f}): "
+            f"{verdict}{outside}"
+        )
+    if proposal.extrapolated:
+        lines.append(f"no run has such a share of {', '.join(proposal.extrapolated)}: the law extrapolates there")
+    return lines

@@ -1,0 +1,73 @@
+"""The tie set of a proposal: mixtures that the runs cannot tell from it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainers.studies.proposals.constraints import MixtureConstraints
+from trainers.studies.proposals.objective import MixtureObjective, minimise
+
+_STEPS = 101  # shares of a domain that are tried
+_LEAST_CUTOFF = 1.96  # standard errors: the two-sided 95 % level of one comparison under a normal distribution
+_CALIBRATION = 40  # draws of which the best mixture is searched
+
+
+@dataclass(frozen=True)
+class TieSet:
+    """All mixtures whose objective exceeds that of `best` [domains] by at most `cutoff` standard errors of the
+    difference.
+
+    The standard error is that over the draws of the bootstrap, times `inflation`: fits that have p parameters
+    leave residuals that are too small by (1 - p / runs) ** .5 (Efron and Tibshirani, 1993, section 9.3).
+    """
+
+    objective: MixtureObjective
+    best: np.ndarray
+    inflation: float
+    cutoff: float = _LEAST_CUTOFF
+
+    def calibrate(self, constraints: MixtureConstraints) -> "TieSet":
+        """Return the set with the cutoff that lets it hold the best mixture in 95 % of repeated studies.
+
+        `best` is the winner of all mixtures, so one comparison's cutoff is too small. In a draw of the bootstrap,
+        `best` plays the truth: the cutoff is the 95 % quantile, over draws, of the standard errors by which it
+        exceeds the draw's own best mixture.
+        """
+        exceeded = []
+        for laws in self.objective.laws.resampled[:_CALIBRATION]:
+            drawn = replace(self.objective, laws=replace(self.objective.laws, laws=laws))
+            own = minimise(drawn, constraints, starts=[self.best])
+            gap = float(np.subtract(*drawn.value(np.stack([self.best, own]))))
+            error = float(self.differences(own[None])[1][0])
+            exceeded.append(gap / error if error > 0 else 0.0)
+        return replace(self, cutoff=max(_LEAST_CUTOFF, float(np.quantile(exceeded, 0.95))))
+
+    def differences(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how much the objective of each mixture exceeds that of the best, and its standard error, each
+        [mixtures].
+        """
+        at = np.concatenate([self.best[None], ratios])
+        values, drawn = self.objective.value(at), self.objective.laws.predict_resampled(at, self.objective.weights)
+        return values[1:] - values[0], self.inflation * (drawn[:, 1:] - drawn[:, :1]).std(axis=0)
+
+    def contains(self, ratios: np.ndarray) -> np.ndarray:
+        """Return which mixtures [mixtures, domains] are in the set, bool [mixtures]."""
+        differences, errors = self.differences(ratios)
+        return np.asarray(differences <= self.cutoff * errors + 1e-12)
+
+    def ranges(self, constraints: MixtureConstraints) -> np.ndarray:
+        """Return the least and the greatest share of each domain in the set when the others keep their proportions,
+        [domains, 2]: how sensitive the proposal is to each weight.
+        """
+        limits = np.repeat(self.best[:, None], 2, axis=1)
+        for i, share in enumerate(self.best):
+            others = np.delete(np.arange(len(self.best)), i)
+            rest = self.best[others].sum()
+            if rest <= 0:
+                continue
+            shares = np.linspace(constraints.lower[i], constraints.upper[i], _STEPS)
+            mixtures = self.best * ((1 - shares) / rest)[:, None]
+            mixtures[:, i] = shares
+            tied = shares[constraints.contains(mixtures) & self.contains(mixtures)]
+            limits[i] = min([share, *tied]), max([share, *tied])
+        return limits
