@@ -1,11 +1,13 @@
 """Exploring: many schedules of a scenario, by seed; and what is left of a failure after shrinking."""
 
+import gc
+import itertools
 import random
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +17,8 @@ from tests.schedules.scheduler import Decision, Strategy
 from tests.schedules.shrinking import shrink
 from tests.schedules.simulation import Simulation
 from tests.schedules.story import tell
+
+_SCHEDULES_A_COLLECTION = 100
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Tally:
 
     schedules: int = 0
     steps: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of processor time
     actions: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)  # how processes ended
 
@@ -67,7 +71,7 @@ class Tally:
         faults = ", ".join(f"{count:,} {action}" for action, count in sorted(self.actions.items()) if action != "run")
         ends = ", ".join(f"{count:,} {end}" for end, count in self.ends.most_common(8))
         return (
-            f"{self.schedules:,} schedules, {self.steps:,} operations, {rate:.0f} schedules a second and process; "
+            f"{self.schedules:,} schedules, {self.steps:,} operations, {rate:.0f} schedules a second of processor time; "
             f"faults: {faults or 'none'}; ends: {ends}"
         )
 
@@ -130,16 +134,38 @@ def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
 def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float = float("inf")) -> Found | None:
     """Run the schedules of seeds until one fails, or until a time of `time.perf_counter`."""
     length = run(scenario, Default())[0].steps
-    begun = time.perf_counter()
-    for seed in seeds:
-        world, what = run(scenario, choose_strategy(scenario, seed, length))
-        tally.add(world)
-        if what is not None or time.perf_counter() > until:
-            break
-    else:
-        what = None
-    tally.seconds += time.perf_counter() - begun
+    begun = time.process_time()
+    with rare_collection() as collect:
+        for seed in seeds:
+            world, what = run(scenario, choose_strategy(scenario, seed, length))
+            tally.add(world)
+            collect()
+            if what is not None or time.perf_counter() > until:
+                break
+        else:
+            what = None
+    tally.seconds += time.process_time() - begun
     return shrunk(scenario, seed, world.record, what) if what is not None else None
+
+
+@contextmanager
+def rare_collection() -> Iterator[Callable[[], None]]:
+    """Look for garbage only when told to, and then once in so many calls: what is remembered grows and is looked at in vain."""
+    calls, was_enabled = itertools.count(1), gc.isenabled()
+
+    def collect() -> None:
+        if next(calls) % _SCHEDULES_A_COLLECTION == 0:
+            gc.collect()
+
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield collect
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 def shrunk(scenario: Scenario, seed: int, record: list[Decision], what: str) -> Found:

@@ -19,7 +19,9 @@ ROOT = "/simulated"
 class Node:
     """A file (`data`) or a directory (`entries`). `stable` and `kept` are what of it is durable."""
 
-    __slots__ = ("atime", "ctime", "data", "entries", "holder", "kept", "links", "mtime", "number", "stable", "writer")
+    __slots__ = (
+        "atime", "ctime", "data", "entries", "holder", "kept", "links", "mtime", "number", "stable", "status", "writer",
+    )  # fmt: skip
 
     def __init__(self, number: int, entries: "dict[str, Node] | None", now: int) -> None:
         self.number, self.entries, self.data = number, entries, b""
@@ -28,6 +30,7 @@ class Node:
         self.writer = ""  # the machine with the last write that is not durable
         self.holder: object = None  # who holds the lock
         self.links = 0
+        self.status: tuple[object, os.stat_result] | None = None  # the last answer of stat, and of what
         self.atime = self.mtime = self.ctime = now
 
 
@@ -106,9 +109,11 @@ class MemoryDisk:
             return
         touched, needed = {node}, []
         for change in reversed(self._log):  # what is durable is a prefix of what happened in each directory
-            if any(directory in touched for directory, _, _ in change.names):
-                touched.update(directory for directory, _, _ in change.names)
-                needed.append(change)
+            for directory, _, _ in change.names:
+                if directory in touched:
+                    touched.update(each for each, _, _ in change.names)
+                    needed.append(change)
+                    break
         for change in reversed(needed):
             _keep(change)
         if needed:
@@ -202,10 +207,15 @@ class MemoryDisk:
     def stat(self, path: str) -> os.stat_result:
         """As os.stat."""
         node = self.find(path)
+        of = (node.atime, node.mtime, node.ctime, node.links, len(node.data))
+        if node.status is not None and node.status[0] == of:
+            return node.status[1]
         mode = stat.S_IFREG | 0o644 if node.entries is None else stat.S_IFDIR | 0o755
         times = {"st_atime_ns": node.atime, "st_mtime_ns": node.mtime, "st_ctime_ns": node.ctime}
         seconds = (node.atime // 10**9, node.mtime // 10**9, node.ctime // 10**9)
-        return os.stat_result((mode, node.number, 1, max(node.links, 1), 0, 0, len(node.data), *seconds), times)
+        status = os.stat_result((mode, node.number, 1, max(node.links, 1), 0, 0, len(node.data), *seconds), times)
+        node.status = (of, status)
+        return status
 
     # Loss of power
 

@@ -9,17 +9,21 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "lease": ("exhaustive.lease_scenarios", "three_processes"),
     "build,build": ("agents.builds", "two_builds"),
     "builds without leases": ("agents.builds", "builds_without_leases"),
+    "pretrain,pretrain": ("training.meetings_of_runs", "two_pretrains"),
     "store lease": ("stores.store_scenarios", "take_store_lease"),
     "store write": ("stores.store_scenarios", "write_new_object"),
 }
 """name -> (module below tests.schedules, function that makes the scenario)."""
-_COMMANDS = ("build", "workers", "gc", "forget", "export", "read")
-"""Commands that may meet in any combination, at a published corpus; `workers` is a build whose tasks are processes."""
+_COMMANDS = ("build", "late build", "workers", "gc", "forget", "export", "read")
+"""Commands that may meet in any combination, at a published corpus; `workers` is a build whose tasks are processes,
+`late build` one that has lost its lease and goes on."""
+_OF_RUNS = ("pretrain", "model export", "generate", "evaluate", "report")
+"""Commands that may meet in any combination, at a run that has been trained for some steps and exported."""
 
 
 def names() -> list[str]:
     """The names of all scenarios."""
-    return [*_SCENARIOS, f"any of {','.join(_COMMANDS)}"]
+    return [*_SCENARIOS, f"any of {','.join(_COMMANDS)}", f"any of {','.join(_OF_RUNS)}"]
 
 
 def scenario(name: str) -> Scenario:
@@ -33,4 +37,8 @@ def scenario(name: str) -> Scenario:
         from tests.schedules.agents.erasures import meeting
 
         return meeting(*name.split(","))
+    if set(wanted) <= set(_OF_RUNS):
+        from tests.schedules.training.meetings_of_runs import meeting_of_runs
+
+        return meeting_of_runs(*name.split(","))
     raise SystemExit(f"--agents: got {name!r}, allowed {'  '.join(names())}")

@@ -9,9 +9,10 @@ from tests.schedules.agents.erasures import meeting, published_corpus
 from tests.schedules.agents.invariants import Published
 from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import OUTPUT, SECRET, corpus
-from tests.schedules.choices import Default
-from tests.schedules.explore import Tally, explore
+from tests.schedules.choices import Default, Replay
+from tests.schedules.explore import Tally, explore, run
 from tests.schedules.memory_disk import MemoryDisk
+from tests.schedules.scheduler import Decision
 from tests.schedules.simulation import Simulation
 
 pytestmark = pytest.mark.faults
@@ -87,7 +88,7 @@ def test_a_reader_of_a_corpus_that_is_half_forgotten_says_so():
     again = Simulation(Default(), disk=disk)
     reading = again.start("read", read())
     again.run()
-    assert "`pipelines forget` is at work here or was interrupted" in reading.result
+    assert "`pipelines forget` is running here or was interrupted" in reading.result
 
 
 def test_forget_replaces_no_file_that_a_manifest_names():
@@ -104,3 +105,10 @@ def test_forget_replaces_no_file_that_a_manifest_names():
 def test_a_build_that_learnt_in_vain_removes_what_it_has_learnt():
     found = explore(two_builds(lease=False, faults=()), iter(range(2, 4)), Tally())
     assert found is None, found.story()
+
+
+def test_a_build_that_forget_overtook_removes_no_file_of_a_published_step():
+    scenario = meeting("late build", "forget")
+    for number in range(20, 32):  # operations of the build between its looks at what is forgotten
+        overtaken = Replay([Decision("late build 1", number, "run", "forget 2")], 0)
+        assert run(scenario, overtaken)[1] is None

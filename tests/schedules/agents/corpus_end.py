@@ -55,10 +55,10 @@ def run_again(world, name, make, allowed=()):
 
 def check_corpus(world, config, reference):
     """Build once more: the corpus is complete, the same as the reference if there is one, and nothing is left over."""
-    run_again(world, "build", lambda again: build(config, again.say))
-    once = run_again(world, "build", lambda again: build(config, again.say))
-    said = once.processes["build"].output
-    assert any("nothing is recomputed" in line for line in said), f"the build after the last one does more: {said}"
+    said = _build_again(world, config)
+    if not _has_nothing_to_do(said):
+        said = _build_again(world, config)
+    assert _has_nothing_to_do(said), f"the build after the last one does more: {said}"
     found = files_below(world)
     steps = corpus_steps(world.disk, OUTPUT)
     for path, data in (reference or {}).items():
@@ -73,6 +73,14 @@ def check_corpus(world, config, reference):
         # What a killed build has learnt stays: only it knows that the file is of no use to anyone.
         left = [path for path in left if "/learnt-" not in path]
     assert not left, f"left over: {left[:5]}"
+
+
+def _build_again(world, config):
+    return run_again(world, "build", lambda again: build(config, again.say)).processes["build"].output
+
+
+def _has_nothing_to_do(said):
+    return any("nothing is recomputed" in line for line in said)
 
 
 def _varies(path):

@@ -20,22 +20,24 @@ _LEASE = (
     r"another process took over while this one was suspended; run the command again",
 )
 _LAST_OPERATIONS = 22  # of an export: from its last look at the corpus to export.json
-_AT_WORK = r"`pipelines forget` is at work here or was interrupted"
+_AT_WORK = r"`pipelines forget` is running here or was interrupted"
 _FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"build( the corpus)? again$"
+_USED_MEANWHILE = r"a corpus published meanwhile uses it; run the command again"
 _MESSAGES = {
     "build": (
         r"documents were forgotten while this build ran",
         r"was removed by another command while the step was built",
         _FORGETTING,
     ),
-    "gc": (*_LEASE, r"a corpus published meanwhile uses it; run the command again", _FORGETTING),
-    "forget": (*_LEASE, r"none of these documents is in the corpus", _BUILD_AGAIN),
+    "gc": (*_LEASE, _USED_MEANWHILE, _FORGETTING),
+    "forget": (*_LEASE, _USED_MEANWHILE, r"none of these documents is in the corpus", _BUILD_AGAIN),
     "export": (r"a build or forget changed the corpus while it was exported", _BUILD_AGAIN, _FORGETTING, _AT_WORK),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
-_MESSAGES["workers"] = _MESSAGES["build"]
+_MESSAGES["workers"] = _MESSAGES["late build"] = _MESSAGES["build"]
 _MAKE = {
     "build": lambda world: build(_other(), world.say),
+    "late build": lambda world: build(_other(), world.say, lease=False),
     "workers": lambda world: build(_other(), world.say, world=world),
     "gc": lambda world: gc(corpus()),
     "forget": lambda world: forget(),
@@ -79,7 +81,7 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         _check_export(world)
         if "forget" in names:
             _forget_again(world)
-        if {"build", "workers"} & set(names):
+        if {"build", "late build", "workers"} & set(names):
             check_corpus(world, _other(), None)
         if "forget" in names:
             held = [path for path, data in files_below(world).items() if SECRET.encode() in data]

@@ -1,20 +1,19 @@
 """What does not depend on storage is computed once per process of the tests, and remembered for all schedules.
 
 Everything here is pure: plans, documents that are read from the sources on the real disk, the tables in a file of a given
-content, and JSON of given values. None of it touches the simulated output, so a remembered result skips no operation that a
-schedule could reorder. Tables are written without compression, whose set-up takes longer than all the rest.
+content, what is computed from such tables, and JSON of given values. No remembered result skips an operation on the simulated
+output. Tables are written without compression, whose set-up takes longer than all the rest.
 """
 
+import json
 import marshal
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-import pyarrow as pa
-
 from gristmill.host import lent
 from gristmill.storage import store
 from pipelines.building import annotate, build, publish, read_step
-from pipelines.contracts import manifest
+from pipelines.contracts import manifest, parts
 from pipelines.erasure import erase, forget, gc
 from pipelines.export import text_export
 from pipelines.planning import published
@@ -23,6 +22,7 @@ from pipelines.planning.source_check import check_sample
 from pipelines.reading.documents import read_documents
 from pipelines.stages.materialise import funnel
 from tests.schedules.agents import toy_stages
+from tests.schedules.agents.remembered_tables import once, part_key, plain_dictionary, read_and_tell, write_plain
 from tests.schedules.agents.small_corpora import inventories
 
 _with_checksum, _parse_intact, _columns = store._with_checksum, store._parse_intact, manifest._columns
@@ -62,7 +62,12 @@ def check_sample_once(source, files):
 
 
 def json_once(value):
-    """`_with_checksum`, whose indented JSON is made by Python code; the key is made by C code."""
+    """`_with_checksum`, whose indented JSON is made by Python code; the key is made by C code.
+
+    `run.json` has times, which hardly ever occur twice: it is written without indentation, by C code.
+    """
+    if "finished" in value:
+        return json.dumps({**value, "checksum": store.digest(value)}).encode()
     key = marshal.dumps(value, 2)  # no references in it: equal values have equal keys
     if key not in _jsons:
         _jsons[key] = _with_checksum(value)
@@ -85,14 +90,36 @@ def columns_once(path, wanted, expected):
     return _tables[key]
 
 
-def write_plain(table):
-    """`write_table` without compression."""
+def _ids(*tables):
+    return tuple(map(id, tables))
 
-    def write(sink):
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
 
-    return write
+def _view_key(part, columns):
+    return part_key(part), tuple(columns)
+
+
+def _funnel_key(task):
+    return part_key(task.part), task.columns
+
+
+def _stage_key(work, part):
+    return work.key, work.where, work.stage, part_key(part)
+
+
+_OF_TABLES = (
+    (parts.Part, "table", _view_key),
+    (read_step, "_index", lambda part, name: (id(part), name)),
+    (read_step, "_join", lambda tables: _ids(*tables)),
+    (read_step, "_text_bytes", _ids),
+    (read_step, "_totals", _ids),
+    (annotate, "_run_stage", _stage_key),
+    (annotate, "count_drops", _ids),
+    (toy_stages, "count_drops", _ids),
+    (funnel, "count_part", _funnel_key),
+    (funnel, "_merge_samples", lambda tables: _ids(*tables)),
+)
+"""Functions of tables, and what their arguments are known by."""
+_COMPUTED_ONCE = tuple((where, name, once(getattr(where, name), key)) for where, name, key in _OF_TABLES)
 
 
 class SilentDisplay:
@@ -123,6 +150,9 @@ def remembered():
             (store, "_with_checksum", json_once),
             (store, "_parse_intact", value_once),
             (manifest, "_columns", columns_once),
+            (manifest, "asdict", plain_dictionary),
+            (parts, "read_table", read_and_tell),
+            *_COMPUTED_ONCE,
             *((module, "write_table", write_plain) for module in (annotate, read_step, toy_stages, funnel, forget)),
             (publish, "write_report", lambda *arguments: False),
             (erase, "Console", SilentDisplay),

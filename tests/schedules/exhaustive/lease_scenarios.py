@@ -19,7 +19,7 @@ SUSPENSIONS = (4.0, 8.0)  # longer than TIMEOUT; the second also than what anoth
 def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
     """A process for each machine in `machines` (names that may be equal) takes the lease of a place.
 
-    Two are inside at the same time only if one was suspended. Who passes `Lease.check` has been the last to take the lease.
+    Two are inside at the same time only if one of the two was suspended. Who passes `Lease.check` was the last to take it.
     All end, and another then gets the lease at once where nothing keeps it, or after the time-out.
     """
 
@@ -36,7 +36,7 @@ def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
                 inside.append(name)
                 world.touch("inside")
                 both = [each for each in inside if world.processes[each].alive]
-                suspended = any(process.resumes for process in world.processes.values())
+                suspended = any(world.processes[each].resumes for each in both)
                 assert_here(world, len(both) == 1 or suspended, f"{' and '.join(both)} hold the lease at the same time")
                 world.host.sleep(WORK)
                 taker = world.facts["taker"]

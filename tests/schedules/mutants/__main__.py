@@ -19,7 +19,7 @@ def find(name: str, schedules: int, seconds: float) -> str:
     import_mutated(mutant)
     from tests.schedules import registry
     from tests.schedules.choices import Default
-    from tests.schedules.explore import choose_strategy, run
+    from tests.schedules.explore import choose_strategy, rare_collection, run
 
     try:
         scenario = registry.scenario(mutant.agents)
@@ -27,12 +27,14 @@ def find(name: str, schedules: int, seconds: float) -> str:
     except AssertionError as error:
         return f"found {0:5}  {error}"
     until = time.process_time() + seconds
-    for seed in itertools.count():
-        if seed == schedules or time.process_time() > until:
-            return f"survives {seed}"
-        what = run(scenario, choose_strategy(scenario, seed, length))[1]
-        if what is not None:
-            return f"found {seed + 1:5}  {what}"
+    with rare_collection() as collect:
+        for seed in itertools.count():
+            if seed == schedules or time.process_time() > until:
+                return f"survives {seed}"
+            what = run(scenario, choose_strategy(scenario, seed, length))[1]
+            collect()
+            if what is not None:
+                return f"found {seed + 1:5}  {what}"
     raise AssertionError("unreachable")
 
 

@@ -1,0 +1,89 @@
+"""Scenarios: training beside another attempt at the same run, exports, readers and reports."""
+
+from functools import cache
+
+from tests.schedules.agents.builds import DISK_ERRORS
+from tests.schedules.agents.corpus_end import check_ends, files_below
+from tests.schedules.agents.invariants import parsed
+from tests.schedules.choices import Default
+from tests.schedules.explore import Scenario
+from tests.schedules.simulation import Simulation
+from tests.schedules.training.run_commands import evaluate, generate, model_export, pretrain, report
+from tests.schedules.training.run_invariants import Whole, check_run
+from tests.schedules.training.small_runs import RUN
+from tests.schedules.training.without_numbers import without_numbers
+
+_BEGUN = 2  # steps of the run that others meet
+_MESSAGES = {
+    "pretrain": (
+        r"another process is training here",
+        r"other workers have gone on with this run",
+        r"^1$",  # another process took over while this one was suspended
+    ),
+    "model export": (r"no run here", r"has no checkpoint yet"),
+    "generate": (),
+    "evaluate": (),
+    "report": (),
+}
+_MAKE = {
+    "pretrain": lambda world: pretrain(world.say),
+    "model export": lambda world: model_export(),
+    "generate": lambda world: generate(),
+    "evaluate": lambda world: evaluate(),
+    "report": lambda world: report(),
+}
+NAMES = tuple(_MAKE)
+
+
+@cache
+def undisturbed_run():
+    """The files of a run that nothing disturbed."""
+    with without_numbers():
+        world = Simulation(Default())
+        process = world.start("pretrain", pretrain(world.say))
+        world.run()
+    assert process.result == 0, process.result or process.error
+    return files_below(world, RUN)
+
+
+@cache
+def begun_run():
+    """A snapshot of a disk with a run that was killed after some steps, and an export of it."""
+
+    def stop(world, event):
+        if event.other == f"{RUN}/ledger.json" and parsed(world.disk.peek(event.other))["step"] == _BEGUN:
+            world.kill(world.processes["pretrain"])
+
+    with without_numbers():
+        world = Simulation(Default())
+        world.start("pretrain", pretrain(world.say))
+        world.watch(stop)
+        world.run()
+        world = Simulation(Default(), disk=world.disk)
+        process = world.start("export", model_export())
+        world.run()
+    assert process.result == 0, process.result or process.error
+    return world.disk.snapshot()
+
+
+def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True):
+    """Commands that meet at a run: some of NAMES; a name may occur twice. A run that has not `begun` has no directory yet."""
+    reference = undisturbed_run()
+
+    def start(world):
+        Whole(world)
+        for number, name in enumerate(names):
+            machine = "a" if "power" in faults else "abcde"[number]
+            world.start(f"{name} {number + 1}", _MAKE[name](world), machine)
+
+    def judge(world):
+        failed = DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ()
+        check_ends(world, {f"{n} {i + 1}": (*_MESSAGES[n], *failed) for i, n in enumerate(names)})
+        check_run(world, reference)
+
+    return Scenario(", ".join(names), start, judge, begun_run() if begun else None, faults, around=without_numbers)
+
+
+def two_pretrains():
+    """Two attempts at a run that has not begun."""
+    return meeting_of_runs("pretrain", "pretrain", begun=False)

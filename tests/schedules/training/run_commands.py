@@ -1,0 +1,66 @@
+"""Commands of trainers as functions for agents: the code of the product, without its command line and its numbers.
+
+Each returns a function that a simulated process runs. Its result is 0 or the message with which the command ends.
+"""
+
+from gristmill.host import lent
+from gristmill.storage.disk import LocalPath
+from tests.schedules.agents.commands import command
+from tests.schedules.training.small_runs import EXPORT, REPORT, RUN, STEPS, corpus, job, state_after
+from trainers.inference.model_export import export_checkpoint, load_trained, notes_of
+from trainers.report.run_page import write_report
+from trainers.runs.ledger import copy_ledger
+from trainers.runs.run import locked, open_run
+from trainers.training.launch import launch
+
+
+def pretrain(say=print):
+    """`trainers pretrain`, from the lease on."""
+
+    def run():
+        path = LocalPath(RUN)
+        with locked(path):
+            opened = open_run(path, job(), corpus())
+            if opened.finished:
+                copy_ledger(path)
+                if not (path / "report.html").exists():
+                    write_report([path], path / "report.html")
+                say("nothing to do")
+                return
+            launch(job(), corpus(), path, 1, say)
+
+    return command(run)
+
+
+def model_export():
+    """`trainers export`, to the place where training exports too."""
+
+    def run():
+        output = export_checkpoint(LocalPath(RUN), LocalPath(EXPORT))
+        notes_of(output)
+
+    return command(run)
+
+
+def generate():
+    """What `trainers generate` reads: the model of the export and its tokenizer."""
+    return command(lambda: _use(EXPORT))
+
+
+def evaluate():
+    """What `trainers evaluate` reads of a run while it trains."""
+    return command(lambda: _use(RUN))
+
+
+def report():
+    """`trainers report`."""
+    return command(lambda: write_report([LocalPath(RUN)], LocalPath(REPORT)))
+
+
+def _use(place):
+    trained = load_trained(LocalPath(place))
+    assert trained.model in {state_after(step) for step in range(1, STEPS + 1)}, (
+        f"{trained.model} is no model of the run"
+    )
+    with open(lent(trained.tokenizer), "rb") as file:
+        assert file.read()

@@ -1,0 +1,113 @@
+"""What must hold of a run's directory after every operation, and in the end."""
+
+import re
+from fnmatch import fnmatchcase
+
+from gristmill.events import events_of
+from tests.schedules.agents.corpus_end import files_below, run_again
+from tests.schedules.agents.invariants import checksum_of, parsed
+from tests.schedules.training.run_commands import pretrain
+from tests.schedules.training.small_runs import EXPORT, RUN, STEPS, state_after
+from trainers.runs.history import drop_superseded
+
+_NAME = re.compile(r"step-(\d{8})(\.\d+)?")
+_CHECKPOINTS = f"{RUN}/checkpoints"
+_REMOVALS = ("unlink", "rename", "rmdir")
+
+
+class Whole:
+    """Looks at a run after each operation.
+
+    The newest checkpoint that was published is there, whole, with the ledger of its step; the run's ledger is of no later step;
+    an export is whole or absent, and of one step.
+    """
+
+    def __init__(self, world):
+        self.world, self.disk, self.seen = world, world.disk, 0
+        self.newest = 0
+        self.look_at_all()
+        world.watch(self.look)
+
+    def look_at_all(self):
+        """Begin anew, from what is there."""
+        steps = [
+            step for step, name in self._checkpoints() if self._is_whole(f"{_CHECKPOINTS}/{name}", "checkpoint.json")
+        ]
+        self.newest = max(steps, default=0)
+
+    def look(self, world, event):
+        """Called after an operation that has changed the disk."""
+        decided, self.seen = world.record[self.seen :], len(world.record)
+        if any(decision.action == "power" for decision in decided):
+            self.look_at_all()
+        if event.operation in ("rename", "link"):
+            self._published(event)
+        if event.operation in _REMOVALS or event.other.startswith(f"{EXPORT}"):
+            self._removed(event)
+
+    def _published(self, event):
+        place, _, name = event.other.rpartition("/")
+        if place == _CHECKPOINTS and (found := _NAME.fullmatch(name)):
+            self.newest = max(self.newest, int(found[1]))
+            assert self._is_whole(event.other, "checkpoint.json"), (
+                f"{event.agent} has published {name}, which is not whole"
+            )
+            ledger = parsed(self.disk.peek(f"{event.other}/ledger.json"))
+            assert ledger["step"] == int(found[1]), f"{name} has the ledger of step {ledger['step']}"
+        elif event.other == f"{RUN}/ledger.json":
+            step = parsed(self.disk.peek(event.other))["step"]
+            assert step <= self.newest, f"{event.agent} has written a ledger of step {step}, ahead of all checkpoints"
+
+    def _removed(self, event):
+        if event.path.startswith(_CHECKPOINTS) and self.newest:
+            assert self._has_newest(), f"{event.agent} has removed the newest checkpoint, of step {self.newest}"
+        if event.path.startswith(EXPORT) or event.other.startswith(EXPORT):
+            self._export(event.agent)
+
+    def _has_newest(self):
+        names = [name for step, name in self._checkpoints() if step == self.newest]
+        return any(self._is_whole(f"{_CHECKPOINTS}/{name}", "checkpoint.json") for name in names)
+
+    def _export(self, agent):
+        names = self.disk.names(EXPORT)
+        if names is not None:
+            assert self._is_whole(EXPORT, "gristmill.json"), f"{agent} has left a part of an export: {names}"
+
+    def _checkpoints(self):
+        found = [(_NAME.fullmatch(name), name) for name in self.disk.names(_CHECKPOINTS) or ()]
+        return [(int(match[1]), name) for match, name in found if match]
+
+    def _is_whole(self, place, record):
+        value = parsed(self.disk.peek(f"{place}/{record}"))
+        if value is None:
+            return False
+        contents = [(file, self.disk.peek(f"{place}/{file['path']}")) for file in value["files"]]
+        return all(data is not None and checksum_of(data) == file["xxh3_128"] for file, data in contents)
+
+
+def check_run(world, reference):
+    """Train once more: the run finishes within a bounded number of operations, as if nothing had happened."""
+    run_again(world, "pretrain", lambda again: pretrain(again.say))
+    once = run_again(world, "pretrain", lambda again: pretrain(again.say))
+    assert "nothing to do" in once.processes["pretrain"].output, "a finished run trains on"
+    found = files_below(world, RUN)
+    newest = f"checkpoints/{max(path.split('/')[1] for path in found if path.startswith('checkpoints/step-'))}"
+    assert int(_NAME.fullmatch(newest.partition("/")[2])[1]) == STEPS
+    for place, reference_place in ((newest, f"checkpoints/step-{STEPS:08d}"), ("export", "export")):
+        path = f"{place}/model.safetensors"
+        assert found.get(path) == reference[f"{reference_place}/model.safetensors"], (
+            f"{path} has other bytes in the end"
+        )
+    assert parsed(found["export/gristmill.json"])["step"] == STEPS, "the export is of an earlier step"
+    assert found["ledger.json"] == found[f"{newest}/ledger.json"], "the ledger is not that of the newest checkpoint"
+    assert _trained(found["log.jsonl"]) == [(step, state_after(step) / 1000) for step in range(1, STEPS + 1)]
+    left = [path for path in found if any(fnmatchcase(part, ".*.tmp") for part in path.split("/"))]
+    left += [path for path in world.disk.directories(RUN) if path.rpartition("/")[2] == ".export"]
+    left += [path for path in found if path.endswith(".lease") or path == "stop"]
+    assert not left, f"left over: {left[:5]}"
+
+
+def _trained(log):
+    """(step, loss) of the measurements that no later part of the run has repeated."""
+    events = drop_superseded(events_of(log.split(b"\n")[:-1]))
+    return [(event["step"], event["loss"]) for event in events if event["event"] == "step"]

@@ -1,0 +1,141 @@
+"""What takes time in training and its neighbours, and does not depend on storage: models, configurations, pages."""
+
+import json
+import marshal
+import threading
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from gristmill.host import host, lent
+from gristmill.storage import store
+from tests.schedules.agents.pure_results import json_once, value_once
+from tests.schedules.training.small_runs import READER, StandInEngine
+from trainers.config.job_kinds import parse_job
+from trainers.engine.hardware.mfu import Flops
+from trainers.inference import export_form, model_export
+from trainers.report import run_page
+from trainers.runs import checkpoint, run
+from trainers.training import interval, launch, loop
+
+_dump, _parse, _identity = run.as_yaml, run.load_yaml, run.identity
+_configs: dict = {}
+_parsed: dict = {}
+_jobs: dict = {}
+
+
+def _once_by_id(function, memory):
+    def remembering(value):
+        if id(value) not in memory:
+            memory[id(value)] = (value, function(value))  # the value lives as long as its id is known
+        return memory[id(value)][1]
+
+    return remembering
+
+
+def _yaml_once(path):
+    data = path.read_bytes()
+    if data not in _parsed:
+        _parsed[data] = marshal.dumps(_parse(path))
+    return marshal.loads(_parsed[data])
+
+
+def _job_once(data, where):
+    key = marshal.dumps(data, 2)
+    if key not in _jobs:
+        _jobs[key] = parse_job(data, where)
+    return _jobs[key]
+
+
+class _Clock:
+    """Stands in for the module `time`."""
+
+    @staticmethod
+    def perf_counter():
+        return host().monotonic()
+
+
+class _Page:
+    """Stands in for the page of a run, and shows what was read."""
+
+    def __new__(cls, runs):
+        return json.dumps([[each.state, each.last_step, [step for step, _, _ in each.checkpoints]] for each in runs])
+
+
+def _save_model(path, found, form, output):
+    weights = checkpoint.read_weights(found)
+
+    def save(directory):
+        save_file(weights, f"{directory}/{export_form.WEIGHTS}")
+        with open(f"{directory}/config.json", "w") as config:
+            config.write("{}")
+
+    host().deliver(str(output), save)
+
+
+def _save_tokenizer(source, specials, config, output):
+    content = source.read_bytes()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        with (output / name).open("wb") as sink:
+            sink.write(content)
+
+
+def _exported_model(path, sizes):
+    (path / "config.json").read_bytes()
+    return int(load_file(lent(path / export_form.WEIGHTS))["weight"][0])
+
+
+def _trained_forward(path, found, weights=None):
+    weights = checkpoint.read_weights(found) if weights is None else weights
+    return SimpleNamespace(model=int(weights["weight"][0]))
+
+
+_FORWARD = SimpleNamespace(parameters=lambda: (torch.nn.Parameter(torch.zeros(1)),), model=None)
+
+
+@contextmanager
+def without_numbers():
+    """While the block runs, training takes no processor time."""
+    with ExitStack() as stack:
+        for module, name, stand_in in (
+            (store, "_with_checksum", json_once),
+            (store, "_parse_intact", value_once),
+            (run, "as_yaml", _once_by_id(_dump, _configs)),
+            (run, "identity", _once_by_id(_identity, _identities)),
+            (run, "load_yaml", _yaml_once),
+            (run, "parse_job", _job_once),
+            (export_form, "parse_job", _job_once),
+            (launch, "refuse_known", lambda *_: None),
+            (loop, "check_compiler", lambda config: None),
+            (loop, "needs_compiler", lambda config: False),
+            (loop, "start_group", lambda: (0, 1)),
+            (loop, "set_threads", lambda threads: 1),
+            (loop, "choose_micro_batch", lambda *_: 2),
+            (loop, "Validator", lambda *_: SimpleNamespace(measure=lambda: None)),
+            (loop, "reader_of", lambda config: READER),
+            (loop, "build_forward", lambda *_: _FORWARD),
+            (loop, "flops_of", lambda *_: Flops(1.0, 0.0, 1.0)),
+            (loop, "peak_flops", lambda *_: None),
+            (loop, "device_name", lambda: "none"),
+            (loop, "memory_bytes", lambda: 0),
+            (loop, "utilisation", lambda *_: None),
+            (loop, "Engine", StandInEngine),
+            (loop, "_stop_signal", threading.Event),
+            (loop, "time", _Clock),
+            (interval, "time", _Clock),
+            (run_page, "render", _Page),
+            (model_export, "_save_model", _save_model),
+            (model_export, "save_tokenizer", _save_tokenizer),
+            (model_export, "_exported_model", _exported_model),
+            (model_export, "trained_forward", _trained_forward),
+            (model_export, "print", lambda *_, **__: None),
+            (run, "print", lambda *_, **__: None),
+        ):
+            stack.enter_context(patch.object(module, name, stand_in, create=name == "print"))
+        yield
+
+
+_identities: dict = {}
