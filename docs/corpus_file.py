@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gristmill.storage.remote import Remote
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
+from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
@@ -99,8 +100,9 @@ def table(cls: Any) -> str:
         kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
         if not isinstance(field.type, type):
             kind = re.sub(r"\b(?:[a-z_]+\.)+", "", str(field.type))
+        kind = kind.replace(" | None", " or nothing").replace(" | ", " or ")  # a bar would end the cell
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
-        rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |".replace(" | None", " or nothing"))
+        rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |")
     return "\n".join(rows) + "\n"
 
 
@@ -117,6 +119,9 @@ def page() -> str:
     pieces[-1] += "".join(f"\n| `{name}` | {note} |" for name, note in notes.items()) + "\n"
     pieces += ["## sources\n", inspect.getdoc(Source) or "", "", table(Source)]
     pieces += ["### format, of a source\n", _formats()]
+    pieces += ["### split, of a source\n"]
+    for split in (WholeSplit, FieldSplit, IdSplit):
+        pieces += [inspect.getdoc(split) or "", "", table(split)]
     pieces += ["### remote, of a source and of the file\n", inspect.getdoc(Remote) or "", "", table(Remote), STEPS]
     for name, cls in sorted(STAGES.items()):
         pieces += [f"### {name}\n", inspect.getdoc(cls) or "", ""]

@@ -62,11 +62,11 @@ def refuse_known(*distributions: str) -> None:
     """
     for name in distributions:
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             continue
-        if affected := known(name, found):
-            raise UserError(describe(name, found, affected))
+        if affected := known(name, installed):
+            raise UserError(describe(name, installed, affected))
 
 
 def describe(distribution: str, found: str, affected: list[Advisory]) -> str:

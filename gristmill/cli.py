@@ -1,4 +1,4 @@
-"""Shared by all command lines: trailing settings, exit codes, one line per error, and a quiet exit on a
+"""What all command lines share: trailing settings, exit codes, one line per error, and a quiet exit on a
 broken pipe.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from gristmill.errors import StorageError, UserError, reason_of
 from gristmill.terminal import printable
 
-_SIGPIPE = 141  # what a shell reports for a program that wrote to a pipe without a reader: 128 and the signal's number
+_SIGPIPE = 141  # the status that a shell reports for a program killed by SIGPIPE: 128 plus the signal's number
 
 
 def run_command(
@@ -26,7 +26,8 @@ def run_command(
     Words like `a.b=value` may follow options: they are added to the `overrides` of a command that has them.
     """
     options, rest = top.parse_known_args(arguments)
-    # argparse accepts no positional argument after an option that follows one; a=b belongs at the end of the line.
+    # argparse rejects a positional argument after an option if others came before it, but a=b belongs at the
+    # end.
     if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
         top.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:

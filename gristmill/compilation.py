@@ -2,8 +2,7 @@
 
 numba's own cache checks only the file of a kernel. It would keep running code into which an old version of a
 kernel from another file was inlined, or in which the old value of a constant was frozen. Our kernels
-therefore carry a digest of these as well. A stale entry is overwritten, so caches do not grow, wherever numba
-keeps them.
+therefore carry a digest of these as well. A stale entry is overwritten, so caches do not grow.
 """
 
 import types
@@ -28,7 +27,7 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
     def compiled(function: Callable[..., Any]) -> Any:
         assert isinstance(function, types.FunctionType)
         dispatcher = numba.njit(cache=True, inline=inline, nogil=nogil)(function)
-        if isinstance(dispatcher, Dispatcher):  # else NUMBA_DISABLE_JIT leaves the function as it is
+        if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is the plain function
             dispatcher._cache._cache_file._source_stamp = _stamp(function)
         return dispatcher
 
@@ -36,8 +35,8 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
 
 
 def _stamp(function: types.FunctionType) -> str:
-    """Return a digest of the file of a kernel, and of what it uses of its globals: constants by value,
-    kernels by their own stamps.
+    """Return a digest of the file of a kernel and of the globals that it uses: constants by value, kernels by
+    their own stamps.
     """
     whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
     for name in sorted(_names(function.__code__)):

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -22,8 +22,14 @@ from gristmill.errors import ConfigError
 
 T = TypeVar("T")
 _ALIAS_LIMIT = 100
-_NODE_LIMIT = 1_000_000  # values of a file with every alias expanded
-# YAML 1.1, which PyYAML implements, reads 2e9 as a string; YAML 1.2 and everyone who writes a token budget read a number.
+_ADDED = "added"
+ADDED: Final[Mapping[str, bool]] = types.MappingProxyType({_ADDED: True})
+"""Metadata of a field that was added after corpora were published with its dataclass. `plain` leaves the
+field out at its default, so that corpora that do not use it keep their fingerprints and manifests.
+"""
+_NODE_LIMIT = 1_000_000  # maximum number of values in a file with every alias expanded
+# YAML 1.1, which PyYAML implements, reads 2e9 as a string. YAML 1.2 reads a number, as users expect in a
+# token budget.
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
 _FLOAT = re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
@@ -35,7 +41,8 @@ class _Loader(yaml.SafeLoader):
     """
 
     aliases = 0
-    # YAML 1.1, which PyYAML implements, reads `no`, the code of Norwegian, as false. YAML 1.2 knows true and false alone.
+    # YAML 1.1, which PyYAML implements, reads `no`, the code of Norwegian, as false. In YAML 1.2 only true
+    # and false are booleans.
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -128,7 +135,7 @@ def yaml_value(raw: str, where: str) -> Any:
         return yaml.load(raw, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: an impossible date
         raise ConfigError(
-            f"{where}: the value is not valid YAML; quote what YAML has a meaning for: ['*.txt']"
+            f"{where}: the value is not valid YAML; quote characters that have a meaning in YAML: ['*.txt']"
         ) from None
 
 
@@ -190,9 +197,13 @@ def parse(cls: type[T], data: Any, where: str) -> T:
 
 
 def plain(value: Any) -> Any:
-    """Convert a configuration to plain YAML data: the inverse of `parse`."""
+    """Convert a configuration to plain YAML data: the inverse of `parse`. Fields with the metadata ADDED are left
+    out at their default.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: (field, getattr(value, field.name)) for field in dataclasses.fields(value)}
+        kept = {name: each for name, (f, each) in fields.items() if not (f.metadata.get(_ADDED) and each == f.default)}
+        return {name: plain(each) for name, each in kept.items()}
     if isinstance(value, Mapping):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -235,7 +246,7 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
         return _kind_of_union(kinds, data, where, path)
     for option in options:
         if isinstance(data, Mapping) and typing.get_origin(option) in (dict, Mapping):
-            return _value(option, data, where, path)  # so that the message names the entry
+            return _value(option, data, where, path)  # its error message names the entry
         try:
             return _value(option, data, where, path)
         except ConfigError:

@@ -1,4 +1,6 @@
-"""The console: pages of escaped, clipped text, and live progress. rich is used here and for tables only."""
+"""The console: pages of escaped, clipped text, and live progress. Outside this file, rich is used only for
+tables.
+"""
 
 import sys
 import time

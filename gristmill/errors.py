@@ -5,8 +5,6 @@ The command lines print them as one line. Any other exception is a defect and sh
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 _ERRNO = re.compile(r"\[errno (\d+)\]")
@@ -44,7 +42,7 @@ class ChangedSourceError(SourceError):
     """Files of a source were changed after the build was planned."""
 
     def __init__(self, message: str, locations: tuple[str, ...]) -> None:
-        super().__init__(message, locations)  # pickle passes these
+        super().__init__(message, locations)  # pickle calls the constructor with these
         self.locations = locations
 
     def __str__(self) -> str:
@@ -101,16 +99,20 @@ def reason_of(error: OSError) -> str:
     return f"{error.filename}: {message}" if error.filename else message
 
 
-@contextmanager
-def attach_filename(path: Any) -> Iterator[None]:
+class attach_filename:
     """Attach a file name to operating-system errors that carry none, such as those of read, write and fsync."""
-    try:
-        yield
-    except OSError as error:
-        number = errno_of(error)
-        if number is None or error.filename is not None:
-            raise
-        raise OSError(number, os.strerror(number), str(path)) from error
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Any) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError) and error.filename is None and (number := errno_of(error)) is not None:
+            raise OSError(number, os.strerror(number), str(self._path)) from error
 
 
 def errno_of(error: BaseException) -> int | None:

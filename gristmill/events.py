@@ -46,14 +46,14 @@ class EventLog:
             self._file.flush()
 
     def sync(self) -> None:
-        """Flush to the disk: everything written so far survives a power failure."""
+        """Flush to the disk, so that everything written so far survives a power failure."""
         with attach_filename(self._path):
             host().fsync(self._file)
 
     def close(self) -> None:
         """Flush to the disk and close."""
         if not self._file.closed:
-            with attach_filename(self._path), self._file:  # closed even if the last write fails
+            with attach_filename(self._path), self._file:  # closes the file even if the last write fails
                 self.sync()
 
 
@@ -82,7 +82,7 @@ def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
         if entry is None:
             after = entries[number] if number < len(entries) else None
             if after is None or after["event"] != CUT_OFF:
-                message = f"line {number} of the log is not what was written, and is passed over"
+                message = f"line {number} of the log is damaged and is skipped"
                 found.append({"event": DAMAGED, "time": found[-1]["time"] if found else 0.0, "message": message})
         elif entry["event"] != CUT_OFF:
             found.append(entry)

@@ -40,7 +40,7 @@ class Host:
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for `seconds` seconds."""
         time.sleep(seconds)
 
     def unique(self) -> str:
@@ -68,7 +68,7 @@ class Host:
         return process_start(pid) in (None, identity.get("started"))
 
     def repeat(self, seconds: float, call: Callable[[], bool]) -> Callable[[], None]:
-        """Run `call` in a thread every so many seconds until it returns False.
+        """Run `call` in a thread every `seconds` seconds until it returns False.
 
         Returns a function that stops this and waits for a call in progress.
         """
@@ -161,7 +161,9 @@ class Host:
         os.utime(path, ns=times)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything below it: one listing, and one removal per name."""
+        """Remove a directory and everything below it, with one listing per directory and one removal per
+        name.
+        """
         shutil.rmtree(path)
 
     @contextmanager

@@ -4,8 +4,9 @@ terminal. Also sizes for people.
 
 import re
 
-# Control characters, and what reorders or hides text: bidirectional controls, invisible operators, line separators,
-# tags; and halves of surrogate pairs, which cannot be encoded. Joiners stay: emoji and several scripts need them.
+# Control characters; characters that reorder or hide text (bidirectional controls, invisible operators, line
+# separators, tags); and halves of surrogate pairs, which cannot be encoded. Joiners are not included, because
+# emoji and several scripts need them.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )

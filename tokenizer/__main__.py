@@ -26,11 +26,12 @@ from tokenizer.chart import MEASURES, cells, render_page, render_svg
 from tokenizer.compare import compare, count_threads, read_groups
 from tokenizer.encode import Encoder
 from tokenizer.kinds.byte_bpe import PATTERNS
-from tokenizer.kinds.byte_vocabulary import VOCAB_SIZE
+from tokenizer.kinds.character_vocabulary import UNKNOWN
 from tokenizer.kinds.learned import COVERAGE
-from tokenizer.kinds.train import KINDS, NOTICES, train
+from tokenizer.kinds.train import KINDS, NOTICES, WITHOUT_SIZE, train
 from tokenizer.measure import Measurement, Vocabulary, describe_vocabulary, measure
 from tokenizer.texts import read_texts
+from tokenizer.vocabulary.definition import read_definition
 
 # Leading texts of each file on which both libraries are compared before anything is measured.
 CHECKED_TEXTS = 200
@@ -63,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
         "--vocab-size",
         type=int,
         metavar="N",
-        help="including 128 reserved ids; required except for bytes, which has 384",
+        help="including 128 reserved ids; required except for bytes, which has 384, and characters, which has those of the texts",
     )
     train.add_argument("--kind", choices=KINDS, default="byte_bpe", help="default: byte_bpe")
     train.add_argument(
@@ -80,10 +81,15 @@ def parser() -> argparse.ArgumentParser:
         "--coverage",
         type=float,
         default=COVERAGE,
-        help=f"share of characters to include (default: {COVERAGE}); not for kinds over bytes",
+        help=f"share of characters to include (default: {COVERAGE}); not for kinds over bytes, nor for characters",
     )
     train.add_argument(
         "--min-frequency", type=int, help="merge only pairs seen this often (default: 2); not for unigram"
+    )
+    train.add_argument(
+        "--unknown",
+        choices=UNKNOWN,
+        help="characters: a character outside the vocabulary is <unk> (default), or an error",
     )
     train.add_argument("--overwrite", action="store_true", help="replace the tokenizer.json in DIR")
     train.set_defaults(handler=_train)
@@ -137,8 +143,8 @@ def _train(options: argparse.Namespace) -> int:
     target = options.output / "tokenizer.json"
     if target.exists() and not options.overwrite:
         raise ValueError(f"{target}: exists already; choose another --output, or replace it with --overwrite")
-    size = VOCAB_SIZE if options.kind == "bytes" and options.vocab_size is None else options.vocab_size
-    if size is None:
+    size = options.vocab_size
+    if size is None and options.kind not in WITHOUT_SIZE:
         raise ValueError(f"--vocab-size: not given, but {options.kind} requires it")
     if notice := NOTICES.get(options.kind):
         print(notice, file=sys.stderr)
@@ -158,8 +164,10 @@ def _train(options: argparse.Namespace) -> int:
             coverage=options.coverage,
             min_frequency=options.min_frequency,
             pattern=options.pattern,
+            unknown=options.unknown,
         )
     _write(target, content)
+    size = read_definition(str(target)).vocab_size
     print(f"{target}: {size} tokens; next: python -m tokenizer inspect {options.output} --text NAME=FILE")
     return 0
 

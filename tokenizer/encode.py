@@ -1,7 +1,7 @@
 """Encode text to token ids.
 
 Four libraries do the work: `gigatoken` for a byte-level BPE whose pre-tokenizer it knows, plain arithmetic
-for bytes, `tokenizers` once per distinct word if tokens never cross spaces, and `tokenizers` for everything
+for bytes and characters, `tokenizers` once per distinct word if tokens never cross spaces, and `tokenizers` for everything
 else.
 
 Documents go in as one Arrow array and come out as one flat array of ids with offsets, without a Python object
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenizer.character_ids import CharacterIds, characters_at
 from tokenizer.offsets import check_positions, find_tokens
 from tokenizer.vocabulary.definition import Definition, read_definition
 from tokenizer.word_cache import BATCH_BYTES, NEXT_LINE, WordCache, cuts_at_spaces
@@ -43,7 +44,7 @@ class Encoder:
     def load(cls, path: str, library: Library | None = None) -> "Encoder":
         """Load a `tokenizer.json` or the directory that holds it.
 
-        `library` selects the implementation. The default is numpy for bytes, gigatoken for a byte-level BPE
+        `library` selects the implementation. The default is numpy for bytes and characters, gigatoken for a byte-level BPE
         whose pre-tokenizer it knows, words (`tokenizer.word_cache`) if tokens never cross spaces, else
         `tokenizers`; `library_reason` says why. Raises ValueError for a missing or broken file, and if
         `library` cannot load it.
@@ -53,6 +54,8 @@ class Encoder:
             return cls(definition, library, "requested")
         if library in (None, "numpy") and definition.kind == "bytes":
             return cls(definition, "numpy", "ids are bytes")
+        if library in (None, "numpy") and definition.kind == "characters":
+            return cls(definition, "numpy", "every character has an id")
         if library in (None, "words") and cuts_at_spaces(definition):
             return cls(definition, "words", "tokens end at spaces; `tokenizers` encodes each distinct word once")
         if library in ("numpy", "words"):
@@ -79,7 +82,7 @@ class Encoder:
 
     @property
     def kind(self) -> str:
-        """The kind of vocabulary: `byte_bpe`, `bytes`, `bpe`, `wordpiece`, `unigram` or `word_level`."""
+        """The kind of vocabulary: `byte_bpe`, `bytes`, `bpe`, `wordpiece`, `unigram`, `characters` or `word_level`."""
         return self.definition.kind
 
     @property
@@ -109,7 +112,7 @@ class Encoder:
         _require_texts(texts)
         encode = {
             "gigatoken": self._encode_gigatoken,
-            "numpy": self._encode_bytes,
+            "numpy": self._encode_characters if self.kind == "characters" else self._encode_bytes,
             "words": self._encode_words,
             "tokenizers": self._encode_hf,
         }[self.library]
@@ -133,7 +136,8 @@ class Encoder:
         assert len(ids) == len(texts)
         if self.library == "tokenizers":
             return 0
-        declared = self.definition.specials
+        # A token of one character cannot be a special one, whose characters need not be known.
+        declared = () if self.kind == "characters" else self.definition.specials
         literals = [f"{token}a{token} {token}" for token in declared]
         self._compare(pa.array(literals, pa.large_string()), [f"(a text with {token})" for token in declared])
         self._compare(texts, ids)
@@ -196,6 +200,9 @@ class Encoder:
         check_positions(texts, positions, position_offsets)
         if self.library == "words":
             ids, offsets, holders = self._encode_words_with_positions(texts, positions, position_offsets)
+        elif self.library == "numpy":
+            ids, offsets = self.encode(texts)
+            holders = characters_at(texts, positions, position_offsets)
         else:
             ids, offsets, holders = self._encode_hf_with_positions(texts, positions, position_offsets)
         self._refuse_reserved(ids, offsets)
@@ -229,6 +236,9 @@ class Encoder:
         offsets, data = _text_buffers(texts)
         ids: Ids = np.add(data[offsets[0] : offsets[-1]], self.definition.first_byte, dtype=np.int64).astype(self.dtype)
         return ids, offsets - offsets[0]
+
+    def _encode_characters(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
+        return self._characters.encode(texts)
 
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
         """`parallel` is ignored: `tokenizers` takes its number of threads from RAYON_NUM_THREADS."""
@@ -285,6 +295,10 @@ class Encoder:
 
     def _find_in_word(self, word: str, positions: Offsets) -> Offsets:
         return find_tokens(self._plain.encode(word, add_special_tokens=False), word, positions)
+
+    @cached_property
+    def _characters(self) -> CharacterIds:
+        return CharacterIds.of(self.definition.path, self.definition.characters, self.definition.unknown_id)
 
     @cached_property
     def _words(self) -> WordCache:

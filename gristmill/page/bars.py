@@ -11,14 +11,14 @@ from gristmill.page.formats import count, shortened
 
 _WIDTH, _ROW, _BAR, _LEGEND = 900, 22, 14, 28  # pixels
 _LABEL = 42  # characters of the name of a bar
-_COLUMNS, _PANEL, _GAP = 3, 300, 20  # panels side by side; pixels of a panel and between two
+_COLUMNS, _PANEL, _GAP = 3, 300, 20  # panels in a row; pixels of a panel, and between two panels
 _HEAD, _FOOT, _THIN, _GROUP_GAP = 24, 22, 12, 8  # pixels: title of a panel, its ticks, a bar, between two groups
 _GROUP = 16  # characters of the name of a group
 
 
 def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]]) -> Markup:
-    """Draw horizontal stacked bars with their totals, the first on top. `series` are (name, colour, its part
-    of each bar).
+    """Draw horizontal stacked bars with their totals, the first on top. `series` are (name, colour, the
+    length of its part in each bar).
     """
     totals = [sum(parts) for parts in zip(*(values for _, _, values in series), strict=True)]
     labels = [shortened(name, _LABEL) for name in names]
@@ -72,8 +72,8 @@ def bar_panels(label: str, groups: Sequence[str], names: Sequence[str], panels: 
     places = [((_PANEL + _GAP) * (i % _COLUMNS) + left, tall * (i // _COLUMNS)) for i in range(len(panels) + 1)]
     x, y = places[-1]  # of the legend
     drawing = Drawing(_COLUMNS * (_PANEL + _GAP), max(y + tall, y + _HEAD + LEGEND_ROW * len(names)))
-    for panel, place in zip(panels, places, strict=False):
-        _draw_panel(drawing, panel, *place, _PANEL - left - 14, groups, names)
+    for panel, corner in zip(panels, places, strict=False):
+        _draw_panel(drawing, panel, *corner, _PANEL - left - 14, groups, names)
     drawing.legend(
         x, y + _HEAD + 8, [(shortened(name, 28), series_colour(i)) for i, name in enumerate(names)], rows=True
     )

@@ -10,9 +10,9 @@ from gristmill.page.drawing import Drawing, powers, series_colour, series_dashes
 from gristmill.page.formats import compact
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 8, 24  # pixels around the plot
-_BUCKETS = 240  # of a line's points, each shown by its lowest and highest
+_BUCKETS = 240  # a long line is divided into this many parts; the lowest and highest point of each are drawn
 _SETTLING = 0.1  # the first part of each line, which may reach beyond the axis
-_LOGARITHMIC = 30.0  # from this ratio of the highest to the middle value on
+_LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a logarithmic axis
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pages for people: one of our templates, filled and escaped, as one HTML file that loads nothing and runs
+"""Pages for people: one of our templates, filled and escaped, as one HTML file without scripts that loads
 nothing.
 
 A template extends `layout.html` and imports macros from `macros.html`, both in this folder. `page.css` is
@@ -46,7 +46,7 @@ def _environment(folder: Path) -> "Environment":
 
 
 def _harmless(value: Any) -> Any:
-    """Return the value with control characters escaped; markup of our own as it is."""
+    """Return the value with control characters escaped. Our own markup is unchanged."""
     return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

@@ -29,7 +29,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems withou
 
 @final
 class LocalPath(PosixPath, Location):
-    """A `pathlib.Path` with the operations of a Location. What it does to files goes through `host()`."""
+    """A `pathlib.Path` with the operations of a Location. All operations on files go through `host()`."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ class LocalPath(PosixPath, Location):
         return mode is not None and S_ISDIR(mode)
 
     def _mode(self) -> int | None:
-        """Its type and permissions; None if there is nothing."""
+        """Return its type and permissions, or None if it does not exist."""
         try:
             return host().stat(str(self)).st_mode
         except OSError as error:
@@ -67,20 +67,24 @@ class LocalPath(PosixPath, Location):
         return (self / name for name, _ in host().entries(str(self)))
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
-        """What matches a pattern of names with slashes between them; `*` also stands for a leading dot."""
+        """Yield everything below it that matches a pattern of names with slashes between them. `*` also
+        matches a leading dot.
+        """
         first, _slash, rest = pattern.partition("/")
         if not set(first) & set("*?["):
-            found = [self / first] if (self / first).exists() else []
+            matches = [self / first] if (self / first).exists() else []
         else:
             try:
-                found = [self / name for name, _ in host().entries(str(self)) if fnmatchcase(name, first)]
+                matches = [self / name for name, _ in host().entries(str(self)) if fnmatchcase(name, first)]
             except (FileNotFoundError, NotADirectoryError):
-                found = []
-        for path in found:
+                matches = []
+        for path in matches:
             yield from path.glob(rest) if rest else (path,)
 
     def rglob(self, pattern: str) -> Generator[Self, None, None]:
-        """What lies below, at any depth, and whose name matches a pattern. Symbolic links are not followed."""
+        """Yield everything below it, at any depth, whose name matches a pattern. Symbolic links are not
+        followed.
+        """
         try:
             found = host().entries(str(self))
         except (FileNotFoundError, NotADirectoryError):  # another process removed it
@@ -116,7 +120,7 @@ class LocalPath(PosixPath, Location):
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create the directory, as in pathlib; its name survives a loss of power."""
+        """Create the directory, as in pathlib. Its name survives a power failure."""
         try:
             host().mkdir(str(self))
             with suppress(PermissionError):  # the parent may be writable and not readable
@@ -172,8 +176,8 @@ class LocalPath(PosixPath, Location):
 
     def bytes_below(self) -> int:
         """Return the bytes of all files below a directory."""
-        found = self.rglob("*") if self.is_dir() else ()
-        return sum(path.stat().st_size for path in found if path.is_file())
+        files = self.rglob("*") if self.is_dir() else ()
+        return sum(path.stat().st_size for path in files if path.is_file())
 
     def missing_hint(self) -> str:
         """Return an empty string: no setting can be missing on a local disk."""
@@ -216,10 +220,9 @@ class LocalPath(PosixPath, Location):
             self._write(write)
 
     def _write(self, content: Callable[[BinaryIO], object]) -> None:
-        self.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.with_name(f".{self.name}.{host().unique()}.tmp")
         try:
-            with host().open(str(temporary), "wb") as sink:
+            with temporary._create() as sink:
                 content(sink)
                 sink.flush()
                 host().fsync(sink)
@@ -229,6 +232,14 @@ class LocalPath(PosixPath, Location):
                 temporary.unlink()
             raise
         self.parent.fsync()
+
+    def _create(self) -> BinaryIO:
+        """Open a new file, and make its directory if that is missing."""
+        try:
+            return host().open(str(self), "wb")
+        except FileNotFoundError:
+            self.parent.mkdir(parents=True, exist_ok=True)
+            return host().open(str(self), "wb")
 
     def write_new(self, content: bytes) -> bool:
         """Write the file unless it exists, by means of a hard link. Returns whether this call wrote it."""
@@ -245,7 +256,7 @@ class LocalPath(PosixPath, Location):
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            aside.rename(self)  # of two at the same instant, the later one writes
+            aside.rename(self)  # if two processes get here at the same instant, the later one writes
         finally:
             aside.unlink(missing_ok=True)
         self.parent.fsync()
@@ -300,7 +311,7 @@ class LocalPath(PosixPath, Location):
             self.rename(target)
 
     def remove_tree(self) -> None:
-        """Remove the directory and everything below; nothing if it does not exist."""
+        """Remove the directory and everything below it. Does nothing if it does not exist."""
         for _ in range(_REMOVALS):
             if not self.exists():
                 break

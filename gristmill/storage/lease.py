@@ -21,7 +21,9 @@ from gristmill.host import host
 from gristmill.storage.location import Location
 
 LEASE = ".lease"
-TIMEOUT_SECONDS = 30.0  # six heartbeats: a slow store, or a library that blocks all threads, is no death
+TIMEOUT_SECONDS = (
+    30.0  # six heartbeats, so that a slow store or a library that blocks all threads does not count as dead
+)
 _HEARTBEAT_SECONDS = 5.0
 _POLL_SECONDS = 1.0
 _DIGITS = 12  # a lease is overwritten in place, so its length is fixed
@@ -50,7 +52,7 @@ class Lease:
     def beat(self) -> bool:
         """Raise the counter. Returns False if another process has taken the lease.
 
-        A lease that is gone was lost: another process may have taken it and finished.
+        A lease that is gone counts as lost, because another process may have taken it and finished.
         """
         self.count += 1
         return self.path.update(self._owns, self.state())
@@ -60,8 +62,8 @@ class Lease:
 
         Commands call it immediately before they remove files.
         """
-        found = _read(self.path)
-        if found is None or not self._owns(found):
+        current = _read(self.path)
+        if current is None or not self._owns(current):
             raise ConflictError(
                 f"{self.path.parent}: another process took over while this one was suspended; run the command again"
             )
@@ -99,12 +101,12 @@ def lock(
 
     def tell() -> None:
         say(
-            f"{place}: another process took over, because this one had stopped answering; this one continues only if the "
-            "result is the same"
+            f"{place}: another process took over, because this one did not renew its lease; this one continues only "
+            f"if the result is the same"
         )
 
     def keep() -> bool:
-        # If the disk or store fails now, a waiting process may take over; that costs work and nothing else.
+        # If the disk or store fails now, a waiting process may take over, which only costs work.
         with suppress(OSError, StorageError, UserError):
             if not lease.beat():
                 (lost or tell)()
@@ -116,7 +118,7 @@ def lock(
         yield lease
     finally:
         end()
-        with suppress(OSError, StorageError, UserError):  # the lease just expires
+        with suppress(OSError, StorageError, UserError):  # the lease then expires
             lease.release()
 
 
@@ -158,15 +160,16 @@ def acquire(
                 if told:
                     say(f"{place}: it is {'done' if found is None else 'dead, or not responding'}; continuing")
                 return lease
-            watched = None  # another process was faster
+            watched = None  # another process took the lease first
             sleep(_POLL_SECONDS)
             continue
         if not wait and (alive or moved):
             raise ConflictError(f"{place}: another process is {_who(found)}; wait for it or end it")
         if told != (told := _who(found)):
-            doing = "waiting for it" if wait else "watching whether it lives"
+            doing = "waiting for it" if wait else "checking whether it is alive"
             say(
-                f"{place}: another process is {told}; {doing}, or taking over when it has not moved for {timeout:.0f} s"
+                f"{place}: another process is {told}; {doing}; this process takes over if the lease is not renewed "
+                f"for {timeout:.0f} s"
             )
         sleep(_POLL_SECONDS)
 
@@ -174,7 +177,10 @@ def acquire(
 def _put(lease: Lease, found: bytes | None) -> bool:
     """Write a lease in place of `found` (None: nothing); False if the file is no longer `found`."""
     if found is None:
-        return lease.path.write_new(lease.state())
+        try:
+            return lease.path.write_new(lease.state())
+        except FileNotFoundError:  # another process has removed the directory
+            return False
     return lease.path.compare_and_swap(found, lease.state())
 
 

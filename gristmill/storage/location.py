@@ -45,7 +45,8 @@ class Status(Protocol):
 class Location(ABC):
     """A file or directory.
 
-    Names, listings and reads are those of `pathlib.Path`; the other operations are what a store needs.
+    Names, listings and reads are those of `pathlib.Path`. The other operations are those that a corpus needs
+    of its store.
     """
 
     __slots__ = ()
@@ -106,7 +107,7 @@ class Location(ABC):
 
     @abstractmethod
     def version(self) -> tuple[int, ...] | None:
-        """Return numbers that change whenever the file is replaced; None if finding out costs as much as
+        """Return numbers that change whenever the file is replaced, or None if getting them costs as much as
         reading the file.
 
         Raises FileNotFoundError if there is none.

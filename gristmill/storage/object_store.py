@@ -103,7 +103,7 @@ class RemotePath(Location):
         return _Status(facts.size, modified_ns(self.url, self.remote))
 
     def version(self) -> None:
-        """Return None: finding out costs as much as reading a small file."""
+        """Return None, because a request for the version costs as much as reading a small file."""
         return
 
     def bytes_below(self) -> int:
@@ -211,7 +211,7 @@ class RemotePath(Location):
         """Do nothing: a stored file is durable."""
 
     def probe_writable(self) -> None:
-        """Do nothing: the first write shows it."""
+        """Do nothing: the first write shows whether the store is writable."""
 
     def rename_if_possible(self, target: Self) -> None:
         """Do nothing: object stores cannot rename."""

@@ -46,7 +46,7 @@ _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: local use
 
 @dataclass(frozen=True)
 class Remote:
-    """Which URLs may be opened, and how.
+    """The URLs that may be opened, and the options for opening them.
 
     Credentials come from where the store's own tools look for them; other options come from fsspec's
     environment variables (`FSSPEC_S3_ANON=true` for public buckets without credentials).
@@ -244,13 +244,14 @@ def endpoint_hint(url: str, remote: Remote) -> str:
     if any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")):
         return ""
     return (
-        " (AWS was asked; if the store is another one, set AWS_ENDPOINT_URL to the `remote.endpoint` that the corpus was built "
+        " (The request went to AWS; if the store is elsewhere, set AWS_ENDPOINT_URL to the `remote.endpoint` that the "
+        "corpus was built "
         "with)"
     )
 
 
 def _tries(url: str) -> int:
-    """Return the number of tries: the libraries of stores retry by themselves, that of HTTP does not."""
+    """Return the number of tries. The libraries of object stores retry by themselves; that of HTTP does not."""
     return 3 if _WEB.match(url) else 1
 
 
@@ -324,7 +325,7 @@ def _refuse_private(service: str, url: str) -> None:
     for address in sorted(addresses):
         if not is_public(address):
             raise UserError(
-                f"{shown(url)}: the host {host!r} has the address {address}, which is not public; if that is meant, say "
+                f"{shown(url)}: the host {host!r} has the address {address}, which is not public; to allow it, set "
                 "`remote: {allow_private: true}`, or on a command line GRISTMILL_ALLOW_PRIVATE=1"
             )
     _public.add((host, port))
@@ -358,7 +359,7 @@ def _public_socket(info: Any) -> socket.socket:
 
 
 async def _public_client(**options: Any) -> Any:
-    """fsspec's HTTP client, with checked sockets."""
+    """Return fsspec's HTTP client, which checks the address of every socket."""
     import aiohttp
 
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_public_socket), **options)
@@ -394,7 +395,7 @@ def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> l
 def fetch_url(url: str, remote: Remote, target: Path) -> None:
     """Copy a remote file to a local one. Raises FileNotFoundError if there is none."""
     size = _ask(url, remote, lambda store, path: _facts(url, store.info(path)).size, missing=True)
-    target.touch()  # a local failure shows here, not as one of the store
+    target.touch()  # raises a local error here, so that it is not taken for an error of the store
 
     def copy(store: Any, path: str) -> None:
         store.get_file(path, str(target))

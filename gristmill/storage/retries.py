@@ -10,7 +10,7 @@ from gristmill.host import host
 Result = TypeVar("Result")
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
-# Transient errors of disks and network file systems; a full disk stays full.
+# Transient errors of disks and network file systems. A full disk is not one.
 _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 

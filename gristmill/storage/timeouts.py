@@ -1,7 +1,7 @@
 """Calls to an object store or a web server, with timeouts, retries and our own errors.
 
-The libraries wait as long as any bytes come, however few. Here a call gets time in proportion to the bytes
-that it moves. One that takes longer is abandoned and counts as failed.
+The libraries wait as long as any bytes arrive, however few. Here, the timeout of a call is proportional to
+the bytes that it transfers. A call that takes longer is abandoned and counts as failed.
 """
 
 import errno
@@ -13,11 +13,15 @@ from gristmill.errors import RemoteError, UserError
 from gristmill.host import TimedOut, host
 
 Result = TypeVar("Result")
-LISTING_SECONDS = 3600.0  # for calls of many requests: ten million files are listed in less
-_SECONDS = 120.0  # for an answer without a body; the libraries retry within it
+LISTING_SECONDS = 3600.0  # timeout of calls with many requests; listing ten million files takes less
+_SECONDS = 120.0  # timeout of a response without a body; the libraries retry within it
 _LEAST_RATE = 1 << 16  # bytes per second
 _PAUSES = (0.5, 2.0)  # seconds before the second and the third try
-_OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # local errors: no failure of a store has these numbers
+_OF_THIS_MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+)  # errors of the local disk, never of a store
 
 
 def ask(
@@ -30,7 +34,7 @@ def ask(
     missing: bool = False,
     tries: int = 3,
 ) -> Result:
-    """Run a call that moves about `size` bytes and return its result.
+    """Run a call that transfers about `size` bytes and return its result.
 
     Transient failures are retried, up to `tries` in all.
 

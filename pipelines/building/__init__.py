@@ -1,4 +1,4 @@
-"""Building: plan -> for each step: published already? skip it : run it, then publish it.
+"""Building: run each step of a plan that is not published yet, and publish it.
 
 read_step   groups of files -> parts of documents                one task per group
 annotate    part + part stages that can run together -> columns  one task per part

@@ -1,4 +1,4 @@
-"""A task of fused part stages: one read of a part's text, one annotation file per stage.
+"""Tasks of fused part stages: a task reads the text of a part once and writes one annotation file per stage.
 
 This code runs on a worker; `pipelines.building.build` submits the tasks and publishes what they wrote.
 """
@@ -42,12 +42,14 @@ class AnnotateTask:
 
     @property
     def gpus(self) -> float:
-        """GPUs that pipelines.cluster.ray reserves for this task."""
+        """The number of GPUs that pipelines.cluster.ray reserves for this task."""
         return max(work.stage.gpus() for work in self.works)
 
 
-_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # raised for any document, so it is not at fault
-_READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
+_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # errors that no document causes
+_READY: dict[
+    str, PartStage
+] = {}  # stages after setup(), by step directory, so that a worker process loads a model only once
 
 
 def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
@@ -75,8 +77,8 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str
 
 
 def annotate_rows(probe: Probe) -> None:
-    """Run one stage of a task over some documents of its part, after the stages before it have committed
-    theirs.
+    """Run one stage of a task over some documents of its part. The stages before it must have committed their
+    columns.
     """
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -92,7 +94,7 @@ def annotate_rows(probe: Probe) -> None:
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """Return (the stage after its setup, the documents that it receives, their rows, or None if they are
+    """Return the stage after its setup, the documents that it receives, and their rows (None if it receives
     all).
     """
     stage = _READY.get(work.key)
@@ -125,8 +127,8 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
             raise
         identifier, reason = docs["id"][row].as_py().hex(), type(error).__name__
         raise PoisonError(
-            f"{work.name}: document {identifier} of part {part.name} breaks it with {reason}, alone and repeatedly; fix the "
-            "stage, or set the document aside with build --quarantine-poison",
+            f"{work.name}: document {identifier} of part {part.name} makes it fail with {reason}, alone and "
+            f"repeatedly; fix the stage, or set the document aside with build --quarantine-poison",
             work.name, part.source, identifier, reason,
         ) from error  # fmt: skip
     assert table.num_rows == docs.num_rows, f"{work.name}: {table.num_rows} rows for {docs.num_rows} documents"

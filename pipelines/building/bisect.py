@@ -1,5 +1,5 @@
-"""Find by bisection the document that breaks a task: it makes its stage raise an error, exhausts the memory,
-or kills the process.
+"""Find by bisection the document that breaks a task. Such a document makes a stage raise an error, exhausts
+the memory, or kills the process.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from gristmill.errors import BrokenTaskError, PoisonError, UserError
 
-_AGAIN = 2  # how many more times the document must break the task, alone
+_AGAIN = 2  # number of further times that the document, alone, must break the task
 
 
 class _Cluster(Protocol):
@@ -44,12 +44,12 @@ def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
 def find_poison(
     error: BrokenTaskError, task: Any, names: Sequence[str], stage: int, run: Callable[[Probe], Any], cluster: _Cluster
 ) -> UserError:
-    """Return PoisonError with the document that alone breaks a stage of a task, every time; `error` itself if
-    there is none.
+    """Return a PoisonError that names the document which alone breaks a stage of a task every time, or
+    `error` if there is no such document.
 
-    Every probe is a separate task with the memory of the last attempt, so it may die as the task did. `names`
-    are the names of the task's stages; `run` is a module-level function. A document is not blamed for what
-    other programs do to a process: it must break its stage alone three times, and the stage must survive
+    Every probe is a separate task with the memory of the last attempt, so it can be killed as the task was.
+    `names` are the names of the task's stages; `run` is a module-level function. A document is not blamed for
+    what other programs do to a process: it must break its stage alone three times, and the stage must survive
     without any documents.
     """
     part = task.part

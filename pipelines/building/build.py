@@ -49,8 +49,8 @@ def plan_and_build(
     *,
     quarantine: bool = False,
 ) -> CorpusManifest:
-    """Plan without the documents that were set aside, and build. A document that breaks a step stops the
-    build with PoisonError. With `quarantine`, the document is set aside instead, and the build is planned
+    """Plan without the documents that were set aside before, and build. A document that breaks a step ends
+    the build with PoisonError. With `quarantine`, the document is set aside instead, and the build is planned
     again.
     """
     output = config.place
@@ -61,7 +61,7 @@ def plan_and_build(
         except PoisonError as error:
             if not quarantine:
                 raise
-            if load_poison(output) == plan.poison:  # else another build has set documents aside meanwhile
+            if load_poison(output) == plan.poison:  # otherwise another build has set documents aside meanwhile
                 record_poison(output, error)
             if error.step == "read":
                 _keep_units(plan, make_plan(config, inventories, load_poison(output)), error.source)
@@ -69,9 +69,10 @@ def plan_and_build(
 
 
 def _keep_units(before: Plan, after: Plan, source: str) -> None:
-    """Keep the files that were read before poison was found: reading them again would give the same.
+    """Keep the units that were read before a poison document was found, because reading them again would give
+    the same result.
 
-    The group of files with the poison is unfinished. An object store cannot rename, so there all are read
+    The unit with that document is unfinished. An object store cannot rename, so there all units are read
     again.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
@@ -82,7 +83,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
-    for left in root.glob(".*.tmp"):  # of killed commands; a live one writes its own again
+    for left in root.glob(".*.tmp"):  # left by killed commands; a running one writes its own again
         left.unlink(missing_ok=True)
     plan = add_published_files(plan)
     state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name), forgotten(root))
@@ -104,20 +105,20 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
         ready = [step for step in pending if all(label in state.published for label in step.inputs())]
         _run_or_adopt(partial(_annotate, fused, state) if fused else partial(_run_corpus_step, ready[0], state), state)
         if any(step.label in state.published and not step.stage.reproducible for step in pending):
-            # Only now the fingerprints of the steps that read its files are known.
+            # The fingerprints of the steps that read its files are known only now.
             state.plan = add_published_files(state.plan)
             _find_published(state)
     for step in state.plan.steps:
-        if step.label not in before:  # workers of another build may have written more after it was killed or overtaken
+        if step.label not in before:  # workers of a killed or overtaken build may have written more files
             state.output(step).finish()
     state.metrics.progress(len(state.published), len(state.plan.steps))
     return publish_corpus(state)
 
 
 def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
-    """Run `work`. If it fails and a concurrent build has published steps meanwhile, adopt those and return
-    False: the caller plans what is left and tries again. The other build may have removed files that only
-    unfinished steps need.
+    """Run `work` and return True. If it fails and a concurrent build has published steps meanwhile, adopt
+    these steps and return False, so that the caller tries again with the remaining ones. The failure may be
+    due to the other build, which removes files that only unfinished steps need.
     """
     try:
         work()
@@ -136,7 +137,7 @@ def _find_published(state: Build) -> None:
     """Update `state.published` from the output directory. A step whose fingerprint has changed does not
     count.
 
-    A step that may hold a forgotten document is removed, and so is what was made from it.
+    A step that may hold a forgotten document is removed, and so are the steps made from it.
     """
     state.check_forgotten()
     stale: list[Step] = []
@@ -151,8 +152,8 @@ def _find_published(state: Build) -> None:
         elif manifest is not None:
             state.published[step.label] = manifest
             state.output(step).finish()
-    for step in reversed(stale):  # what was made from a step goes before it: a kill in between is found again
-        state.say(f"{step.label} may hold documents that were forgotten, or was made from them; it is built again")
+    for step in reversed(stale):  # a step goes after those made from it, so that a kill in between is noticed
+        state.say(f"{step.label} may hold forgotten documents or results made from them; it is built again")
         state.check_forgotten()
         if _is_stale(step, load_step(state.root, step.directory), state):
             remove_step(state.root / step.directory)
@@ -167,15 +168,15 @@ def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
 
 
 def _check_samples(state: Build) -> None:
-    """Raise SourceError if the first records of a source that is not read yet show that it is misconfigured."""
+    """Raise SourceError if the first records of an unread source show that it is misconfigured."""
     for source in state.plan.config.sources:
         if f"read.{source.name}" not in state.published:
             check_sample(source, state.plan.inventories[source.name].files)
 
 
 def _check_reads(state: Build) -> None:
-    """Raise SourceError if too little of a source became documents. Raises UserError if no source holds a
-    document: later stages would have nothing to work on.
+    """Raise SourceError if too small a share of a source became documents, and UserError if no source holds
+    any document.
     """
     reads = {source: state.published[f"read.{source.name}"] for source in state.plan.config.sources}
     for source, manifest in reads.items():
@@ -195,7 +196,7 @@ def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
     except FileNotFoundError:
         owner = None
     if owner is None and root.exists() and any(not path.name.startswith(".") for path in root.iterdir()):
-        if not marker.exists():  # otherwise another build has just started here
+        if not marker.exists():  # if it exists now, another build has just started here
             raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
         ensure_owner(root, corpus, write=write)
         return
@@ -216,7 +217,9 @@ def refuse_unwritable(root: Location) -> None:
 
 
 def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
-    """Return all part steps that can run now: their inputs are published or belong to the same group."""
+    """Return the part steps that can run now, because their inputs are published or written by steps of the
+    same group.
+    """
     group: list[Step] = []
     labels = set(state.published)
     for step in pending:
@@ -230,7 +233,7 @@ def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str
     """Make a part with the annotations of those steps in `visible` (labels) that are published."""
     read = state.plan.step(f"read.{source}")
     manifest = state.published[read.label]
-    share = next(s.tokenizer_share for s in state.plan.config.sources if s.name == source)
+    config = next(s for s in state.plan.config.sources if s.name == source)
     annotations = []
     for label in visible:
         if label in state.published:
@@ -240,7 +243,7 @@ def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str
     directory = state.root / read.directory
     return Part(
         source, record.index, record.rows, record.text_bytes, directory, record.file, manifest.schema,
-        state.plan.types, state.plan.order, tuple(annotations), share,
+        state.plan.types, state.plan.order, tuple(annotations), config.tokenizer_share, given=config.split,
     )  # fmt: skip
 
 
@@ -280,15 +283,15 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
 
 
 def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTask], state: Build) -> list[Result]:
-    """Collect the results in order. If a task breaks, raise PoisonError with the document that alone breaks
-    it, or else the error of the task.
+    """Collect the results in order. If a task breaks, raise PoisonError, which names the document that alone
+    breaks it, or the error of the task if there is no such document.
     """
     try:
         return in_order(results, len(tasks))
     except BrokenTaskError as error:
         task = tasks[error.position]
         done = [work.out.receipt(task.part.unit) is not None for work in task.works]
-        if all(done):  # the process was lost after the work was done
+        if all(done):  # the process was lost after it had finished the work
             raise
         state.say(f"  {error}")
         state.say(f"  looking for a document that alone breaks part {task.part.name}")

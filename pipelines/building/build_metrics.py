@@ -1,5 +1,5 @@
-"""Metrics of a build, which the driver sends to Ray's exporter as results of tasks arrive. See
-gristmill.metrics.
+"""Metrics of a build. The driver sends them to Ray's exporter (gristmill.metrics) as the results of tasks
+arrive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Publish a corpus: the manifest, from which a trainer reaches everything, and the report for its users."""
+"""Publish a corpus: its manifest, which leads a trainer to all files, and its report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,8 +21,8 @@ from pipelines.report.write import write_report
 def corpus_manifest(
     plan: Plan, published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
 ) -> CorpusManifest:
-    """Make the manifest of a corpus whose steps are all published: a pure function of plan, steps and
-    forgotten records.
+    """Return the manifest of a corpus whose steps are all published. It is a pure function of the plan, the
+    steps and the forgotten records.
     """
     sets = {step.name: shard_set_of(published[step.label].facts) for step in plan.steps if step.stage.makes_shards}
     steps = [
@@ -34,12 +34,14 @@ def corpus_manifest(
         }
         for step in plan.steps
     ]
+    given = published["funnel"].facts.get("splits", {})
     sources = {
         source.name: {
             "licence": source.licence,
             "origin": source.origin,
             "files": len(plan.inventories[source.name].files),
             **published[f"read.{source.name}"].counts[source.name].facts(),
+            **({"splits": given[source.name]} if source.name in given else {}),
         }
         for source in plan.config.sources
     }
@@ -56,16 +58,16 @@ def corpus_manifest(
 
 
 def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
-    """Return the fingerprint of a corpus, from its steps and its forgotten records: both determine what is
-    read from it.
+    """Return the fingerprint of a corpus. It covers its steps and its forgotten records, which determine what
+    is read from it.
     """
     removed = [{source: list(records) for source, records in gone.items()}] if gone else []
     return digest([*(step["fingerprint"] for step in steps), *removed])
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without directories, so that the manifest does not depend on where the corpus
-    was built.
+    """Return the configuration without directories, so that the manifest does not depend on the place of the
+    build.
     """
     places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
@@ -73,7 +75,7 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
-    """Suggested weights by strategy, from the training tokens of the first shard set."""
+    """Return suggested weights by strategy, computed from the training tokens of the first shard set."""
     if not sets:
         return {}
     tokens: dict[str, int] = {}

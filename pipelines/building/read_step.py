@@ -1,5 +1,5 @@
-"""Run the read steps of a build: one task per group of files, streaming parts to disk, then publish what was
-read.
+"""Run the read steps of a build: one task per group of files streams parts to disk, then the step is
+published.
 """
 
 import time
@@ -28,9 +28,10 @@ from pipelines.contracts.stage import in_order
 from pipelines.planning.inventory import forget_checksums
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.files import SourceFile, has_changed
+from pipelines.reading.part_writer import ReadPart
 from pipelines.reading.sources.source import Source
 
-_HELD_ROWS = 1 << 20  # rows of the quarantine held in memory before they are written
+_HELD_ROWS = 1 << 20  # quarantine rows held in memory before they are written
 
 
 @dataclass(frozen=True)
@@ -63,26 +64,45 @@ def _read_unit(task: _ReadTask) -> Receipt:
         read_documents(task.source, task.files, task.source.part_bytes, task.poison, task.forgotten)
     ):
         name = f"{task.unit}-{number:03d}"
-        indexes.append(part.files.append_column("part", pa.array([name] * part.files.num_rows, pa.string())))
+        indexes.append(_index(part, name))
         reasons.update(_counted(part.quarantine["reason"]))
-        aside = pa.concat_tables([aside, part.quarantine])
+        aside = _join((aside, part.quarantine))
         if aside.num_rows > _HELD_ROWS:
             records.append(task.out.write(f"quarantine/{name}.arrow", write_table(aside)))
             aside = QUARANTINE.empty_table()
         if part.documents.num_rows:
-            text_bytes = int(pa.compute.sum(pa.compute.binary_length(part.documents["text"])).as_py())
+            text_bytes = _text_bytes(part.documents)
             records.append(task.out.write(f"parts/{name}.arrow", write_table(part.documents)))
             parts.append({"name": name, "rows": part.documents.num_rows, "text_bytes": text_bytes})
     _refuse_changes(task)
-    index = pa.concat_tables(indexes).cast(FILE_INDEX)
+    index = _join(tuple(indexes))
     records.append(task.out.write(f"files/{task.unit}.arrow", write_table(index)))
     records.append(task.out.write(f"quarantine/{task.unit}.arrow", write_table(aside)))
-    records_in, decoded_bytes, control_characters = (
-        pa.compute.sum(index[name]).as_py() or 0 for name in ("records", "decoded_bytes", "control_characters")
-    )
+    records_in, decoded_bytes, control_characters = _totals(index)
     kept, quarantined = sum(part["rows"] for part in parts), dict(sorted(reasons.items()))
     counts = ReadCounts(records_in, kept, {}, quarantined, decoded_bytes, control_characters)
     return task.out.finish_unit(task.unit, records, {**counts.facts(), "parts": parts})
+
+
+def _index(part: ReadPart, name: str) -> pa.Table:
+    """Return the index of the files of a part, with the part's name in it: columns of FILE_INDEX."""
+    names = pa.array([name] * part.files.num_rows, pa.string())
+    return part.files.append_column("part", names).cast(FILE_INDEX)
+
+
+def _join(tables: tuple[pa.Table, ...]) -> pa.Table:
+    return pa.concat_tables(tables)
+
+
+def _text_bytes(documents: pa.Table) -> int:
+    return int(pa.compute.sum(pa.compute.binary_length(documents["text"])).as_py())
+
+
+def _totals(index: pa.Table) -> tuple[int, ...]:
+    """Return the records, decoded bytes and control characters of all files of an index."""
+    return tuple(
+        pa.compute.sum(index[name]).as_py() or 0 for name in ("records", "decoded_bytes", "control_characters")
+    )
 
 
 def _counted(values: pa.ChunkedArray) -> dict[str, int]:
@@ -114,7 +134,7 @@ def run_reads(state: Build) -> None:
             checksums = tuple(inventory.checksums[i] for i in unit)
             tasks.append(_ReadTask(out, source, files, checksums, number, poison, gone))
     if not sources:
-        if "funnel" not in state.published:  # a build that was killed may have published its reads unchecked
+        if "funnel" not in state.published:  # a killed build may have published its reads before this check
             _refuse_collisions(state)
         return
     state.say("read: " + ", ".join(source.name for source in sources))
@@ -127,8 +147,8 @@ def run_reads(state: Build) -> None:
         state.metrics.task("read", tasks[position].source.name, ReadCounts.parse(counts), text_bytes, result[1])
 
     try:
-        found = state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}")
-        results = in_order(counted(found, count), len(tasks))
+        finished = state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}")
+        results = in_order(counted(finished, count), len(tasks))
     except ChangedSourceError as error:
         forget_checksums(state.root, error.locations)
         raise
@@ -175,7 +195,7 @@ def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> 
 
 
 def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
-    """Remove parts left by an attempt during which a file changed: that attempt may have written more parts."""
+    """Remove surplus parts, left by an attempt during which a file changed."""
     known = {record.path for record in records}
     for path in directory.glob("parts/*"):
         if f"parts/{path.name}" not in known:

@@ -39,7 +39,7 @@ class Build:
     """The records that the output had forgotten when the build began, `path#record` by source."""
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
-        """Return the directory of a step, for those that write it."""
+        """Return the output of a step, through which its tasks write their files."""
         return StepOutput(self.root, step.directory, inputs or {}, mark_of(self.gone))
 
     def publish(self, step: Step, manifest: StepManifest) -> None:
@@ -64,10 +64,11 @@ class Build:
         self.published[step.label] = manifest
 
     def _check_files(self, step: Step, manifest: StepManifest) -> None:
-        """Raise ConflictError if files of a step are gone: `forget` or `gc` took them for leftovers while this process was
-        suspended. Manifest and receipts are removed, so that the next build makes the step again.
+        """Raise ConflictError if files of a step are gone, because `forget` or `gc` removed them as leftovers
+        while this process was suspended. Manifest and receipts are removed then, so that the next build makes
+        the step again.
 
-        An object store is not asked: neither command works there.
+        Object stores are not checked: neither command works there.
         """
         directory = self.root / step.directory
         if directory.local is None:
@@ -88,10 +89,10 @@ class Build:
             raise forgotten_meanwhile(self.root)
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write `run.json`: times and rates of a step, which do not belong in its manifest. `seconds` is the
-        sum over tasks, `elapsed` the wall time; `more` are other byte counts.
+        """Write `run.json`: the times and rates of a step, which do not belong in its manifest. `seconds` is
+        the sum over tasks and `elapsed` the wall-clock time; `more` are other byte counts.
 
-        Its field `peak_bytes` is the most memory of any task in the group that the step ran in, 0 if unknown.
+        Its field `peak_bytes` is the peak memory over the tasks of the step's group, 0 if unknown.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

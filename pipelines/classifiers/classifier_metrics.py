@@ -26,8 +26,7 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
     """Return points of the curve by ascending threshold, at least one per hundredth of recall unless scores
     are tied.
 
-    At threshold t a document counts as positive if its score is at least t. `kept` is the share of such
-    documents.
+    At threshold t, documents with a score of at least t count as positive. `kept` is their share.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])

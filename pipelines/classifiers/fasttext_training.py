@@ -1,8 +1,8 @@
-"""Train and score fastText models for `classifier train`, also with each source left out.
+"""Train and score fastText models for `classifier train`, including models with one source left out.
 
 If classes come from different sources, a classifier can learn the source instead of the class: a template, a
-date, a domain name. Held-out documents of the same sources do not reveal this. A model trained without a
-source does, when it is measured on that source's held-out documents.
+date, a domain name. Held-out documents of the same sources do not reveal this. A model that was trained
+without a source reveals it on that source's held-out documents.
 """
 
 import itertools
@@ -22,7 +22,7 @@ LABELS = ("positive", "negative")
 MIN_DOCUMENTS = 10
 """Minimum of documents per class for training and for measuring; with fewer, metrics are meaningless."""
 MAX_RATIO = 10
-"""Ratio of the larger to the smaller class from which training warns."""
+"""Training warns if the larger class is at least this many times as large as the smaller one."""
 _ATTEMPTS = 5
 
 
@@ -99,14 +99,14 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
     import fasttext
 
     lines = [(e.order, f"__label__{label} {e.line}\n") for label, found in examples.items() for e in found]
-    lines.sort()  # by hash: training reads the file in order, so classes must be mixed
+    lines.sort()  # by hash, which mixes the classes: training reads the file in order
     text = path.with_name("train.txt")
     with text.open("w", encoding="utf-8", newline="\n") as sink:
         sink.writelines(line for _, line in lines)
     values = asdict(knobs)
     renamed = {"wordNgrams": values.pop("word_ngrams"), "minCount": values.pop("min_count")}
     failure = ""
-    # On a short text the other threads may finish before the one that reports the loss, which then divides by
+    # If the text is short, the other threads may finish before the one that reports the loss and divides by
     # 0.
     for _ in range(_ATTEMPTS):
         try:

@@ -3,7 +3,7 @@ card.
 
 The output directory holds model.bin, metrics.json (configuration, sources, metrics, checksum) and
 MODEL_CARD.md. The selection of documents and the held-out split are deterministic. Training uses several
-threads and is not: the checksum identifies the model, but training again gives a different one.
+threads and is not deterministic: the checksum identifies the model, but training again gives another one.
 """
 
 import re
@@ -49,7 +49,7 @@ from pipelines.stages.score.classifier import METRICS, MODEL
 FORMAT = "gristmill-classifier/1"
 CARD = "MODEL_CARD.md"
 _SOURCE = re.compile(f"(.+):({SOURCE_NAME})")
-# A label as fastText sees it; its white space is that of ASCII, and NUL.
+# A label as fastText parses it. Its white space is that of ASCII, and NUL.
 _LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
 
 
@@ -66,7 +66,7 @@ class ClassifierConfig:
     negative: tuple[str, ...]
     """Built corpora with the negative examples, likewise."""
     documents_per_class: int = 100_000
-    """Maximum of documents per class, sampled by a hash of seed and id. Their text is held in memory."""
+    """Maximum number of documents per class, sampled by a hash of seed and id. Their text is held in memory."""
     held_out: float = 0.1
     """Share of the documents used for measuring instead of training, chosen by a hash of the text, so that copies of a text
     are all on one side."""
@@ -116,7 +116,7 @@ def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
 
 
 def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: LocalPath) -> dict[str, Any]:
-    for name in (METRICS, CARD, MODEL):  # never leave metrics or a card of another model
+    for name in (METRICS, CARD, MODEL):  # in this order, so that no metrics or card of another model remain
         (output / name).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=output) as directory:
         trained = Path(directory) / MODEL
@@ -234,8 +234,8 @@ def _examples(corpus: Corpus, source: str, limit: int, seed: int, number: int) -
 
 
 def to_fasttext_line(text: str) -> str:
-    """Write a text as one line of a fastText training file, without words that fastText would take for a
-    label or the end.
+    """Return a text as one line of a fastText training file, without words that fastText would read as a
+    label or as the end of a line.
     """
     text = _LABEL.sub("", text).replace("\n", " ")
     return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]

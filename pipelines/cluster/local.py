@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 
 @dataclass
 class LocalCluster:
-    """Runs every task in this process, one after another: for tests, debugging, and use without a cluster.
+    """Runs every task in this process, one after another, for tests, debugging and use without a cluster.
 
-    `memory` is the limit for a task in bytes, None for no limit. `peak_bytes` is the most memory that a task
-    has used since it was last set to 0.
+    `memory` is the limit for a task in bytes, None for no limit. `peak_bytes` is the peak memory of all tasks
+    since the caller last set it to 0.
     """
 
     progress: Progress = no_progress
@@ -29,7 +29,7 @@ class LocalCluster:
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """See pipelines.contracts.stage.Cluster."""
+        """Implements `pipelines.contracts.stage.Cluster.map`."""
         title = title_of(function)
         self.progress(title, 0, len(items))
         for position, item in enumerate(items):
@@ -51,8 +51,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Whether a task, tried once, stays within `memory` bytes without losing its process. A task that
-        raises any other error fits.
+        """Run a task once, and return whether it stays within `memory` bytes and keeps its process. A task
+        that raises any other error fits.
         """
         try:
             measured(function, item, memory)
@@ -63,4 +63,4 @@ class LocalCluster:
         return True
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing, because there is nothing to release."""

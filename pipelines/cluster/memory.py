@@ -1,6 +1,5 @@
-"""The memory of tasks: measure what a task uses, as the kernel counts it, and enforce a limit."""
+"""Measure the memory of tasks, as the kernel counts it, and enforce a limit."""
 
-import os
 import resource
 import signal
 import sys
@@ -12,24 +11,24 @@ from typing import TypeVar
 
 from gristmill.config import parse_size
 from gristmill.errors import TaskMemoryError, UserError
+from gristmill.machine import machine_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""Environment that a process with a memory limit must be started with: the limit counts mapped memory, and
-Arrow's other allocators map it by the GiB.
+"""The environment in which a process with a memory limit must be started. The limit counts mapped memory, and
+Arrow's other allocators map several GiB.
 """
 LEAST = 300_000_000
-"""Minimum limit of a task in bytes; its libraries take most of it. With half as much some libraries fail to
-load with messages of their own or retry forever (OpenBLAS); with five sixths, Rust libraries abort. Measured
-with a corpus of 1 MB.
+"""Minimum memory limit of a task in bytes; its libraries take most of it. With half as much, some libraries
+fail to load with unclear messages or retry forever (OpenBLAS); with five sixths, Rust libraries abort.
+Measured with a corpus of 1 MB.
 """
-_KEPT_BACK = 0.1  # share of a machine's memory reserved for the system, the driver and Ray's own processes
 
 
 def ceiling_of(text: str) -> int:
-    """Parse the memory limit of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` is itself.
-    Raises UserError for anything else, and for less than LEAST.
+    """Parse the memory limit of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` is 4e9. Raises
+    UserError for anything else, and for less than LEAST.
     """
     try:
         size = parse_size(text)
@@ -40,43 +39,18 @@ def ceiling_of(text: str) -> int:
     return size
 
 
-def machine_memory() -> int:
-    """Return the bytes of memory that this process may use: those of the machine or the limit of its control
-    group, less a tenth.
-    """
-    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()]
-    return int(min(sizes) * (1 - _KEPT_BACK))
-
-
 def room_here(memory: int | None, workers: int) -> int:
-    """Return the bytes that all tasks on this machine may use together: `memory` per worker, at most what the
-    machine has. Raises UserError if it has less than `memory`.
+    """Return the bytes that all tasks on this machine may use together: `memory` per worker, at most the
+    machine's memory. Raises UserError if the machine has less than `memory`.
     """
     machine = machine_memory()
     if memory is None:
         return machine
     if memory > machine:
         raise UserError(
-            f"--memory-per-worker: got {memory:,} bytes, this machine has {machine:,} for tasks, a tenth kept back"
+            f"--memory-per-worker: got {memory:,} bytes, this machine has {machine:,} for tasks, after a tenth is reserved"
         )
     return min(memory * workers, machine)
-
-
-def _group_limits() -> Iterator[int]:
-    """Memory limits of this process's control group and its ancestors (versions 1 and 2), as far as they have
-    any.
-    """
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers not in ("", "memory"):
-                continue
-            root = Path("/sys/fs/cgroup") / controllers
-            group = root / path.lstrip("/")
-            for place in (group, *group.parents):
-                if place.is_relative_to(root):
-                    with suppress(OSError, ValueError):  # no such file at the root, and "max"
-                        yield int((place / ("memory.limit_in_bytes" if controllers else "memory.max")).read_text())
 
 
 def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None = None) -> tuple[Result, int]:
@@ -92,25 +66,27 @@ def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None
         with _limited(ceiling):
             result = function(item)
     except MemoryError as error:
-        place = error.place if isinstance(error, TaskMemoryError) else _innermost(error)
+        location = error.place if isinstance(error, TaskMemoryError) else _innermost(error)
     else:
         return result, _status().get("VmHWM", 0)
-    raise TaskMemoryError(place)  # raised outside the handler, so that the first error's frames release their memory
+    raise TaskMemoryError(
+        location
+    )  # raised outside the handler, so that the frames of the original error release their memory
 
 
 @contextmanager
 def _limited(ceiling: int | None) -> Iterator[None]:
-    """While the block runs, the kernel limits this process to `ceiling` bytes of private memory.
+    """Limit this process to `ceiling` bytes of private memory while the block runs.
 
-    RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Addresses mapped but unused
-    before the first task of the process, such as thread stacks, are added to the limit; those that tasks
-    leave behind are not. If the kernel does not report how many there are, there is no limit.
+    RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Addresses that were mapped but
+    unused before the first task of the process, such as thread stacks, are added to the limit. Those that
+    tasks leave behind are not. If the kernel does not report the number of unused addresses, no limit is set.
     """
     reserved = _reserved()
     if ceiling is None or sys.platform != "linux" or reserved is None:
         yield
         return
-    with suppress(ValueError):  # not in the main thread
+    with suppress(ValueError):  # raised outside the main thread
         # Ray's handler needs memory to print a stack trace; without any it aborts again, forever.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -131,12 +107,14 @@ def _reserved() -> int | None:
 
 
 def _innermost(error: BaseException) -> str:
-    """Return `file:line` that raised the error; its message may quote the text of a document and is not used."""
-    trace, place = error.__traceback__, ""
+    """Return the `file:line` that raised the error. The error's message is not used, because it may quote the
+    text of a document.
+    """
+    trace, location = error.__traceback__, ""
     while trace is not None:
-        place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        location = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return place
+    return location
 
 
 def _status() -> dict[str, int]:

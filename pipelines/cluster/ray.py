@@ -4,9 +4,9 @@ A task that raises is tried three times with growing pauses; an error that the u
 stops at once. The number of tasks in flight is bounded, so the driver never holds more than a few results.
 
 Every task has a memory limit, which the kernel enforces (pipelines.cluster.memory). A task that exceeds it,
-or whose process is killed, is tried again after the others with twice as much memory, then four times, up to
-what a node has. Ray starts only as many tasks on a node as its memory allows, so their limits together never
-exceed it.
+or whose process is killed, is retried after the others with twice as much memory, then with four times as
+much, up to the memory of a node. Ray starts only as many tasks on a node as its memory allows, so their
+limits together never exceed it.
 """
 
 import os
@@ -34,7 +34,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _RAY_NEEDS = 64 << 10  # free bytes that Ray needs to start; it survives a disk that fills up later
 _COUNT_SECONDS = 5.0
-_INTENDED = (1, 4)  # Ray's death reasons of a node that was told to stop, or was idle
+_INTENDED = (1, 4)  # Ray's death reasons for a node that was told to stop, and for an idle one
 
 
 def _silent(line: str) -> None:
@@ -43,7 +43,7 @@ def _silent(line: str) -> None:
 
 @dataclass
 class _Task:
-    """A task in flight: which item, with how much memory, and since when."""
+    """A task in flight: its item, its memory limit and its start time."""
 
     position: int
     room: int | None
@@ -52,8 +52,8 @@ class _Task:
 
 def _full_temporary_directory() -> str | None:
     """Return the directory of Ray's sockets and logs, if it is full; otherwise None."""
-    place = os.environ.get("RAY_TMPDIR", "/tmp")
-    return place if shutil.disk_usage(place).free < _RAY_NEEDS else None
+    directory = os.environ.get("RAY_TMPDIR", "/tmp")
+    return directory if shutil.disk_usage(directory).free < _RAY_NEEDS else None
 
 
 @dataclass
@@ -81,7 +81,7 @@ class RayCluster:
     _counted: float = field(default=float("-inf"), init=False)
     _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
     _gone: frozenset[str] = field(default=frozenset(), init=False)
-    _lost: float = field(default=float("-inf"), init=False)  # when a node was last found to be gone
+    _lost: float = field(default=float("-inf"), init=False)  # when the loss of a node was last noticed
 
     def _start(self) -> None:
         if self._started:
@@ -92,10 +92,10 @@ class RayCluster:
 
         refuse_known("ray")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # Ray sets it for a submitted job
+        self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # Ray sets RAY_ADDRESS for a submitted job
         if self.address is None:
-            # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store
-            # is enough.
+            # Ray warns and slows down if /dev/shm is small. A small object store is enough, because parts go
+            # through files.
             options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
             # Without an address Ray would join the cluster that was started last on this machine.
             options.update(address="local", _memory=room_here(self.memory, self.workers))
@@ -108,7 +108,9 @@ class RayCluster:
             where = "start on this machine" if self.address is None else f"join the cluster at {self.address}"
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             if self.address is None and (full := _full_temporary_directory()):
-                reason = f"its temporary directory {full} has no room; make some, or set RAY_TMPDIR to another"
+                reason = (
+                    f"its temporary directory {full} is full; free some space, or set RAY_TMPDIR to another directory"
+                )
             raise UserError(
                 f"Ray did not {where}: {reason}; run the command again, or build with --in-process"
             ) from error
@@ -116,7 +118,7 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """Update the list of nodes: a joined cluster grows while tasks wait and shrinks when nodes are lost."""
+        """Update the list of nodes. A joined cluster grows while tasks wait, and shrinks when nodes are lost."""
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray
@@ -141,7 +143,7 @@ class RayCluster:
         most = max(node["memory"] for node in self._nodes)
         if self.memory is not None and self.memory > most:
             raise UserError(
-                f"--memory-per-worker: got {self.memory:,} bytes, no node of the cluster has more than {most:,.0f} for tasks"
+                f"--memory-per-worker: got {self.memory:,} bytes, the largest node of the cluster has {most:,.0f} for tasks"
             )
         return int(min((self.memory or share) * 2**attempt, most))
 
@@ -151,9 +153,10 @@ class RayCluster:
         gpus = getattr(item, "gpus", 0)
         if gpus and gpus > ray.cluster_resources().get("GPU", 0):
             raise UserError(f"{label}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus")
-        # A request that Ray has sent to a lost node blocks all equal requests, so each loss changes the request.
+        # A request that Ray has sent to a lost node blocks all equal requests. Each loss therefore changes
+        # the request.
         memory = None if room is None else room - len(self._gone)
-        # A process keeps some of the memory that a broken task took; after one, new processes are started.
+        # A process keeps some of the memory of a broken task, so new processes are started after one.
         fresh = {"env_vars": {"GRISTMILL_BROKEN_TASKS": str(self._broken)}} if self._broken else None
         options = self._remote.options(name=function.__name__, num_gpus=gpus, memory=memory, runtime_env=fresh)
         return options.remote(function, item, room)
@@ -161,11 +164,11 @@ class RayCluster:
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """See pipelines.contracts.stage.Cluster.
+        """Implements `pipelines.contracts.stage.Cluster.map`.
 
-        When a node loses power or network, Ray reports the node at once but its tasks only minutes later. If
-        a node is gone and no task ends for some seconds, all tasks started before the loss are therefore
-        submitted a second time.
+        When a node loses power or network, Ray reports the node at once but its tasks only minutes
+        later. If a node is gone and no task ends for some seconds, all tasks started before the loss
+        are therefore submitted a second time.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))
@@ -175,7 +178,9 @@ class RayCluster:
         import ray
 
         waiting = list(range(len(items)))[::-1]
-        failures: dict[int, list[bool]] = {position: [] for position in waiting}  # whether more memory may help
+        failures: dict[int, list[bool]] = {
+            position: [] for position in waiting
+        }  # for each, whether more memory may help
         running: dict[Any, _Task] = {}
         done = 0
 
@@ -228,7 +233,7 @@ class RayCluster:
             yield position, result
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """See LocalCluster.fits. A task that kills its process does not fit."""
+        """Run a task once, as `LocalCluster.fits` does. A task that kills its process does not fit."""
         import ray
 
         try:

@@ -70,17 +70,17 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """Return the number of partitions at which a reduce task has about `rows_per_partition` rows."""
+    """Return the number of partitions with which a reduce task has about `rows_per_partition` rows."""
     return max(1, -(-rows // rows_per_partition))
 
 
 def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """Return the content of a file with the rows of `table` grouped by `partition` (int [rows]); keeps the
-    order within each.
+    """Return the content of a file with the rows of `table` grouped by `partition` (int [rows]). The order
+    within a partition is kept.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
-    )  # sorted by radix, twelve times as fast
+    )  # an integer type that numpy sorts by radix, twelve times as fast
     order = np.argsort(narrow, kind="stable")
     bounds = np.searchsorted(partition[order], np.arange(partitions + 1))
     ordered = table.take(pa.array(order)).combine_chunks()
@@ -89,7 +89,9 @@ def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Con
         stream = pa.BufferOutputStream()
         entries = []
         with pa.ipc.new_stream(stream, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-            writer.write_batch(pa.RecordBatch.from_pylist([], schema=table.schema))  # nothing is written before a batch
+            writer.write_batch(
+                pa.RecordBatch.from_pylist([], schema=table.schema)
+            )  # the schema is written only with a batch
             head = at = stream.tell()
             for low, high in pairwise(bounds.tolist()):
                 if high > low:
@@ -119,7 +121,7 @@ def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int
     """Return the rows of one partition of all scattered files, in the order of the files, one chunk per
     column.
 
-    Raises CorruptFileError, which names a file that is not what was written.
+    Raises CorruptFileError, which names the file, if one differs from what was written.
     """
     first = _read(directory, files[0], partition)
     partition_rows = [first]
@@ -141,7 +143,9 @@ def _checksum(head: bytes | memoryview, data: bytes | memoryview) -> int:
 
 
 def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
-    """Read and verify one partition of a file. Raises CorruptFileError if the file is not what was written."""
+    """Read and verify one partition of a file. Raises CorruptFileError if the file differs from what was
+    written.
+    """
     size = record.bytes
     try:
         [tail] = directory.read_ranges([(record, max(0, size - _TAIL.size), size)])

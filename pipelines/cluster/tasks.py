@@ -1,5 +1,5 @@
-"""Shared by all clusters: titles of tasks in the progress display, and the errors of tasks whose last attempt
-failed.
+"""Titles of tasks in the progress display, and the errors of tasks whose last attempt failed. All clusters
+use them.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _MORE_MEMORY = (
 
 
 def no_progress(title: str, done: int, total: int) -> None:
-    """Show nothing."""
+    """Show no progress."""
     return
 
 
@@ -45,20 +45,20 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
         return UserError(
             f"{label}: failed {ATTEMPTS} times: {error}; fix that and run the same command, which continues where it stopped"
         )
-    if type(error).__module__ == "ray.exceptions":  # about processes and nodes, not raised by the task itself
+    if type(error).__module__ == "ray.exceptions":  # errors of processes and nodes, not raised by the task itself
         return UserError(
             f"{label}: failed {ATTEMPTS} times, last with Ray's {type(error).__name__}: nodes or their network may have failed; "
             "the same command continues where it stopped"
         )
-    # The message of a library's exception may quote the text it choked on, so only its type and place are
-    # shown.
-    place = ""
+    # The message of a library's exception may quote the text that caused it, so only its type and location
+    # are shown.
+    location = ""
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        place = f" in {Path(code.co_filename).name}:{trace.tb_lineno}"
+        location = f" in {Path(code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return UserError(f"{label}: failed {ATTEMPTS} times, last with {type(error).__name__}{place}")
+    return UserError(f"{label}: failed {ATTEMPTS} times, last with {type(error).__name__}{location}")
 
 
 def is_broken(error: BaseException) -> bool:
@@ -68,11 +68,11 @@ def is_broken(error: BaseException) -> bool:
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Say in a few words why a task was broken."""
+    """Return in a few words why a task was broken."""
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
-        place = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
-        return f"ran out of memory{size}{place}"
+        location = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
+        return f"ran out of memory{size}{location}"
     if type(error).__name__ == "OutOfMemoryError":
         return f"was killed{size} because its node ran out of memory"
     return f"lost its process{size}, which crashed or was killed for lack of memory"

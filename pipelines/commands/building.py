@@ -53,8 +53,9 @@ def _memory_argument(command: argparse.ArgumentParser) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     memory = _memory(options)
+    from gristmill.machine import machine_memory
     from pipelines.building.build import ensure_owner
-    from pipelines.cluster.memory import LEAST, machine_memory
+    from pipelines.cluster.memory import LEAST
     from pipelines.commands.show_plan import show_plan
     from pipelines.contracts.manifest import load_step
     from pipelines.planning.corpus import load_corpus_config

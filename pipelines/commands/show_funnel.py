@@ -8,6 +8,7 @@ from rich.text import Text
 
 from gristmill.console import wide_console
 from gristmill.terminal import human_bytes, human_count
+from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.manifest import CorpusManifest, bytes_per_token, without_validation
 
 _GLUE = "\u00a0"  # a space at which no line is broken
@@ -34,8 +35,12 @@ def show_funnel(manifest: CorpusManifest) -> None:
             documents = _change(row["documents_in"], row["documents_out"], "{:,}".format)
             text = _change(row["bytes_in"], row["bytes_out"], human_bytes)
             rows.append(((f"  {row['step']}", documents, text, tokens), row["dropped"]))
+        for split, counts in facts.get("splits", {}).items():
+            rows.append(
+                ((f"  given: {split}", _change(counts["documents"], counts["kept"], "{:,}".format), "", ""), {})
+            )
         for name, shards in manifest.shard_sets.items():
-            for split in ("train", "validation"):
+            for split in (split for split in SPLITS if split != TEST or TEST in facts.get("splits", {})):
                 found = [shard for shard in shards.shards if (shard.source, shard.split) == (source, split)]
                 size = human_bytes(sum(shard.text_bytes for shard in found))
                 count, tokens_out = sum(shard.documents for shard in found), sum(shard.tokens for shard in found)

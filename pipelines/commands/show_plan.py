@@ -1,6 +1,6 @@
 """Print the plan: the sources, the table of steps, warnings, and the forecast."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -9,7 +9,8 @@ from rich.table import Table
 from gristmill.console import wide_console
 from gristmill.storage.location import Location
 from gristmill.terminal import human_bytes, human_seconds, printable
-from pipelines.contracts.manifest import load_step
+from pipelines.contracts.given_split import HELD_OUT, VALIDATION
+from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.planning.forecast import Forecast
 from pipelines.planning.plan import Plan, Step
 from pipelines.planning.published import explain
@@ -29,8 +30,9 @@ def show_plan(
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
     for source in plan.config.sources:
         inventory = plan.inventories[source.name]
+        split = f", split {source.split.kind}" if source.split else ""
         console.print(
-            f"  source {source.name}: {len(inventory.files):,} files, {human_bytes(inventory.bytes)}, {source.format}"
+            f"  source {source.name}: {len(inventory.files):,} files, {human_bytes(inventory.bytes)}, {source.format}{split}"
         )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("step", "fingerprint", "parts", "state", "why"):
@@ -40,6 +42,7 @@ def show_plan(
     for step in plan.steps:
         manifest = load_step(root, step.directory)
         if manifest is not None:
+            notices.update(dict.fromkeys(_copies_of_held_out(plan, step, manifest)))
             table.add_row(
                 step.label, step.fingerprint[:12], str(len(manifest.parts) or ""), "[green]finished[/green]", ""
             )
@@ -71,6 +74,21 @@ def show_plan(
                 "instead of other tasks, or stop the build: see --memory-per-worker and --workers of build",
                 markup=False, soft_wrap=True,
             )  # fmt: skip
+
+
+def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Iterator[str]:
+    """Yield a notice for each source with a given split whose held-out documents have near-copies in training."""
+    given = {source.name for source in plan.config.sources if source.split}
+    for source, counts in manifest.facts.get("overlap", {}).items():
+        for split in HELD_OUT if source in given else ():
+            copies = counts.get(
+                "near_copies_in_training" if split == VALIDATION else f"{split}_near_copies_in_training"
+            )
+            if copies:
+                yield (
+                    f"{step.name}: {copies:,} of {counts[split]:,} {split} documents of {source} have a near-copy in training; "
+                    "`dedup_held_out` before other deduplication drops these from training"
+                )
 
 
 def _kept(step: Step, root: Location) -> str:

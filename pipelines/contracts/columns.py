@@ -5,6 +5,6 @@ DROP = "drop"
 EDITS_COLUMN = "edits"
 """Edits of the text: a list of {start, end, replacement, rule}, see pipelines.contracts.edits."""
 EMPTY = "empty"
-"""Suffix of the rule that drops documents that a step's edits leave without anything visible:
+"""Suffix of the rule that drops documents without visible characters after a step's edits, as in
 `c4_lines.empty`.
 """

@@ -53,7 +53,7 @@ FILES = pa.schema(
 """The share of one file, or archive member, in one part: the records from `first_record` up to `first_record
 + records` of the path. `rows` of them are documents, in rows from `first_row` of the part, sorted by record;
 `quarantined` of them are not. `decoded_bytes` counts the bytes of these records before normalisation, as far
-as known; `control_characters` counts those that normalisation removed or replaced.
+as they are known. `control_characters` counts the control characters that normalisation removed or replaced.
 """
 
 FILE_INDEX = FILES.append(pa.field("part", pa.string(), nullable=False))
@@ -110,8 +110,8 @@ def parse_id(printed: str) -> tuple[str, str, int]:
 
 
 def ids_as_integers(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
-    """Return ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]. It sorts
-    as the bytes do.
+    """Return ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]. It has
+    the sort order of the bytes.
     """
     raw = np.frombuffer(ids.buffers()[1], dtype=">u8", count=2 * len(ids), offset=16 * ids.offset).reshape(-1, 2)
     out = np.empty(len(ids), dtype=[("key", "u8"), ("record", "u8")])

@@ -145,12 +145,11 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Find the texts that the last step's edits leave without visible characters, bool [rows].
+    """Return which texts have no visible characters after the last step's edits, bool [rows].
 
     `columns` are the `edits` of the steps in order. A text that the last step does not edit is False, so at
-    most one step empties each text. `pipelines.contracts.document.is_empty` defines what is visible, as it
-    does when documents are read. Edits are composed only for the few texts that have no stored character
-    left.
+    most one step counts as emptying a text. `pipelines.contracts.document.is_empty` defines what is visible,
+    as when documents are read. Edits are composed only for the few texts with no stored character left.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)
@@ -181,7 +180,7 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
     produced the edited text.
 
-    An edit that touches a replacement is extended to everything that was replaced.
+    An edit that touches a replacement is extended to the whole range that was replaced.
     """
     if not len(applied.flatten()):
         return edits

@@ -1,8 +1,8 @@
 """Lineage: find a document's history from its id, using only the published corpus directory.
 
-The corpus manifest names its steps, the read step's file index locates the part and row of a document or says
-that it is in quarantine, and every step's manifest locates its columns for that part. Neither configuration
-nor sources are needed.
+The corpus manifest names its steps. The read step's file index gives the part and row of a document, or says
+that it is in quarantine. The manifest of each step names the file with its columns for that part. Neither the
+configuration nor the sources are needed.
 """
 
 import difflib
@@ -31,6 +31,7 @@ from pipelines.contracts.document import (
     parse_id,
     split_id,
 )
+from pipelines.contracts.given_split import SPLITS, GivenSplit, parse_split
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
@@ -44,7 +45,7 @@ from pipelines.contracts.manifest import (
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
 from pipelines.contracts.shard_set import Shard, open_shard
 
-_SIMILAR_PATHS = 5000  # paths compared for a near match: enough for a typing error, bounded for a source of millions
+_SIMILAR_PATHS = 5000  # paths compared for a near match, a bound for sources with millions of files
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,9 @@ def open_corpus(directory: Location) -> "Corpus":
                     f"{root / entry['directory']}: step {entry['step']} may hold documents that were forgotten; build the "
                     "corpus again"
                 )
-            found = "is missing" if step is None else f"is {step.fingerprint}"
+            difference = "is missing" if step is None else f"is {step.fingerprint}"
             raise CorruptFileError(
-                f"{root / entry['directory']}: step {entry['step']} {found}, the corpus manifest recorded "
+                f"{root / entry['directory']}: step {entry['step']} {difference}, the corpus manifest recorded "
                 f"{entry['fingerprint']}; build the corpus again"
             )
         steps.append(PublishedStep(entry["step"], root / entry["directory"], step))
@@ -170,7 +171,7 @@ class Corpus:
                 yield self._part(name, record)
 
     def find(self, identifier: str) -> Located | Quarantined:
-        """Return the record with a printed id, `source/path#record`, or one of 32 hex digits.
+        """Return the record with this id, which is printed (`source/path#record`) or 32 hex digits.
 
         Raises UserError for an unknown source, an unknown path (with a near match) and a record beyond its
         file.
@@ -223,14 +224,14 @@ class Corpus:
         Shards hold documents in the order of parts and rows, so only a few shards have to be opened.
         """
         source, shares = self._file(identifier)
-        found = self._locate(identifier, source, shares)
+        document = self._locate(identifier, source, shares)
         rows = []
         for name, shard_set in self.manifest.shard_sets.items():
-            for split in ("train", "validation"):
+            for split in SPLITS:
                 shards = [s for s in shard_set.shards if s.documents and (s.source, s.split) == (source, split)]
-                if isinstance(found, Located) and shards:
-                    place = (found.part.index, found.row)
-                    record = shards[max(0, bisect_right(shards, place, key=self._first_place) - 1)]
+                if isinstance(document, Located) and shards:
+                    position = (document.part.index, document.row)
+                    record = shards[max(0, bisect_right(shards, position, key=self._first_place) - 1)]
                     shard = self._open(record)
                     row = pc.index(shard.doc_ids, pa.scalar(identifier, ID)).as_py()
                     if row >= 0:
@@ -244,10 +245,12 @@ class Corpus:
     def _first_place(self, record: ShardRecord) -> tuple[int, int]:
         """Return (part, row) of a shard's first document."""
         first = self._open(record).doc_ids[0].as_py()
-        found = self._locate(first, *self._file(first))
-        if isinstance(found, Quarantined):
-            raise CorruptFileError(f"{record.path}: holds {found.printed}, which was set aside; build the corpus again")
-        return found.part.index, found.row
+        document = self._locate(first, *self._file(first))
+        if isinstance(document, Quarantined):
+            raise CorruptFileError(
+                f"{record.path}: holds {document.printed}, which was set aside; build the corpus again"
+            )
+        return document.part.index, document.row
 
     def _part(self, source: str, record: PartRecord) -> Part:
         read = self.read_step(source)
@@ -259,8 +262,14 @@ class Corpus:
         order = tuple(dict.fromkeys(step.name for step in self.steps if step.stage not in ("read", "funnel")))
         return Part(
             source, record.index, record.rows, record.text_bytes, read.directory, record.file, read.manifest.schema,
-            self._types, order, tuple(annotations),
+            self._types, order, tuple(annotations), given=self._given[source],
         )  # fmt: skip
+
+    @cached_property
+    def _given(self) -> dict[str, GivenSplit | None]:
+        """The given split of every source."""
+        where = str(self.directory / "manifest.json")
+        return {each["name"]: parse_split(each.get("split"), where) for each in self.manifest.config["sources"]}
 
     def _check_rows(self) -> None:
         rows: dict[tuple[str, int], int] = {}
@@ -269,13 +278,13 @@ class Corpus:
                 if rows.setdefault((part.source, part.index), part.rows) != part.rows:
                     raise CorruptFileError(
                         f"{step.directory}: has {part.rows} rows for the {rows[part.source, part.index]} documents of part "
-                        f"{part.source}/{part.index:05d}; `pipelines forget` is at work here or was interrupted: once it "
-                        "has finished, run the command again"
+                        f"{part.source}/{part.index:05d}; `pipelines forget` is running here or was interrupted: let "
+                        f"it finish, then run the command again"
                     )
 
     @cached_property
     def _types(self) -> pa.Schema:
-        """Type of every annotation column; null for one that no part has."""
+        """The type of every annotation column; null for one that no part has."""
         types: dict[str, pa.DataType] = {}
         for step in self.steps:
             if step.stage != "read":
@@ -288,8 +297,8 @@ class Corpus:
         return pa.schema(list(types.items()))
 
     def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
-        """Rows of the file index for a file key, in the order of the records; `unit` is the unit that read
-        them.
+        """Return the rows of the file index for a file key, in the order of the records. Their `unit` is the
+        unit that read the file.
         """
         read = self.read_step(source)
         shares = []
@@ -349,14 +358,14 @@ class Corpus:
                 if same_name:
                     return f"; did you mean {same_name[0]!r}?"
                 paths.update(dict.fromkeys(index.slice(0, _SIMILAR_PATHS - len(paths)).to_pylist()))
-        found = difflib.get_close_matches(path, list(paths), n=1, cutoff=0.6)
-        if found:
-            return f"; did you mean {found[0]!r}?"
+        nearest = difflib.get_close_matches(path, list(paths), n=1, cutoff=0.6)
+        if nearest:
+            return f"; did you mean {nearest[0]!r}?"
         return f"; its first file is {next(iter(paths))!r}" if paths else ""
 
 
 def select_rows(part: Part, rows: Sequence[int]) -> Part:
-    """Make a part in memory from some rows of another, with all their annotations."""
+    """Return a part in memory with some rows of another part and all their annotations."""
     taken = pa.array(rows, pa.int64())
     documents = part.table(DOCUMENT_COLUMNS).take(taken).combine_chunks()
     annotations = []

@@ -41,7 +41,7 @@ class StepManifest:
     """A published step.
 
     `fingerprint` is the digest of `identity`: stage, version, knobs, libraries and the fingerprints of the
-    inputs. `counts` are totals by source; `facts` is what the stage publishes besides its columns.
+    inputs. `counts` are totals by source. `facts` are what the stage publishes in addition to its columns.
     """
 
     step: str
@@ -125,10 +125,16 @@ class StepOutput:
         return receipt
 
     def _refuse_forgotten(self, receipt: Receipt) -> None:
-        """Raise ConflictError, and remove a unit's files, if documents were forgotten since the build began."""
+        """Raise ConflictError, and remove a unit's files, if documents were forgotten since the build began.
+
+        Files that the published step has too hold none of these documents, and stay.
+        """
         if current_mark(self.root) != self.mark:
+            published = load_step(self.root, self.name)
+            kept = {*published.files, *(part.file for part in published.parts)} if published is not None else set()
             for record in receipt.files:
-                (self.directory / record.path).unlink(missing_ok=True)
+                if record not in kept:
+                    (self.directory / record.path).unlink(missing_ok=True)
             (self.directory / "units" / f"{receipt.unit}.json").unlink(missing_ok=True)
             raise forgotten_meanwhile(self.root)
 
@@ -175,7 +181,7 @@ def read_table(
     path, wanted = directory.verify(record), list(columns)
     try:
         return retry(path, lambda: _columns(path, wanted, expected))
-    except FileNotFoundError:  # removed since it was verified
+    except FileNotFoundError:  # the file was removed after it had been verified
         raise missing_file(directory / record.path, directory) from None
 
 
@@ -227,8 +233,8 @@ def publish(root: Location, name: str, manifest: StepManifest) -> None:
 
 
 def publish_first(root: Location, name: str, manifest: StepManifest) -> StepManifest:
-    """Publish a step that is not reproducible: of several builds the first publishes, and its manifest is
-    returned.
+    """Publish a step that is not reproducible. If several builds make it, the first one publishes. Returns
+    the published manifest.
 
     The builds use distinct file names, so none replaces another's files.
     """
@@ -237,14 +243,14 @@ def publish_first(root: Location, name: str, manifest: StepManifest) -> StepMani
             _remove_losing(root / name, manifest, published)
             manifest = published
             break
-        if current_mark(root):  # it is that of a build from before documents were forgotten
+        if current_mark(root):  # a build that began before documents were forgotten has published this
             (root / name / "manifest.json").unlink(missing_ok=True)
     StepOutput(root, name).finish()
     return manifest
 
 
 def _remove_losing(directory: Location, manifest: StepManifest, published: StepManifest) -> None:
-    """Remove the files of a manifest that was not published, because another was."""
+    """Remove the files of a manifest that was not published because another one was."""
     kept = {record.path.partition("/")[0] for record in published.files}
     for name in {record.path.partition("/")[0] for record in manifest.files} - kept:
         path = directory / name
@@ -255,7 +261,7 @@ def _remove_losing(directory: Location, manifest: StepManifest, published: StepM
 
 
 def remove_step(directory: Location) -> None:
-    """Remove a step for good: its manifest first, since a step without one does not exist."""
+    """Remove a step. Its manifest is removed first, because a step without one does not exist."""
     (directory / "manifest.json").unlink(missing_ok=True)
     if directory.exists():
         directory.fsync()
@@ -348,7 +354,7 @@ class ShardSet:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """A published corpus, from which a trainer reaches everything it needs."""
+    """A published corpus. It names all files that a trainer needs."""
 
     corpus: str
     fingerprint: str
@@ -404,11 +410,14 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """Return, for each shard set, the sources that have training documents but no validation documents in it."""
+    """Return for each shard set the sources without a given split that have training documents but no
+    validation documents in it.
+    """
+    given = {source for source, facts in manifest.sources.items() if "splits" in facts}
     missing_in = {}
     for name, shards in manifest.shard_sets.items():
         held_out = {shard.source for shard in shards.shards if shard.split == "validation"}
-        missing = sorted({shard.source for shard in shards.shards} - held_out)
+        missing = sorted({shard.source for shard in shards.shards} - held_out - given)
         if missing:
             missing_in[name] = missing
     return missing_in

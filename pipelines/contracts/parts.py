@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import apply_edits, compose, edited_lengths, find_emptied, map_back
+from pipelines.contracts.given_split import GivenSplit, is_held_out
 from pipelines.contracts.manifest import read_table
 from pipelines.contracts.reads import Column, Drop, TableInput, Text, column_named
 
@@ -45,8 +46,8 @@ class Annotation:
 class Part:
     """A document part and the annotations visible to one reader, in the order of the steps.
 
-    `types` holds the type of every column of the build, `order` the names of its steps, and `loaded` the
-    document columns if a task has already read them.
+    `types` holds the type of every column of the build, `order` the names of its steps, `loaded` the
+    document columns if a task has already read them, and `given` the given split of the source.
     """
 
     source: str
@@ -61,6 +62,7 @@ class Part:
     annotations: tuple[Annotation, ...] = ()
     tokenizer_share: float = 1.0
     loaded: pa.Table | None = None
+    given: GivenSplit | None = None
 
     @property
     def name(self) -> str:
@@ -101,8 +103,8 @@ class Part:
         return pa.table(result).combine_chunks()
 
     def drop(self, upto: str | None = None) -> pa.Array:
-        """Return the rule that dropped each document, or null: the first non-null `drop` of the steps, up to
-        and including `upto`.
+        """Return the rule that dropped each document, or null. It is the first non-null `drop` of the steps
+        up to and including `upto`.
         """
         columns = [a.column(DROP).combine_chunks() for a in self._upto(upto) if DROP in a.schema]
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
@@ -131,21 +133,39 @@ class Part:
         return map_back(applied if rows is None else applied.take(rows), edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Whether a step's edits, after those of all earlier steps, leave nothing of a document, bool [rows]."""
+        """Return whether a step's edits, after those of all earlier steps, leave nothing visible of each
+        document, bool [rows].
+        """
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)
         return find_emptied(_chunk(self.table(("text",))["text"]), [*self.edit_columns(), edits])
+
+    def splits(self) -> pa.Array | None:
+        """Return the given split of each document, string [rows]; None if the source has none."""
+        if self.given is None:
+            return None
+        columns = self.given.read_columns()
+        docs = self.table(columns) if columns else pa.table({"row": pa.nulls(self.rows)})
+        return self.given.label(docs, self.source)
+
+    def held_out(self) -> np.ndarray:
+        """Whether each document is in a given validation or test split, bool [rows]."""
+        labels = self.splits()
+        return np.zeros(self.rows, bool) if labels is None else is_held_out(labels)
 
     def has(self, column: str) -> bool:
         """Whether some step wrote this annotation column for this part."""
         return any(column in annotation.schema for annotation in self.annotations)
 
-    def kept_text_bytes(self) -> int:
-        """Return the UTF-8 bytes of the edited text of all documents without a `drop`."""
+    def kept_text_bytes(self, training: bool = False) -> int:
+        """Return the UTF-8 bytes of the edited text of all documents without a `drop`; with `training`, without those
+        of a given validation or test split.
+        """
         lengths = pc.binary_length(_chunk(self.table(("text",))["text"])).to_numpy()
         edits = self.edits()
         lengths = lengths if edits is None else edited_lengths(lengths, edits)
-        return int(lengths[pc.is_null(self.drop()).to_numpy(zero_copy_only=False)].sum())
+        kept = pc.is_null(self.drop()).to_numpy(zero_copy_only=False)
+        return int(lengths[kept & ~self.held_out() if training else kept].sum())
 
     def _edited(self, stored: pa.ChunkedArray, text: Text) -> pa.Array:
         edits = self.edits_of(text)
@@ -158,8 +178,8 @@ class Part:
         return [annotation for annotation in self.annotations if annotation.step in allowed]
 
     def _annotated(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
-        """Columns of steps, each from the first step that wrote it, with one read per file; null if no step
-        did.
+        """Return columns of steps, each from the first step that wrote it, with one read per file. A column
+        that no step wrote is null.
         """
         missing, result = dict.fromkeys(names), {}
         for annotation in self.annotations:

@@ -1,4 +1,6 @@
-"""What a stage reads: a union of small types. A plan resolves them to earlier steps, `Part.table` to columns."""
+"""The inputs of a stage: a union of small types. A plan resolves them to earlier steps, and `Part.table`
+resolves them to columns.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,8 +21,8 @@ class Text:
 
     @classmethod
     def parse(cls, spelling: str) -> "Text":
-        """Return the text that a corpus file calls `text`, `edited_text` or `text@STEP`. Raises ValueError
-        for anything else.
+        """Parse the name of a text in a corpus file: `text`, `edited_text` or `text@STEP`. Raises ValueError
+        for any other name.
         """
         prefix, step = spelling[: len(_UPTO)], spelling[len(_UPTO) :]
         if spelling in (_STORED, _EDITED):
@@ -63,11 +65,20 @@ class StepFiles:
 
 @dataclass(frozen=True)
 class TokenizerShares:
-    """The `tokenizer_share` of every source, which a stage finds in `Part.tokenizer_share`."""
+    """The `tokenizer_share` of every source; a stage reads it from `Part.tokenizer_share`."""
+
+
+@dataclass(frozen=True)
+class GivenSplits:
+    """The given split of every source that has one; a stage reads it from `Part.splits`. With `required`, at
+    least one source must have one.
+    """
+
+    required: bool = False
 
 
 TableInput = Text | Column | Drop
-Input = TableInput | StepFiles | TokenizerShares
+Input = TableInput | StepFiles | TokenizerShares | GivenSplits
 
 TEXT, EDITED_TEXT = Text(), Text(edited=True)
 _COMPUTED: dict[str, TableInput] = {each.name: each for each in (TEXT, EDITED_TEXT, Drop())}

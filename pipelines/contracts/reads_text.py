@@ -29,8 +29,8 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Say which of `lines` and `words` of the text decide what the stage removes. A plan warns about
-        sources that have none.
+        """Return the units of the text, `lines` or `words`, by which the stage decides what to remove. A plan
+        warns about sources that lack them.
         """
         return frozenset()
 

@@ -72,15 +72,17 @@ class ColumnTest(Protocol):
 
 
 class Stage:
-    """What every stage declares."""
+    """The declarations that all stages share."""
 
     version: ClassVar[int] = 1  # increase whenever the same input would give a different output
     list_knob: ClassVar[str | None] = None  # the knob that a bare list in a corpus file sets, as in `filter: [...]`
     paths: ClassVar[tuple[str, ...]] = ()  # knobs that are file paths; `depends` identifies the files by checksum
     places: ClassVar[tuple[str, ...]] = ()  # the knobs in `paths` that need not be a local path, or may be a URL
-    elects: ClassVar[bool] = False  # it keeps one document of each cluster, which no later step may drop
+    elects: ClassVar[bool] = False  # it keeps one document per cluster; no later step may drop that document
     makes_shards: ClassVar[bool] = False  # its facts describe a shard set, see `shard_set_of`
-    keeps_spans: ClassVar[bool] = False  # it leaves the only copy of a span in one document: no later step may drop
+    keeps_spans: ClassVar[bool] = (
+        False  # it leaves the only copy of a span in one document; no later step may drop documents
+    )
 
     def reads(self) -> tuple[Input, ...]:
         """Return the inputs of the stage; `id` is always included. Only a corpus stage may read more than
@@ -95,9 +97,9 @@ class Stage:
     def writes(self) -> pa.Schema:
         """Return the columns this stage adds; `drop` and `edits` have their reserved meaning.
 
-        A stage whose edits may leave nothing of a document writes both, and the rule `STEP.empty` drops the
-        documents that it empties. For a part stage, pipelines.building.annotate fills in this rule where the
-        stage drops nothing itself.
+        A stage whose edits may empty a document writes both; the rule `STEP.empty` drops the documents that
+        it empties. For a part stage, pipelines.building.annotate fills in this rule for documents that the
+        stage itself does not drop.
         """
         return pa.schema([])
 
@@ -136,9 +138,7 @@ class Stage:
         """Raise ConfigError for a column of `read_columns()` whose type it cannot use; `types` holds theirs."""
 
     def notice(self) -> str:
-        """Say what a user should know before the stage runs, such as an unusual cost; empty if there is
-        nothing.
-        """
+        """Return a note for users before the stage runs, such as an unusual cost; empty if there is none."""
         return ""
 
     def check(self) -> None:
@@ -158,8 +158,8 @@ class PartStage(Stage):
         """Load models. Called once per worker process, before the first `annotate`."""
 
     def use(self, facts: Mapping[str, Any]) -> "PartStage":
-        """Return the stage that annotates, given the facts of `derived_steps()`. Only for stages that have
-        some.
+        """Return the stage that annotates, given the facts of `derived_steps()`. Called only for stages with
+        derived steps.
         """
         raise NotImplementedError
 
@@ -171,7 +171,9 @@ class PartStage(Stage):
 
 
 class CorpusStage(Stage):
-    """A stage with barriers of its own: clustering, training, materialising."""
+    """A stage that works on the whole corpus and distributes its own tasks, such as clustering, training or
+    materialising.
+    """
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Do the work and commit its files through `out`. Returns the `facts` of the step's manifest.

@@ -1,8 +1,9 @@
 """Tombstones: the records that a corpus directory has forgotten and must not read again.
 
-Every step and every receipt carries the mark of the tombstone that it was made under. One with another mark may
-hold a forgotten document, and is not used: `load_step` and `StepOutput.receipt` treat it as absent. So a task or
-a build that read the tombstone, was suspended, and went on after `forget` cannot bring a document back.
+Every step and every receipt carries the mark of the tombstone under which it was made. If its mark is not the
+current one, it may hold a forgotten document: `load_step` and `StepOutput.receipt` treat it as absent. A task
+or build that read the tombstone, was suspended and continued after `forget` therefore cannot bring a document
+back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ def read_tombstone(output: Location) -> dict[str, Any]:
     """
     try:
         tombstone = read_json(
-            output / _FILE, "restore it from a copy; without it, what was forgotten would be read again"
+            output / _FILE, "restore it from a copy; without it, forgotten documents would be read again"
         )
     except FileNotFoundError:
         tombstone = {}
@@ -45,14 +46,16 @@ def mark_of(records: Mapping[str, Sequence[str]]) -> str:
 
 
 def current_mark(output: Location) -> str:
-    """Return the mark of what an output has forgotten by now, including what `forget` is still removing."""
+    """Return the mark of the records that an output has forgotten, including those that `forget` is still
+    removing.
+    """
     return mark_of(read_tombstone(output)["records"])
 
 
 def is_current(output: Location, mark: str) -> bool:
     """Whether a step with this mark holds no forgotten document.
 
-    While `forget` is running, steps that it has not rewritten yet have the mark of the records before.
+    While `forget` is running, steps that it has not rewritten yet have the mark of the previous records.
     """
     tombstone = read_tombstone(output)
     records: dict[str, list[str]] = tombstone["records"]

@@ -63,7 +63,9 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
 def _find_targets(
     corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]
 ) -> tuple[list[bytes], list[str]]:
-    """Ids and, unless already removed, texts of the documents to forget, or of those of an interrupted run."""
+    """Return the ids of the documents to forget, or of those of an interrupted run, and their texts unless
+    these are already removed.
+    """
     pending = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
     documents = pending or find_documents(corpus, identifiers, addresses)
     located = [each for each in documents if isinstance(each, Located)]
@@ -115,7 +117,8 @@ def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
             lines.append(f"trained on the corpus with them: {record.parent}")
         elif directory.resolve() in {Path(name).resolve() for name in data.get("corpora") or () if not is_url(name)}:
             lines.append(
-                f"trained on another state of the corpus, or on several, and possibly on them: {record.parent}"
+                f"trained on another state of the corpus or on several corpora, possibly on the forgotten documents: "
+                f"{record.parent}"
             )
     return lines or [f"no run under {runs} was trained on this corpus"]
 

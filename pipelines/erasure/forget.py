@@ -5,9 +5,9 @@ changes, and nothing is measured again. The record becomes a quarantined one of 
 `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written first, so the same
 command resumes after a kill, and later reads in this directory skip the records in it.
 
-Not undone: verdicts about other documents (a copy that was dropped in favour of a forgotten document stays
-dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a file's name and
-a number.
+Three things are not undone: decisions about other documents (a copy that was dropped in favour of a forgotten
+document stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a
+file's name and a number.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import UserError
+from gristmill.errors import ConfigError, UserError
 from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord, Location
@@ -96,14 +96,14 @@ def forget(
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
-    asked = digest([sorted(set(identifiers)), sorted(set(urls))])
+    request = digest([sorted(set(identifiers)), sorted(set(urls))])
     begun = bool(tombstone["pending"])
-    if begun and (identifiers or urls) and tombstone["asked"] != asked:
+    if begun and (identifiers or urls) and tombstone["asked"] != request:
         raise UserError(
             f"{directory}: forgetting was interrupted; finish it first: python -m pipelines forget {directory}"
         )
     for found in () if begun else find_documents(corpus, identifiers, urls):
-        tombstone["asked"] = asked
+        tombstone["asked"] = request
         doc = _Doc(found.source, found.path, found.record, found.id.hex(), found.part.index, found.row)
         tombstone["pending"].append(asdict(doc))
         tombstone["records"].setdefault(found.source, []).append(f"{found.path}#{found.record}")
@@ -129,8 +129,8 @@ def forget(
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
-    """Rewrite the files of a step that hold the documents under new names, then switch its manifest; return
-    how many.
+    """Rewrite the files of a step that hold the documents, under new names, then switch its manifest to them.
+    Returns the number of files.
     """
     if step.label == "funnel":
         return 0
@@ -230,7 +230,7 @@ def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
 
 
 def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Turn documents into quarantined records; rows after them in their part move up."""
+    """Turn documents into quarantined records. Later rows of their parts move up."""
     by_key: dict[int, list[int]] = {}
     for doc in held:
         by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
@@ -309,7 +309,11 @@ def _recount(corpus: Corpus, mark: str) -> None:
     step = next(step for step in corpus.steps if step.label == "funnel")
     knobs = step.manifest.identity["knobs"]
     stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]))
-    facts, sample = stage.count(list(corpus.parts()), LocalCluster())
+    parts = list(corpus.parts())
+    try:
+        facts, sample = stage.count(parts, LocalCluster())
+    except ConfigError:  # lists of ids of a split that are not on this machine must not stop a takedown
+        facts, sample = stage.count([replace(part, given=None) for part in parts], LocalCluster())
     out = StepOutput(corpus.directory, step.directory.name)
     file = out.write(_new_name(SAMPLE, mark), write_table(sample))
     manifest = replace(step.manifest, files=(file,), facts={**facts, FORGOTTEN: mark})
@@ -322,8 +326,14 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
     """
     by_label: dict[str, StepManifest] = {step.label: step.manifest for step in corpus.steps}
     manifest = corpus.manifest
+    given = by_label["funnel"].facts.get("splits", {})
     sources = {
-        name: {**facts, **by_label[f"read.{name}"].counts[name].facts()} for name, facts in manifest.sources.items()
+        name: {
+            **{key: value for key, value in facts.items() if key != "splits"},
+            **by_label[f"read.{name}"].counts[name].facts(),
+            **({"splits": given[name]} if name in given else {}),
+        }
+        for name, facts in manifest.sources.items()
     }
     sets = {name: shard_set_of(by_label[name].facts) for name in manifest.shard_sets}
     save_corpus(
@@ -338,7 +348,9 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
 
 
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
-    """Remove files of steps that their manifests do not name, so that no loss of power brings one back."""
+    """Remove files of steps that their manifests do not name, and sync the directories, so that a power
+    failure cannot bring them back.
+    """
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}
         known |= {record.path for record in step.manifest.files}

@@ -11,7 +11,7 @@ from gristmill.errors import CorruptFileError
 from gristmill.host import lent
 from pipelines.contracts.document import ID
 
-_PROBE_BYTES = 48  # long enough that a match is no coincidence
+_PROBE_BYTES = 48  # long enough that a match is not a coincidence
 _PROBES = 16
 _LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occur in manifests and vocabularies too
 

@@ -1,4 +1,4 @@
-"""Compare rule sets on a built corpus: which documents each of them drops, and how far they agree.
+"""Compare rule sets on a built corpus: the documents that each of them drops, and how far they agree.
 
 Implementations of one paper's rules differ, and the name of a rule set says little about what it drops. The
 comparison reads stored columns part by part, holding one part in memory. It is exact and covers every
@@ -94,13 +94,13 @@ class Comparison:
         return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
 
     def reasons(self, name: str) -> Counter[str]:
-        """Return, for each rule of a set, how many documents it was the first to drop."""
+        """Return for each rule of a set the number of documents that it was the first to drop."""
         return sum((tally.reasons[name] for tally in self.tallies.values() if name in tally.sets), Counter())
 
     @property
     def dropped_by(self) -> Counter[int]:
-        """Documents by the number of rule sets that drop them. A rule set drops nothing in a source without
-        its columns.
+        """Return the number of documents by the number of rule sets that drop them. A rule set drops nothing
+        in a source without its columns.
         """
         counts: Counter[int] = Counter()
         for tally in self.tallies.values():
@@ -109,7 +109,7 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every pair of rule sets that share a source, those that agree most first."""
+        """Return every pair of rule sets that share a source, sorted from most to least agreement."""
         pairs = []
         for one, other in combinations(self.compared, 2):
             counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]
@@ -151,7 +151,7 @@ def compare_rules(directory: Location, names: Sequence[str] = (), samples: int =
         sets = []
         for part, name in product(
             islice(corpus.parts(source), 1), chosen
-        ):  # all parts of a source have the same columns
+        ):  # one part is enough, since all parts of a source have the same columns
             lacking = tuple(c for c in _columns([name]) if c not in DOCUMENT_COLUMNS and not part.has(c))
             if lacking:
                 missing.setdefault(name, {})[source] = lacking

@@ -54,7 +54,7 @@ def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
 
 
 def _drops(comparison: Comparison) -> Table:
-    """Return one row per rule set; with several sources, one more for each of them."""
+    """Return a table with one row per rule set and, if there are several sources, one more per source."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule set", no_wrap=True)
     for heading in ("documents", "dropped", "share", "only by it"):
@@ -95,7 +95,7 @@ def _pairs(comparison: Comparison, most: int) -> Table:
 
 
 def _agreement(comparison: Comparison) -> str:
-    """Return how many documents any, all and each number of the sets drop."""
+    """Return lines with the number of documents dropped by any set, by all sets, and by each number of sets."""
     measured = sum(tally.documents for tally in comparison.tallies.values() if tally.sets)
     counts = comparison.dropped_by
     union, shared = sum(count for times, count in counts.items() if times), counts[len(comparison.compared)]

@@ -20,9 +20,10 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     """Write a JSON line for every match of an item in a document, and print how many items of each set were
     found.
 
-    A line holds item, field, document (its printed id), `start` and `end` of the match in UTF-8 bytes of the
-    stored text, the item's score there, and `drop`, the rule that dropped the document, or null. No text.
-    Raises UserError for a corpus without a decontaminate step, and for an output that exists.
+    A line holds the item, its field, the printed id of the document, `start` and `end` of the match in UTF-8
+    bytes of the stored text, the item's score there, and `drop`, the rule that dropped the document, or null.
+    If the source has a given split, the line also holds the document's `split`. It holds no text. Raises
+    UserError for a corpus without a decontaminate step, and for an output that exists.
     """
     opened = open_corpus(corpus)
     facts = {}
@@ -38,11 +39,11 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     def write(sink: BinaryIO) -> None:
         nonlocal matches, documents
         matches = documents = 0
-        for document, drop, items in _contaminated_documents(opened):
+        for facts, items in _contaminated_documents(opened):
             documents += 1
             matches += len(items)
             for match in items:
-                line = {**match, "document": document, "drop": drop}
+                line = {**match, **facts}
                 sink.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     output.write_atomic(write)
@@ -52,13 +53,14 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     page.line(f"{matches:,} matches in {documents:,} documents: {printable(str(output))}")
 
 
-def _contaminated_documents(corpus: Corpus) -> Iterator[tuple[str, str | None, list[dict[str, Any]]]]:
-    """Yield (printed id, drop, matches) of every document that holds an item."""
+def _contaminated_documents(corpus: Corpus) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield (`document`, `drop` and, if given, `split`; matches) of every document that holds an item."""
     for part in corpus.parts():
         if not part.has(_COLUMN):
             continue
         table = part.table((_COLUMN, DROP))
         rows = pc.indices_nonzero(pc.greater(pc.list_value_length(table[_COLUMN]), 0)).to_pylist()
-        names = corpus.printed_ids(part) if rows else []
+        names, splits = (corpus.printed_ids(part), part.splits()) if rows else ([], None)
         for row in rows:
-            yield names[row], table[DROP][row].as_py(), table[_COLUMN][row].as_py()
+            split = {} if splits is None else {"split": splits[row].as_py()}
+            yield {"document": names[row], "drop": table[DROP][row].as_py(), **split}, table[_COLUMN][row].as_py()

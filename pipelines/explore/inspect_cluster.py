@@ -1,7 +1,7 @@
 """Inspect a cluster of duplicates: its members and how they differ from the one that is kept.
 
-As in all output of documents, text is escaped, and edited with personal data redacted unless raw text is
-requested.
+Text is escaped, as in all output of documents. Unless raw text is requested, it is the edited text with
+personal data redacted.
 """
 
 import difflib
@@ -92,11 +92,11 @@ def _show(page: Page, corpus: Corpus, column: str, winner: bytes, samples: int, 
 
 
 def _show_differences(page: Page, kept: list[str], other: list[str]) -> None:
-    """Print how a text differs from the kept one: words of the kept one after -, of the other after +, with
-    context.
+    """Print the differences between a text and the kept one, with context: words of the kept text after -,
+    words of the other after +.
     """
     first, second = kept[:_COMPARED], other[:_COMPARED]
-    # autojunk ignores words above 1 % as anchors; without it, texts of few distinct words would take minutes.
+    # autojunk does not anchor on words above 1 %. Without it, texts of few distinct words would take minutes.
     opcodes = [] if first == second else difflib.SequenceMatcher(None, first, second).get_opcodes()
     blocks = [block for block in opcodes if block[0] != "equal"]
     if not blocks:

@@ -33,7 +33,8 @@ _EDITS = 20  # edits shown per step
 
 
 def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
-    """Print the history of a document: origin, what every step measured and decided, edits, shard rows, text.
+    """Print the history of a document: its origin, the columns and decision of every step, its edits, its
+    shard rows, and its text.
 
     `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and what edits
     replaced. Raises UserError if the corpus has no such document.
@@ -65,7 +66,7 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print `samples` documents that a rule dropped, or records set aside for a reason; always the same ones.
 
-    UserError with the nearest match and all counts for a rule that dropped nothing.
+    Raises UserError for a rule that dropped nothing; the message has the nearest name and all counts.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -121,7 +122,9 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
 
 
 def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str]]:
-    """URL and meta of a document. Unless `raw`, the source's pii steps redact personal data in names and values."""
+    """Return the URL and meta of a document. Unless `raw`, personal data in names and values is redacted by
+    the source's pii steps.
+    """
     row = part.table(("url", "meta")).to_pylist()[0]
     fields = [] if row["url"] is None else [("url", row["url"])]
     if row["meta"] is not None:
@@ -218,7 +221,7 @@ def _reference_corpora(corpus: Corpus) -> list[str]:
 
 
 def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
-    """Why a rule dropped the document: the test and the value, or the document that was kept instead."""
+    """Return why a rule dropped the document: the test and the value, or the document that was kept instead."""
     test = _tests(step).get(rule)
     if test is not None:
         columns, allowed = test
@@ -233,8 +236,8 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Return the rules of a filter step: (the column tested and, if bounds differ by group, the column of
-    groups; what is kept).
+    """Return for each rule of a filter step the columns that it reads and a description of what it keeps. The
+    columns are the tested one and, if bounds differ by group, that of the groups.
 
     Empty if the step uses a rule set that no longer exists.
     """
@@ -281,7 +284,7 @@ def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
 
 
 def _count_by_rule(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
-    """Documents dropped, or records quarantined, by rule and source."""
+    """Return the number of documents dropped, or of records quarantined, by rule and source."""
     counts: dict[str, dict[str, int]] = {}
     rows = (
         corpus.manifest.funnel
@@ -312,7 +315,7 @@ def _title(page: Page, rule: str, sources: dict[str, int], what: str, samples: i
 
 
 def _rank(identifier: bytes) -> int:
-    """Return the order in which documents are sampled: pseudo-random but reproducible."""
+    """Return the rank of a document in the order of sampling, which is pseudo-random but reproducible."""
     return int(xxhash.xxh3_64_intdigest(identifier))
 
 

@@ -1,9 +1,9 @@
 """Estimate the effect of other thresholds: documents and bytes of each source that changed filters would keep
 and drop.
 
-The answer comes from a built corpus without building anything: instantly from the published sample of
-documents, or exactly from the stored columns of all documents. Both consider only the filters. What
-deduplication would do with documents that are newly kept or dropped takes a build to find out.
+The estimate uses a built corpus and builds nothing. It is instant from the published sample of documents, or
+exact from the stored columns of all documents. Both consider only the filters. Only a build shows what
+deduplication does with documents that are newly kept or dropped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class Impact:
         return count if self.exact else count * self.documents / max(self.seen, 1)
 
     def change(self) -> tuple[float, float]:
-        """Documents gained, and half the width of the 95 % confidence interval (0 if exact)."""
+        """The number of documents gained, and half the width of its 95 % confidence interval (0 if exact)."""
         gained = self.newly_kept - self.newly_dropped
         squares = self.newly_kept + self.newly_dropped
         if not self.exact and not squares and self.seen:
@@ -74,7 +74,9 @@ class Impact:
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
-        """For the sum over all documents: normal approximation with finite population correction."""
+        """Return half the width of the 95 % confidence interval of a sum over all documents: normal
+        approximation with finite population correction.
+        """
         if self.exact or not self.seen:
             return 0.0
         variance = max(squares / self.seen - (total / self.seen) ** 2, 0.0)
@@ -170,7 +172,7 @@ class WhatIf:
                     for group in names.unique().to_pylist():
                         values = table.filter(pc.equal(names, group))[request.signal].drop_null()
                         numbers = values.combine_chunks().to_numpy(zero_copy_only=False)
-                        numbers = numbers[numbers == numbers]  # without NaN
+                        numbers = numbers[numbers == numbers]  # NaN differs from itself
                         gathered.setdefault((request, group), []).append((numbers, weight))
         result: dict[Quantile, dict[str, float]] = {request: {} for request in requests}
         for (request, group), chunks in gathered.items():
@@ -180,8 +182,8 @@ class WhatIf:
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """Parse changes into a question. Raises UserError if the corpus was not built as configured or a change
-    names no rule.
+    """Parse changes into a question. Raises UserError if the corpus was not built as configured, or if a
+    change does not name a rule.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
@@ -257,8 +259,8 @@ def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _current_impact(question: WhatIf, source: str) -> Impact:
-    """Return the number of documents that no step but filters and deduplication drops, and of those that the
-    filters keep.
+    """Return an impact with two counts: the documents that no step other than filters and deduplication
+    drops, and those of them that the filters keep.
     """
     total = question.corpus.read_step(source).manifest.counts[source].kept
     corpus_steps = set(_dedup_steps(question))
@@ -319,7 +321,7 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Whether no step but filters and deduplication drops the document, bool [n]."""
+    """Return whether each document is dropped by no step other than filters and deduplication, bool [n]."""
     names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()
     return pc.or_(pc.is_null(step), pc.is_in(step, value_set=pa.array(names, pa.string())))
@@ -343,7 +345,7 @@ def _count_changes(
     table = table.filter(_eligible(question, table)).combine_chunks()
     filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))
     now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))
-    # A document that a filter newly keeps is still dropped if edits leave nothing of it.
+    # A newly kept document is still dropped if edits have emptied it.
     emptied = pc.if_else(filtered, table["emptied"].combine_chunks(), pa.scalar(None, pa.string()))
     then = pc.coalesce(_decide(question, question.then, source, table, thresholds), emptied)
     was, will = (pc.is_null(drop).to_numpy(zero_copy_only=False) for drop in (now, then))
@@ -370,8 +372,8 @@ def _group(table: pa.Table, request: Quantile) -> pa.Array:
 
 
 def _weighted_quantile(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
-    """Return the quantile of values with a weight, in documents, each; with equal weights equal to that of
-    Quantile.rank.
+    """Return the quantile of weighted values; weights are numbers of documents. With equal weights it equals
+    that of Quantile.rank.
     """
     values = np.concatenate([numbers for numbers, _ in chunks])
     weights = np.concatenate([np.full(len(numbers), weight) for numbers, weight in chunks])

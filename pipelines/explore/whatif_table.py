@@ -19,7 +19,9 @@ _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
 def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -> None:
-    """Print the impacts, and of each source up to `samples` documents newly dropped and as many newly kept."""
+    """Print the impacts, and for each source up to `samples` newly dropped documents and as many newly kept
+    ones.
+    """
     console = wide_console()
     console.print(_sources(impacts))
     if any(not impact.exact for impact in impacts.values()):
@@ -64,7 +66,9 @@ def _sources(impacts: Mapping[str, Impact]) -> Table:
 
 
 def _rules(impacts: Mapping[str, Impact]) -> Table:
-    """Documents by the first rule that drops them, now and then."""
+    """Return a table of documents by the first rule that drops them, with the current filters and with the
+    changed ones.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("first rule that drops", no_wrap=True)
     for source in impacts:

@@ -17,8 +17,8 @@ def dataset_card(
     """Return the card of an export of `sources` (their facts, as in export.json) with the columns of
     `schema`.
 
-    The front matter lists the data files and the types of all columns: from JSON lines alone a reader could
-    not know the type of a column that is null in the first file.
+    The front matter lists the data files and the types of all columns. A reader of JSON lines could not
+    otherwise know the type of a column that is null in the first file.
     """
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
     rows = [

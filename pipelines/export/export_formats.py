@@ -28,8 +28,8 @@ def write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table])
 
 
 def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Slices of a table of at most _GROUP_BYTES of text, or of one longer document, and at most _GROUP_ROWS
-    rows.
+    """Yield slices of a table, of at most _GROUP_ROWS rows and at most _GROUP_BYTES of text. A longer
+    document is a slice by itself.
     """
     ends = np.cumsum(pc.binary_length(table["text"]).to_numpy())
     first = 0
@@ -43,7 +43,7 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
     """Write tables of `schema` as gzipped JSON lines, keys in the order of the schema."""
-    # Without time and name in the header, so that the same documents give the same bytes.
+    # The header has no time and no name, so that the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
         for table in tables:
             for batch in table.select(schema.names).to_batches(max_chunksize=1024):

@@ -4,12 +4,11 @@ software.
 An export is a directory or URL prefix with
 
 - `data/`: one or more files per source, `00000-SOURCE.parquet` or `00000-SOURCE.jsonl.gz`, numbered over the
-  whole export and written atomically. Columns: `id` (printed), `text`, `source`, `url`, `meta` and requested
-  annotations.
+  whole export and written atomically. Columns: `id` (printed), `text`, `source`, `url`, `meta`, `split` if a
+  source gives one, and requested annotations.
 - `README.md`: a dataset card with which `datasets.load_dataset` reads the directory.
 - `export.json`, written last: the files with their checksums.
-- `unfinished.json`, until the export is complete: what is being exported, so that the same command can start
-  over.
+- `unfinished.json`, only until the export is complete: the request, so that the same command can start over.
 
 The same corpus gives the same bytes.
 """
@@ -52,6 +51,7 @@ EXPORT_SCHEMA = pa.schema(
 OPTIONAL_COLUMNS = ("url", "meta")
 """Columns that `--without` can leave out."""
 
+_SPLIT = pa.field("split", pa.string())  # written only if a source has a given split; null for other sources
 _UNFINISHED = "unfinished.json"
 _FILE_BYTES = 1 << 30  # stored text per file
 
@@ -119,7 +119,9 @@ def export_corpus(
 
 
 def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iterator[str]:
-    """Warn of exported `url` and `meta` that no pii step searched although one searched the text."""
+    """Yield a warning for exported `url` and `meta` that no pii step searched, although one searched the
+    text.
+    """
     fields = [name for name in OPTIONAL_COLUMNS if name in schema.names]
     for field in fields:
         bare = [
@@ -127,7 +129,7 @@ def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iter
         ]
         if bare:
             yield (
-                f"{field} of {', '.join(bare)}: as it was read, personal data included; name it in `fields` of the pii step, or "
+                f"{field} of {', '.join(bare)}: not redacted, may hold personal data; name it in `fields` of the pii step, or "
                 f"leave it out with --without {field}"
             )
 
@@ -139,7 +141,7 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
 
 
 def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> pa.Schema:
-    """EXPORT_SCHEMA minus `without` plus the annotations `columns`.
+    """Return EXPORT_SCHEMA without the columns `without` and with the annotations `columns`.
 
     Raises UserError for a column that no step writes or that holds no scalar value.
     """
@@ -148,7 +150,7 @@ def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> p
             raise UserError(f"--without: got {name!r}, expected some of {', '.join(OPTIONAL_COLUMNS)}")
     first = next(corpus.parts(), None)
     written = first.types if first is not None else pa.schema([])
-    allowed = [name for name in written.names if name not in (DROP, EDITS_COLUMN, *EXPORT_SCHEMA.names)]
+    allowed = [name for name in written.names if name not in (DROP, EDITS_COLUMN, _SPLIT.name, *EXPORT_SCHEMA.names)]
     allowed = [name for name in allowed if not pa.types.is_nested(written.field(name).type)]
     allowed = [name for name in allowed if not pa.types.is_fixed_size_binary(written.field(name).type)]
     fields = []
@@ -159,18 +161,21 @@ def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> p
                 f"{', '.join(sorted(allowed)) or 'none'}"
             )
         fields.append(written.field(name))
-    return pa.schema([*(field for field in EXPORT_SCHEMA if field.name not in without), *fields])
+    given = [_SPLIT] if any(part.given is not None for part in corpus.parts()) else []
+    return pa.schema([*(field for field in EXPORT_SCHEMA if field.name not in without), *given, *fields])
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
     """Return the documents of a part that no step dropped, with edited text, as a table of `schema`."""
-    names = [name for name in schema.names if name not in ("id", "text")]
+    names = [name for name in schema.names if name not in ("id", "text", _SPLIT.name)]
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
     kept = pc.is_null(docs[DROP])
     ids = pa.array(corpus.printed_ids(part), pa.string()).filter(kept.combine_chunks())
     docs = _redact_fields(part, docs).filter(kept).combine_chunks()
     columns: dict[str, Any] = {name: docs[name] for name in names} | {"id": ids, "text": docs["edited_text"]}
     columns["source"] = docs["source"].cast(pa.string())
+    splits = part.splits()
+    columns["split"] = (pa.nulls(part.rows, pa.string()) if splits is None else splits).filter(kept.combine_chunks())
     if "meta" in columns:
         columns["meta"] = pc.fill_null(columns["meta"], "{}")
     return pa.table([columns[name] for name in schema.names], schema=schema)
@@ -202,9 +207,10 @@ def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) ->
         part = next((part for part in corpus.parts(source) if part.drop().null_count), None)
         if part is None:
             return len(schema)
-        kept = part.table((DROP, *(field.name for field in schema if field.nullable)))
+        kept = part.table((DROP, *(field.name for field in schema if field.nullable and field.name != _SPLIT.name)))
         kept = kept.filter(pc.is_null(kept[DROP])).drop([DROP])
-        return sum(column.null_count == kept.num_rows for column in kept.columns)
+        without_split = _SPLIT.name in schema.names and part.given is None
+        return without_split + sum(column.null_count == kept.num_rows for column in kept.columns)
 
     return sorted(sources, key=nulls)
 
@@ -267,7 +273,7 @@ def _write_files(
 
 
 def _groups(corpus: Corpus, source: str) -> Iterator[list[Part]]:
-    """Consecutive parts that keep any document, grouped by file."""
+    """Yield the consecutive parts that make up each file. Parts without a kept document are left out."""
     filled = 0
 
     def number(part: Part) -> int:
@@ -281,8 +287,8 @@ def _groups(corpus: Corpus, source: str) -> Iterator[list[Part]]:
 
 
 def _total(corpus: Corpus, source: str, files: Sequence[ExportedFile]) -> dict[str, Any]:
-    """Totals written for a source. Raises AccountingError unless the documents are as many as the corpus
-    counted as kept.
+    """Return the totals written for a source. Raises AccountingError unless the number of documents equals
+    the corpus's count of kept documents.
     """
     facts = corpus.manifest.sources[source]
     documents = sum(file.documents for file in files if file.source == source)

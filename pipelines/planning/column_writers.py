@@ -1,4 +1,4 @@
-"""Which stage writes a column: advice for the message about a column that no earlier step writes."""
+"""Find the stage that writes a column, for the message about a column that no earlier step writes."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -45,8 +45,8 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
-    """Return (stage, entry of the corpus file) that would write a column, with the prefix and text of another
-    step where the column has its prefix; None if no stage is known.
+    """Return (stage, entry of the corpus file) that would write a column, or None if no stage is known. If
+    the column has the prefix of another step, the entry has that step's prefix and text.
     """
     if column in writers():
         stage, _, switch = writers()[column].partition(" with ")

@@ -12,6 +12,7 @@ from gristmill.errors import ConfigError
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import expand_location, parse_local, parse_location
 from gristmill.storage.remote import Remote, check_url
+from pipelines.contracts.given_split import IdSplit
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
@@ -80,12 +81,28 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
     parsed = tuple(_step(step, number, where) for number, step in enumerate(steps))
     # Expand `~` here, in the one process that reads the file: workers on other machines may have other homes.
     sources = tuple(
-        replace(source, root=expand_location(source.root, f"{where}: sources[{number}].root"))
+        _at_home(replace(source, root=expand_location(source.root, f"{where}: sources[{number}].root")), where)
         for number, source in enumerate(head.sources)
     )
     config = CorpusConfig(head.name, expand_location(head.output, f"{where}: output"), sources, parsed, head.remote)
     _check(config, where)
     return config
+
+
+def _at_home(source: Source, where: str) -> Source:
+    """Expand `~` in the files of a source's split."""
+    split = source.split
+    if not isinstance(split, IdSplit):
+        return source
+
+    def at_home(path: str | None, name: str) -> str | None:
+        field = f"{where}: sources.{source.name}.split.{name}"
+        if path is not None:
+            parse_local(path, field)  # refuses URLs
+        return path and expand_location(path, field)
+
+    files = at_home(split.validation, "validation"), at_home(split.test, "test")
+    return replace(source, split=replace(split, validation=files[0], test=files[1]))
 
 
 def plain_config(config: CorpusConfig) -> dict[str, Any]:

@@ -56,12 +56,12 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Wall time in seconds with that many workers, if all of them are always busy."""
+        """The wall-clock time in seconds with `workers` workers, if all of them are always busy."""
         return sum(step.seconds for step in self.steps.values()) / self.workers
 
     @property
     def peak(self) -> int:
-        """Bytes of memory of the largest task."""
+        """The memory of the largest task in bytes."""
         return max((step.peak for step in self.steps.values()), default=0)
 
     @property
@@ -90,7 +90,7 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
     for root in roots:
         for path in sorted(root.glob("*/run.json")):
             _learn(rates, root, path)
-    found, unknown = {}, []
+    estimates, unknown = {}, []
     for step in plan.steps:
         if load_step(plan.config.place, step.directory) is not None:
             continue
@@ -101,8 +101,8 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
             continue
         share = text / rate.text
         work, disk = round(rate.work * share), round(rate.disk * share)
-        found[step.label] = Estimate(rate.seconds * share, rate.peak, work, disk, rate.text)
-    return Forecast(found, tuple(unknown), rates.workers)
+        estimates[step.label] = Estimate(rate.seconds * share, rate.peak, work, disk, rate.text)
+    return Forecast(estimates, tuple(unknown), rates.workers)
 
 
 def _learn(rates: _Rates, root: Location, path: Location) -> None:
@@ -114,7 +114,7 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
     if manifest is None or "peak_bytes" not in run:
         return
     rate = rates.stages.setdefault(_kind(manifest.identity), Rate())
-    # A step over the whole corpus records only its wall time, and has all workers to itself.
+    # A step over the whole corpus records only its wall-clock time, and uses all workers.
     rate.seconds += run["seconds"] * (run["workers"] if manifest.source is None else 1)
     rate.text += run["text_bytes"]
     rate.disk += _stored(manifest)

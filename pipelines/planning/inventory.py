@@ -1,6 +1,4 @@
-"""The inventory of a source: its files with sizes and checksums, so that planning knows whether anything
-changed.
-"""
+"""The inventory of a source: its files with sizes and checksums, by which planning detects changes."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -21,10 +19,10 @@ from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
 
-# Fields that do not change the documents that are read from the same files.
+# Fields that do not affect which documents are read from the same files.
 _NOT_IDENTITY = (
     "root", "remote", "identity", "include", "exclude", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
-    "page_memory_bytes", "max_quarantined", "allow_empty",
+    "page_memory_bytes", "max_quarantined", "allow_empty", "split",
 )  # fmt: skip
 _CHECKSUMS = ".checksums.json"
 
@@ -75,8 +73,9 @@ class Read(Stage):
 
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
-    """List and checksum the files of every source. Checksums are cached under `output` by path, size, and the
-    times at which a file was modified and changed: a copy may preserve the first, but never the second.
+    """List and checksum the files of every source. Checksums are cached under `output` by path, size,
+    modification time and status-change time. A copy may preserve the modification time, but never the
+    status-change time.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -94,12 +93,12 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """[size, version, checksum] of a file; the version changes whenever the content does."""
+    """Return [size, version, checksum] of a file. The version changes whenever the content does."""
     if source.identity == "listing":
         if file.version is None:
             raise SourceError(
-                f"source {source.name!r}: identity: the listing of {file.path} holds nothing that changes with its content; "
-                "leave `identity` out"
+                f"source {source.name!r}: identity: the listing of {file.path} has no field that changes with its "
+                f"content; leave `identity` out"
             )
         return [file.size, file.version, digest([file.size, file.version])]
     try:

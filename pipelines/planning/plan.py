@@ -10,6 +10,7 @@ an argument (pipelines.planning.published looks them up).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from gristmill.storage.store import digest
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import COMPOSITION
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
-from pipelines.contracts.reads import Drop, StepFiles, Text, TokenizerShares
+from pipelines.contracts.reads import Drop, GivenSplits, StepFiles, Text, TokenizerShares
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import CorpusStage, PartStage, Stage
 from pipelines.planning.column_writers import missing_column
@@ -38,7 +39,7 @@ PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
 
 @dataclass(frozen=True)
 class Step:
-    """One step, concrete. Part stages and reads have a `source`; corpus stages span `sources`.
+    """One concrete step. Part stages and reads have a `source`; corpus stages span `sources`.
 
     `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read;
     `files` maps the names of the steps whose files it reads to their labels.
@@ -58,12 +59,12 @@ class Step:
         """`language.web` or `dedup_minhash`: unique within a plan."""
         return self.name if self.source is None else f"{self.name}.{self.source}"
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """32 hex digits."""
         return digest(self.identity)
 
-    @property
+    @cached_property
     def directory(self) -> str:
         """Name of the step's directory under the output root."""
         return f"{self.label}-{self.fingerprint[:FINGERPRINT_DIGITS]}"
@@ -200,8 +201,8 @@ def _step(
     files |= {kind: _derived(entry, kind) for kind in entry.stage.derived_steps()}
     step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
-    # Ranks of sources, part numbers and the composition of edits depend on the order, which the digest of a
-    # mapping ignores.
+    # Ranks of sources, part numbers and the composition of edits depend on the order. The digest of a mapping
+    # ignores it.
     inputs["order"] = list(step.inputs())
     for name, label in step.files.items():
         if not steps[label].stage.reproducible:
@@ -213,6 +214,14 @@ def _step(
         inputs["composition of edits"] = COMPOSITION
     if TokenizerShares() in reads:
         inputs["tokenizer_share"] = {s.name: s.tokenizer_share for s in config.sources if s.name in sources}
+    given = {s.name: s.split for s in config.sources if s.name in sources and s.split is not None}
+    for splits in (each for each in reads if isinstance(each, GivenSplits)):
+        if given:
+            inputs["split"] = {name: split.identity(name) for name, split in given.items()}
+        elif splits.required:
+            raise ConfigError(
+                f"step {entry.name}: no source of it gives a `split`; give one to a source, or remove the step"
+            )
     stage = entry.stage
     if isinstance(stage, WithoutPoison):
         inputs["poison"] = list(stage.documents)
@@ -228,10 +237,13 @@ def _visible(
     source: str,
     types: Mapping[str, pa.DataType],
 ) -> tuple[str, ...]:
-    """Labels of the earlier steps whose columns `entry` reads for one source, in order."""
+    """Return the labels of the earlier steps whose columns `entry` reads for one source, in order."""
     here = [earlier for earlier in done if source in _sources(config, earlier)]
     wanted: set[str] = set()
-    if entry.written >= {DROP, EDITS_COLUMN}:  # it needs earlier edits to see whether they and its own leave anything
+    if entry.written >= {
+        DROP,
+        EDITS_COLUMN,
+    }:  # it needs earlier edits to see whether these and its own empty a document
         wanted.update(e.name for e in done if EDITS_COLUMN in e.written)
     for each in entry.stage.read_columns():
         if isinstance(each, Drop):
@@ -297,18 +309,19 @@ def _refuse_twice(config: CorpusConfig) -> None:
     for entry in config.steps:
         if isinstance(entry.stage, MeasuresText):
             columns = [name for name in entry.stage.writes().names if name not in (DROP, EDITS_COLUMN)]
-            for place in ((source, column) for source in _sources(config, entry) for column in columns):
-                first = writers.setdefault(place, entry.name)
+            for target in ((source, column) for source in _sources(config, entry) for column in columns):
+                first = writers.setdefault(target, entry.name)
                 if first != entry.name:
                     raise ConfigError(
-                        f"step {entry.name}: writes the column {place[1]!r} for {place[0]}, as {first} does; give one of them a "
+                        f"step {entry.name}: writes the column {target[1]!r} for {target[0]}, as {first} does; give "
+                        f"one of them a "
                         "`prefix`, such as edited_"
                     )
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
-    """Return the columns worth summarising: numbers, truth values and strings that exactly one step writes
-    for a source.
+    """Return the columns to summarise: numbers, booleans and strings that exactly one step writes for a
+    source.
     """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}

@@ -1,4 +1,5 @@
-"""Poison: documents that break a stage, and records that break the reader. The build stops and names them.
+"""Poison: documents that break a stage, and records that break the reader. The build stops and names the
+first one.
 
 Only the user can set them aside, with `build --quarantine-poison`; they are then part of the fingerprint of
 the step that they broke. Documents set aside are listed in `poison.json` in the output directory. If an entry

@@ -25,9 +25,9 @@ def add_published_files(plan: Plan) -> Plan:
 
 
 def explain(step: Step, root: Location) -> str:
-    """Say why a step is not finished: what changed since the last published step of the same label."""
+    """Return why a step is not finished: what has changed since the last published step of the same label."""
     if (root / step.directory / "manifest.json").exists():
-        return "it may hold documents that were forgotten"
+        return "it may hold forgotten documents"
     last = _latest(step, root)
     if last is None:
         return "not built yet"

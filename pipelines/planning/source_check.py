@@ -26,9 +26,9 @@ from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.sources.source import Source
 
 _RECORDS = 1000
-_FILES, _REMOTE_FILES = 64, 4  # spread over the source; each costs an open, or several requests
-_BYTES = 64 << 20  # of records: half a second
-_TEXT_BYTES = 16 << 20  # of records whose texts are measured: two seconds
+_FILES, _REMOTE_FILES = 64, 4  # files spread over the source; each costs an open, or several requests
+_BYTES = 64 << 20  # bytes of records to sample, which takes half a second
+_TEXT_BYTES = 16 << 20  # bytes of records whose texts are measured, which takes two seconds
 _SHOWN_FIELDS = 20
 _SHOWN_CHARACTERS = 40
 _LACKS_TEXT = ("no_text", "text_not_string")
@@ -45,7 +45,7 @@ _CHECK = {
 
 @dataclass
 class SampleTally:
-    """The documents of a sample, and its records set aside by reason.
+    """The number of documents in a sample, and of records set aside by reason.
 
     `fields` are those of the first record that lacks its text; `texts` are texts of documents, pages
     excepted, from the first 16 MiB of records.
@@ -71,8 +71,8 @@ class SampleTally:
     def is_too_much(self, source: Source) -> bool:
         """Whether more records were set aside than the source allows.
 
-        The bytes after a JSON document count as one record. If JSON Lines are read as JSON, these are all
-        lines but the first.
+        The bytes after a JSON document count as one record. If JSON Lines is read as JSON, this record holds
+        all lines except the first.
         """
         rest = source.format == "json" and self.aside["trailing_bytes"] >= max(1, self.documents)
         return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
@@ -98,8 +98,8 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def _is_searched(file: SourceFile, source: Source) -> bool:
-    """Whether a stream must be scanned for the first wanted member; a zip archive has a directory and need
-    not be.
+    """Whether a stream must be scanned to find the first wanted member. A zip archive has a directory and
+    needs no scan.
     """
     return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
 
@@ -132,7 +132,7 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
     """Sample the first records of a source. Raises SourceError if they show that it is misconfigured."""
     tally = sample_source(source, files)
     if not tally.documents and (source.allow_empty or not tally.unexpected):
-        return tally  # nothing is expected, or nothing was seen that could have been a document
+        return tally  # no document is expected, or no record could have been one
     if tally.is_too_much(source):
         seen = tally.unexpected.total() + tally.documents
         have = f"; records have the fields {', '.join(_shown(tally.fields))}" if tally.fields else ""
@@ -141,8 +141,8 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """Raise SourceError if too little of a source became documents. `read` is its published read step, which
-    is in `directory`.
+    """Raise SourceError if too small a share of a source became documents. `read` is its published read step,
+    which is in `directory`.
     """
     counts = read.counts[source.name]
     tally = SampleTally(counts.kept, Counter(counts.quarantined))
@@ -157,8 +157,8 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
-    """For a message: the first record set aside for lack of its text, and its fields. Reads its file up to
-    that record.
+    """Return the end of a message: the first record set aside because it lacks its text, and its fields.
+    Reads the file up to that record.
     """
     for record in read.files:
         if record.path.startswith("quarantine/"):
@@ -178,14 +178,14 @@ def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: i
         if path == file.path or path.startswith(f"{file.path}!"):
             for entry in open_entries(file, source):
                 if entry.path == path:
-                    found = next(islice(read_records(entry, source), number, None), None)
-                    return found.fields if isinstance(found, Bad) else ()
+                    record = next(islice(read_records(entry, source), number, None), None)
+                    return record.fields if isinstance(record, Bad) else ()
     return ()
 
 
 def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> SourceError:
     reasons = (tally.unexpected or tally.aside).most_common(3)
-    said = "; ".join(f"{count:,} `{reason}` ({REASONS[reason]})" for reason, count in reasons)
+    causes = "; ".join(f"{count:,} `{reason}` ({REASONS[reason]})" for reason, count in reasons)
     wrong = dict.fromkeys(_CHECK[reason] for reason, _ in reasons if reason in _CHECK)
     check = f"; check {' and '.join(f'`{name}: {getattr(source, name)}`' for name in wrong)}" if wrong else ""
     on = "set `allow_empty: true`"
@@ -193,8 +193,8 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
         enough = max(tally.share, source.max_quarantined + 0.01)
         on = f"raise `max_quarantined`, which is {source.max_quarantined:g} and would have to be {enough:.2f}"
     return SourceError(
-        f"source {source.name!r}: {tally.documents or 'none'} {of_what} would be a document: {said or 'it holds none'}"
-        f"{have}{check}; to build all the same, {on}"
+        f"source {source.name!r}: {tally.documents or 'none'} {of_what} would be a document: {causes or 'it holds none'}"
+        f"{have}{check}; to build anyway, {on}"
     )
 
 

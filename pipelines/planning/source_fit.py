@@ -97,7 +97,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Test:
-    """A rule of a filter, or a stage that removes lines, as it judges one source.
+    """A rule of a filter, or a stage that removes lines, applied to one source.
 
     `signal` is the tested column without the prefix of its step, `text` the text that this step measures,
     `kinds` which of lines, lengths and words the test depends on, and `earlier` the names of the earlier
@@ -238,7 +238,7 @@ def markup_notices(
     if not FORMATS[source.format].pages and count > MARKUP * len(markup):
         steps = list(dict.fromkeys(test.step for test in tests if "lines" in test.kinds))
         judged = f"; {_listed(steps)} would judge lines of tags and drop or empty most documents" if steps else ""
-        remedy = "take the text out of the markup before the build, for no option does so inside of records"
+        remedy = "extract the text from the markup before the build, since no option does so inside records"
         if source.format in ("text", "markdown"):
             remedy = "read files that are pages with `format: html`"
         yield (
@@ -248,7 +248,7 @@ def markup_notices(
 
 
 def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
-    """Yield notices about what tests cannot judge in a source, one per step and condition."""
+    """Yield a notice for each step and condition under which its tests are meaningless in a source."""
     yield from _line_notices(source, tests, sample)
     yield from _length_notices(source, tests, sample)
     yield from _word_notices(source, tests, sample)

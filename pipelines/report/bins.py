@@ -1,4 +1,4 @@
-"""Turn the fixed bins of a summary into the parts of a chart: an axis, counts per cell and quantiles."""
+"""Convert the fixed bins of a summary for a chart: into an axis, counts per cell and quantiles."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from gristmill.page.drawing import round_step, ticks
 from pipelines.stages.materialise.column_profile import bin_width
 
-_CELLS = 60  # of a chart's axis
+_CELLS = 60  # number of cells on a chart's axis
 _LOG_FROM = 200.0  # axes that reach further than this are logarithmic
 _TAIL = 0.003  # share of the documents at either end that may lie beyond the axis
 
@@ -91,6 +91,8 @@ def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> floa
 
 
 def _upper(histogram: Mapping[str, Any], floor: float) -> float:
-    """Return the upper end of a bin, or of its values if they end earlier: a ratio of 1 must not reach to 1.1."""
+    """Return the upper end of a bin, or of its values if they end earlier, so that a ratio of 1 does not
+    extend to 1.1.
+    """
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))

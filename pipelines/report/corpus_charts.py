@@ -1,4 +1,4 @@
-"""The charts of the corpus page: its numbers as bars and histograms."""
+"""Draw the charts of the corpus page: bars and histograms."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from gristmill.terminal import printable
 from pipelines.report.bins import Axis, axis_for, cell_counts, quantile
 
 _MOST_BARS = 24
-_LABELS = 2  # bounds of one side that are labelled
+_LABELS = 2  # maximum number of labelled bounds per side
 
 
 def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Markup:
@@ -43,12 +43,13 @@ def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> 
 
 
 def tokens_chart(shard_set: Mapping[str, Any]) -> Markup:
-    """Draw tokens by source, training and validation stacked."""
+    """Draw tokens by source, the splits stacked."""
     tokens = {(split["source"], split["split"]): split["tokens"] for split in shard_set["tokens"]}
     sources = list(dict.fromkeys(source for source, _ in tokens))
+    colours = {"train": KEPT, "validation": LOST, "test": series_colour(2)}
     series = [
-        (split, colour, [tokens.get((source, split), 0) for source in sources])
-        for split, colour in (("train", KEPT), ("validation", LOST))
+        (split, colours[split], [tokens.get((source, split), 0) for source in sources])
+        for split in dict.fromkeys(split for _, split in tokens)
     ]
     return stacked_bars("tokens by source and split", sources, series)
 
@@ -65,7 +66,9 @@ def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
 
 
 def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
-    """Series (name, sources, colour): one for each source while colours last, the last one for all others."""
+    """Return the series (name, sources, colour): one for each source as long as there are colours, and one
+    for all other sources.
+    """
     own = COLOURS - 1 if len(sources) > COLOURS else len(sources)
     groups = [(source, [source]) for source in sources[:own]]
     groups += [("other sources", list(sources[own:]))] if own < len(sources) else []
@@ -75,11 +78,11 @@ def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
 def distribution_chart(
     column: str, by_source: Mapping[str, Mapping[str, Any]], thresholds: Sequence[Mapping[str, Any]]
 ) -> Markup:
-    """Draw a column's distribution, with a row for each source: all documents, in front of them those that
-    are kept, and the filters' bounds.
+    """Draw a column's distribution, with a row for each source. A row shows all documents, the kept ones in
+    front of them, and the filters' bounds.
 
-    The height of a bar grows with the square root of its share, each row is scaled to its own peak, so that
-    tails can be seen.
+    So that tails are visible, the height of a bar grows with the square root of its share, and each row is
+    scaled to its own peak.
     """
     shown = {source: h for source, h in by_source.items() if h["bins"]}
     bounds = [
@@ -116,18 +119,20 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Add what a rule drops and its bounds; the line of an upper bound lies after the highest whole number kept.
+    """Mark the bounds of a rule and the values that it drops. The line of an upper bound lies after the
+    highest whole number kept.
 
-    Where documents of one source have different bounds, what all of them drop is shaded, and few lines are labelled.
+    If documents of one source have different bounds, the values that all of these drop are shaded, and few
+    lines are labelled.
     """
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
         by_group = _bounds(test, end, source)
         places = [axis.position(bound + (1 if whole and end == "at_most" else 0)) for bound in by_group.values()]
         if places and None not in _mapping(test, end).values():
             shaded.append((0.0, min(places)) if end == "at_least" else (max(places), 1.0))
-        for (group, bound), place in zip(by_group.items(), places, strict=True):
+        for (group, bound), height in zip(by_group.items(), places, strict=True):
             label = f"{sign} {short(bound, test['signal'])} {group}".rstrip() if len(by_group) <= _LABELS else ""
-            bounds.append(Bound(place, label))
+            bounds.append(Bound(height, label))
 
 
 def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:

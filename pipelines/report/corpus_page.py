@@ -1,4 +1,4 @@
-"""The page of a corpus: corpus.html, filled with the numbers of the report."""
+"""Render the page of a corpus from the template corpus.html and the numbers of the report."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from gristmill.page.render import render_template
 from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
 from pipelines.stages.materialise.column_profile import TEXT_BYTES
 
-_ROWS_OF_CHARTS = 12  # sources in a chart of distributions, those with the most documents
-_CHARTS = 24  # distributions that are drawn: those that filters test, then others, as far as they go
+_ROWS_OF_CHARTS = 12  # sources in a chart of distributions; those with the most documents are shown
+_CHARTS = 24  # number of distributions drawn: all that filters test, then others up to this number
 _VALUES = 8  # values listed per column and source
 
 
 def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Render the page as HTML that loads nothing; `runs` are the `run.json` of the steps by label."""
+    """Return the page as self-contained HTML. `runs` are the `run.json` of the steps by label."""
     sources = [source["source"] for source in report["sources"]]
     charts = {
         "drops": drops_chart(report["funnel"], sources) if any(row["dropped"] for row in report["funnel"]) else "",
@@ -46,7 +46,9 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
-    """Columns with a histogram: the length, those that a filter tests in the order of the tests, then the others."""
+    """Return the columns with a histogram: the length, then those that a filter tests in the order of the
+    tests, then the others.
+    """
     profiled = {name for columns in report["distributions"].values() for name in columns}
     tested = [threshold["signal"] for threshold in report["thresholds"]]
     shown = [name for name in dict.fromkeys([TEXT_BYTES, *tested, *sorted(profiled)]) if name in profiled]
@@ -54,7 +56,7 @@ def _columns(report: Mapping[str, Any]) -> list[str]:
 
 
 def _is_length(report: Mapping[str, Any], column: str) -> bool:
-    """Whether a column says again how long the text is."""
+    """Whether a column is another measure of the text's length."""
     return all(
         columns.get(column, columns[TEXT_BYTES]) == columns[TEXT_BYTES] for columns in report["distributions"].values()
     )
@@ -89,8 +91,8 @@ def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _drawn(report: Mapping[str, Any]) -> list[str]:
-    """Return the columns whose distributions are drawn: every one that is tested, and others as far as there
-    is room.
+    """Return the columns whose distributions are drawn: every column that is tested, and others up to the
+    limit.
     """
     varied = [column for column in _columns(report) if not _is_constant(report, column)]
     return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
@@ -114,8 +116,8 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 
 def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per step and rule: the test where it is a filter's, and the documents dropped by each
-    source it applies to.
+    """Return one row per step and rule: the test, if it is a rule of a filter, and the documents dropped of
+    each source to which it applies.
     """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:
@@ -135,7 +137,9 @@ def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the rules that dropped nothing, as `RULE (what it keeps)`, or as `STEP` where a rule is no test."""
+    """Return the rules that dropped nothing, as `RULE (what it keeps)`, or as `STEP` if the rule is not a
+    test.
+    """
     return [
         f"{rule['rule']} ({rule['keeps']})" if rule["keeps"] else rule["rule"]
         for rule in rules
@@ -144,7 +148,9 @@ def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tables of values of columns of strings: the most frequent per source, and how many documents have another."""
+    """Return the tables of values of string columns: the most frequent values per source, and the number of
+    documents with any other value.
+    """
     tables = []
     for column in sorted({name for columns in report["values"].values() for name in columns}):
         for source, columns in report["values"].items():
@@ -162,7 +168,9 @@ def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _samples(report: Mapping[str, Any], sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Samples by source: kept ones, and groups of dropped ones with the number of all that the rule dropped."""
+    """Return samples by source: kept documents, and dropped ones grouped by rule with the number of all
+    documents that the rule dropped.
+    """
     dropped = {(row["source"], row["step"], rule): n for row in report["funnel"] for rule, n in row["dropped"].items()}
     by_source = []
     for source in sources:
@@ -184,7 +192,7 @@ def _samples(report: Mapping[str, Any], sources: Sequence[str]) -> list[dict[str
 
 
 def _searched_for_personal_data(report: Mapping[str, Any], sources: Sequence[str]) -> set[str]:
-    """Sources that some pii step covers."""
+    """Return the sources that at least one pii step covers."""
     covered: set[str] = set()
     for step in report["config"]["steps"]:
         if "pii" in step:
@@ -193,7 +201,7 @@ def _searched_for_personal_data(report: Mapping[str, Any], sources: Sequence[str
 
 
 def _specials(specials: Mapping[str, int]) -> list[str]:
-    """Special tokens with their ids; runs of numbered ones as first to last."""
+    """Return special tokens with their ids. Runs of numbered tokens are written as first to last."""
     runs: list[tuple[str, list[str]]] = []
     for token in sorted(specials, key=lambda token: specials[token]):
         stem = re.sub(r"\d+", "", token)
@@ -210,7 +218,7 @@ def _specials(specials: Mapping[str, int]) -> list[str]:
 
 
 def _test(threshold: Mapping[str, Any]) -> str:
-    """What a rule asks of a kept document, in words."""
+    """Return in words the condition that a rule sets for a kept document."""
     column = threshold["signal"]
     sides = (("≥", threshold["at_least"]), ("≤", threshold["at_most"]))
     conditions = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]

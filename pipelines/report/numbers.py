@@ -8,8 +8,16 @@ from typing import Any
 
 from gristmill.config import plain
 from gristmill.storage.store import digest
+from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.lineage import Corpus
-from pipelines.contracts.manifest import CorpusManifest, ShardRecord, StepManifest, bytes_per_token, without_validation
+from pipelines.contracts.manifest import (
+    CorpusManifest,
+    ShardRecord,
+    ShardSet,
+    StepManifest,
+    bytes_per_token,
+    without_validation,
+)
 from pipelines.planning.plan import Plan
 from pipelines.stages.decide.filter import Filter
 
@@ -59,7 +67,7 @@ def collect(
 def _source(
     name: str, manifest: CorpusManifest, published: Mapping[str, StepManifest], corpus: Corpus
 ) -> dict[str, Any]:
-    """What was read from one source, what was set aside, and what is left of it."""
+    """Return the counts of one source: what was read, what was set aside, and what remains."""
     facts, rows = manifest.sources[name], [row for row in manifest.funnel if row["source"] == name]
     read_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
     config = next(source for source in manifest.config["sources"] if source["name"] == name)
@@ -76,6 +84,7 @@ def _source(
         "text_bytes": read_bytes,
         "quarantined": dict(sorted(facts["quarantined"].items())),
         "quarantined_places": _places(name, corpus) if facts["quarantined"] else {},
+        **({"splits": facts["splits"]} if "splits" in facts else {}),
         "documents_kept": rows[-1]["documents_out"] if rows else facts["kept"],
         "text_bytes_kept": rows[-1]["bytes_out"] if rows else read_bytes,
     }
@@ -115,11 +124,11 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
         if isinstance(entry.stage, Filter):
             sources = list(entry.sources or [source.name for source in plan.config.sources])
             for test in entry.stage.tests():
-                place = {"step": entry.name, "rule": test.reason(), "signal": test.signal, "sources": sources}
+                entry_of = {"step": entry.name, "rule": test.reason(), "signal": test.signal, "sources": sources}
                 bounds = {"at_least": test.at_least, "at_most": test.at_most}
                 values = {"one_of": list(test.one_of), "none_of": list(test.none_of)}
                 null = "drop" if test.drops_null() else "keep"
-                tests.append({**place, **plain(bounds), **values, "per": test.per, "null": null})
+                tests.append({**entry_of, **plain(bounds), **values, "per": test.per, "null": null})
     return tests
 
 
@@ -147,11 +156,16 @@ def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: Corpu
         "tokens": [
             _split([s for s in shard_set.shards if (s.source, s.split) == (source, split)], source, split)
             for source in manifest.sources
-            for split in ("train", "validation")
+            for split in _splits_of(shard_set)
         ],
         "overlap_not_measured": None if measured else reason,
         "overlap": [{"source": source, **counts} for source, counts in facts["overlap"].items()] if measured else [],
     }
+
+
+def _splits_of(shard_set: ShardSet) -> tuple[str, ...]:
+    """Return the splits that get a row. `test` is included only if a source has it."""
+    return SPLITS if any(shard.split == TEST for shard in shard_set.shards) else SPLITS[:-1]
 
 
 def _split(shards: list[ShardRecord], source: str, split: str) -> dict[str, Any]:
@@ -160,14 +174,16 @@ def _split(shards: list[ShardRecord], source: str, split: str) -> dict[str, Any]
 
 
 def _totals(sources: list[dict[str, Any]], shard_sets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sums over all sources; tokens are those of the first shard set, null where there is none."""
+    """Return sums over all sources. Tokens are those of the first shard set, or null if there is none."""
     names = ("files", "decoded_bytes", "records", "documents", "text_bytes", "documents_kept", "text_bytes_kept")
     totals: dict[str, Any] = {name: sum(source[name] for source in sources) for name in names}
     totals["quarantined"] = totals["records"] - totals["documents"]
     totals["dropped"] = totals["documents"] - totals["documents_kept"]
     splits = shard_sets[0]["tokens"] if shard_sets else []
-    for name in ("train", "validation"):
+    for name in SPLITS[:-1]:
         totals[f"{name}_tokens"] = sum(s["tokens"] for s in splits if s["split"] == name) if shard_sets else None
+    if test := sum(s["tokens"] for s in splits if s["split"] == TEST):
+        totals["test_tokens"] = test
     return totals
 
 

@@ -62,7 +62,7 @@ def _read_part(
     edited = part.table(("edited_text",))["edited_text"]
     for entry, text in zip(entries, edited, strict=True):
         data = text.as_buffer()
-        # A whole document may be 64 MB; 4 bytes per code point are enough to clip.
+        # A whole document may be 64 MB. A code point has at most 4 bytes, so this prefix is enough.
         head = bytes(data[: 4 * CLIP_CHARACTERS + 4]).decode("utf-8", "ignore")
         texts[entry["id"]] = (head, len(data))
     for position, entry in enumerate(entries):
@@ -73,7 +73,9 @@ def _read_part(
 
 
 def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:
-    """Printed ids, hex for documents of other corpora; one pass over the file indexes, one in memory at a time."""
+    """Return printed ids; those of documents of other corpora are hex. Reads every file index once, with one
+    in memory at a time.
+    """
     keys = pa.array(sorted({split_id(identifier)[0] for identifier in identifiers}), pa.uint64())
     paths: dict[int, tuple[str, str]] = {}
     for source in corpus.manifest.sources:

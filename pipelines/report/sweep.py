@@ -28,14 +28,17 @@ _ROWS = 12  # thresholds in the printed table
 
 
 def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
-    """Print the shares kept at round thresholds and write the chart, an HTML page that loads nothing, to `output`.
+    """Print the shares kept at round thresholds, and write the chart to `output` as a self-contained HTML
+    page.
 
     `side` is at_least or at_most. Raises UserError for a signal without a histogram.
     """
     opened = open_corpus(corpus)
     facts = next(step for step in opened.steps if step.label == "funnel").manifest.facts["distributions"]
     known = sorted({name for histograms in facts.values() for name in histograms})
-    histograms = {source: found[signal] for source, found in facts.items() if signal in found and found[signal]["bins"]}
+    histograms = {
+        source: signals[signal] for source, signals in facts.items() if signal in signals and signals[signal]["bins"]
+    }
     if not histograms:
         raise UserError(f"--sweep {signal}: the corpus has no histogram of it{near_match(signal, known)}")
     _print(histograms, signal, side)
@@ -45,8 +48,8 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
-    """Return the share of the documents that the bound keeps. Those without a value are kept by `at_most`
-    alone, NaN and infinities by neither.
+    """Return the share of the documents that the bound keeps. Documents without a value are kept only by
+    `at_most`; NaN and infinities are kept by neither.
 
     A bin that contains the threshold is divided in proportion.
     """
@@ -63,13 +66,13 @@ def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> flo
 
 
 def _thresholds(histograms: Mapping[str, Mapping[str, Any]]) -> list[float]:
-    """Round values where the shares change, for the table."""
+    """Return round values at which the shares change, for the table."""
     axis = axis_for(histograms.values(), [])
     edges = sorted(
         {float(entry[0]) for h in histograms.values() for entry in h["bins"] if axis.low <= entry[0] <= axis.high}
     )
     places = np.unique(np.linspace(0, len(edges) - 1, min(_ROWS, len(edges))).round().astype(int))
-    return [edges[place] for place in places]
+    return [edges[index] for index in places]
 
 
 def _print(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> None:

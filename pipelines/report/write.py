@@ -31,7 +31,7 @@ def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: Co
     report["warnings"] = published_notices(plan, root)
     report["samples"] = read_samples(corpus, published["funnel"].facts["samples"])
     (root / HTML).write_atomic(render(report, _runs(root, manifest)).encode())
-    write_json(root / JSON, report)  # last: it says that both are there
+    write_json(root / JSON, report)  # written last, because it shows that both files exist
     return True
 
 
@@ -44,7 +44,9 @@ def _is_current(root: Location, manifest: str) -> bool:
 
 
 def _runs(root: Location, manifest: CorpusManifest) -> dict[str, dict[str, Any]]:
-    """What `run.json` says of each step, by label; nothing for a step whose file is gone or damaged."""
+    """Return the content of `run.json` of each step, by label. Steps whose file is gone or damaged are left
+    out.
+    """
     runs = {}
     for step in manifest.steps:
         try:

@@ -6,6 +6,7 @@ from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
 from pipelines.stages.dedup.dedup_exact import DedupExact
+from pipelines.stages.dedup.dedup_held_out import DedupHeldOut
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup.dedup_spans import DedupSpans
 from pipelines.stages.dedup.dedup_url import DedupUrl
@@ -29,6 +30,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "classifier": Classifier,
     "decontaminate": Decontaminate,
     "dedup_exact": DedupExact,
+    "dedup_held_out": DedupHeldOut,
     "dedup_minhash": DedupMinhash,
     "dedup_spans": DedupSpans,
     "dedup_url": DedupUrl,

@@ -1,13 +1,13 @@
 """The cache of machine code is fresh: it knows what a kernel takes from other files, and does not grow."""
 
+import importlib
 import os
-import subprocess
 import sys
-from pathlib import Path
 
+import numba
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from gristmill import compilation
 
 PRIMITIVES = """
 import numpy as np
@@ -33,36 +33,31 @@ def middle(x):
 @kernel(nogil=True)
 def outermost(x):
     return middle(x) + 1
-
-
-if __name__ == "__main__":
-    import caller
-
-    print(caller.outermost(10), sum(caller.outermost.stats.cache_hits.values()))
 """
 
 
 @pytest.fixture(params=["never", "always"])
-def run(tmp_path, request):
-    """Write the two files and run `caller` in a process of its own: its result, and how often it came from the cache."""
+def run(tmp_path, request, monkeypatch):
+    """Write the two files and import them afresh, as another process would: the result of `caller`, and how often it came
+    from the cache.
+    """
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "caller.py").write_text(CALLER)
 
     def run(factor=1, entry=0, summand=0):
         source = PRIMITIVES.format(factor=factor, entry=entry, summand=summand, inline=request.param)
         if not (tmp_path / "primitives.py").exists() or (tmp_path / "primitives.py").read_text() != source:
             (tmp_path / "primitives.py").write_text(source)
-        paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-        environment = os.environ | {
-            "PYTHONPATH": paths,
-            "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        done = subprocess.run(
-            [sys.executable, tmp_path / "caller.py"], capture_output=True, text=True, env=environment, check=True
-        )
-        return tuple(map(int, done.stdout.split()))
+        for name in ("primitives", "caller"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        compilation._digest_of_file.cache_clear()
+        outermost = importlib.import_module("caller").outermost
+        return outermost(10), sum(outermost.stats.cache_hits.values())
 
-    return run
+    yield run
+    compilation._digest_of_file.cache_clear()
 
 
 def test_what_other_files_hold_is_never_stale(run, tmp_path):

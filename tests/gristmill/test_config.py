@@ -250,5 +250,5 @@ def test_what_is_no_size_and_no_size_at_all_are_refused():
         parse(Sized, {"part_bytes": "64 cats"}, "a.yaml")
     with pytest.raises(ConfigError, match=r"parts: got '4GB', expected a whole number"):
         parse(Sized, {"parts": "4GB"}, "a.yaml")
-    with pytest.raises(ConfigError, match="quote what YAML has a meaning for"):
+    with pytest.raises(ConfigError, match="quote characters that have a meaning in YAML"):
         override({}, ["include=[*.parquet]"])

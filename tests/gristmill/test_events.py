@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_told_or_changes_nothing(content, tmp_path_factory, pla
     ]
     line = content[:position].count(b"\n") + 1
     if told:
-        assert told[0]["message"] == f"line {line} of the log is not what was written, and is passed over"
+        assert told[0]["message"] == f"line {line} of the log is damaged and is skipped"
         assert all(event in EVENTS for event in whole if event[0] != "damaged")
     else:
         assert [(name, {k: fields[k] for k in EVENTS[i][1]}) for i, (name, fields) in enumerate(whole)] == EVENTS

@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.kinds.byte_vocabulary import VOCAB_SIZE, byte_vocabulary
+from tokenizer.kinds.character_vocabulary import character_vocabulary
 from tokenizer.kinds.learned import COVERAGE
 from tokenizer.kinds.unigram import train_unigram
 from tokenizer.kinds.word_bpe import train_word_bpe
@@ -19,9 +20,12 @@ TRAINERS: Mapping[str, Callable[..., bytes]] = MappingProxyType(
         "unigram": train_unigram,
     }
 )
-KINDS = (*TRAINERS, "bytes")
+KINDS = (*TRAINERS, "bytes", "characters")
 
-REPRODUCIBLE = frozenset({"byte_bpe", "bpe", "bytes"})
+WITHOUT_SIZE = frozenset({"bytes", "characters"})
+"""Kinds whose vocabulary has a size of its own: 384, or the reserved tokens and the characters of the texts."""
+
+REPRODUCIBLE = frozenset({"byte_bpe", "bpe", "bytes", "characters"})
 """Kinds whose training on the same texts always gives the same file."""
 
 NOTICES: Mapping[str, str] = MappingProxyType(
@@ -38,6 +42,7 @@ _KNOBS: Mapping[str, frozenset[str]] = MappingProxyType(
         "wordpiece": frozenset({"lowercase", "coverage", "min_frequency"}),
         "unigram": frozenset({"lowercase", "coverage"}),
         "bytes": frozenset(),
+        "characters": frozenset({"unknown"}),
     }
 )
 
@@ -45,30 +50,38 @@ _KNOBS: Mapping[str, frozenset[str]] = MappingProxyType(
 def train(
     kind: str,
     texts: Iterable[str],
-    vocab_size: int,
+    vocab_size: int | None,
     *,
     lowercase: bool = False,
     coverage: float = COVERAGE,
     min_frequency: int | None = None,
     pattern: str | None = None,
+    unknown: str | None = None,
 ) -> bytes:
     """Train a tokenizer of `kind`; return the content of its `tokenizer.json`.
 
     `texts` may be read more than once, so it must not be an iterator. `coverage` (the share of the characters
-    that are known) is ignored for kinds over bytes. Raises ValueError for any other knob that the kind does
-    not have, for `bytes` with a `vocab_size` other than 384, and in the cases that the training function of
-    the kind lists.
+    that are known) is ignored for `bytes`, `byte_bpe` and `characters`. The vocabulary of `characters` is that of the texts,
+    so its `vocab_size` is None, and that of `bytes` may be. Raises ValueError for any other knob that the kind does
+    not have, for a `vocab_size` that the kind cannot have, and in the cases that the training function of the kind
+    lists.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")
-    given = {"lowercase": lowercase or None, "min_frequency": min_frequency, "pattern": pattern}
+    given = {"lowercase": lowercase or None, "min_frequency": min_frequency, "pattern": pattern, "unknown": unknown}
     knobs: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if unknown := sorted(knobs.keys() - _KNOBS[kind]):
-        raise ValueError(f"{unknown[0]}: got {knobs[unknown[0]]!r}, which {kind} does not know; leave it out")
+    if foreign := sorted(knobs.keys() - _KNOBS[kind]):
+        raise ValueError(f"{foreign[0]}: got {knobs[foreign[0]]!r}, which {kind} does not know; leave it out")
     if "coverage" in _KNOBS[kind]:
         knobs["coverage"] = coverage
     if kind == "bytes":
-        if vocab_size != VOCAB_SIZE:
+        if vocab_size not in (None, VOCAB_SIZE):
             raise ValueError(f"vocab_size: got {vocab_size}, bytes has {VOCAB_SIZE}: 128 reserved tokens and 256 bytes")
         return byte_vocabulary()
+    if kind == "characters":
+        if vocab_size is not None:
+            raise ValueError(f"vocab_size: got {vocab_size}, but characters takes that of the texts; leave it out")
+        return character_vocabulary(texts, **knobs)
+    if vocab_size is None:
+        raise ValueError(f"vocab_size: not given, but {kind} requires it")
     return TRAINERS[kind](texts, vocab_size, **knobs)

@@ -20,6 +20,8 @@ from tokenizer.vocabulary.specials import map_roles
 
 KINDS = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "word_level"}
 BYTE_VALUES = 256
+ANY_CHARACTER = r"[\s\S]"
+"""The regex by which vocabularies of characters cut a text; a dot does not match line feeds."""
 _NO_SPACE = {"add_prefix_space": False, "prepend_scheme": "never"}  # in ByteLevel and in Metaspace
 
 
@@ -33,9 +35,11 @@ class Definition:
     @cached_property
     def kind(self) -> str:
         """The kind of vocabulary: `byte_bpe`, `bytes` (ids are bytes plus `first_byte`), `bpe`, `wordpiece`,
-        `unigram` or `word_level`.
+        `unigram`, `characters` (a text is cut into characters, each an id) or `word_level`.
         """
         model = self.data["model"]["type"]
+        if model == "WordLevel" and self._cuts_characters:
+            return "characters"
         if model != "BPE":
             return KINDS[model]
         if not self._byte_level:
@@ -204,6 +208,18 @@ class Definition:
         if first is None:
             return []
         return first["pretokenizers"] if first["type"] == "Sequence" else [first]
+
+    @property
+    def _cuts_characters(self) -> bool:
+        cut = {"type": "Split", "pattern": {"Regex": ANY_CHARACTER}, "behavior": "Isolated", "invert": False}
+        return self.data["pre_tokenizer"] == cut and self.data["normalizer"] is None and not self._plain_added
+
+    @cached_property
+    def characters(self) -> dict[str, int]:
+        """The id of each character of a vocabulary of `characters`."""
+        special = set(self.specials.values())
+        vocabulary: dict[str, int] = self.data["model"]["vocab"]
+        return {token: number for token, number in vocabulary.items() if len(token) == 1 and number not in special}
 
     @property
     def _byte_level(self) -> bool:

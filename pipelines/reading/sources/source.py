@@ -2,11 +2,13 @@
 
 import codecs
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from gristmill.config import ADDED
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, holds_credentials
+from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.reading.sources.registry import FORMATS, FormatName
 
 # No dot: it separates the fields of `sources.NAME.root=...`, a step from its source, and the units of stages from parts.
@@ -78,6 +80,9 @@ class Source:
     """Go on where no record becomes a document, which else stops the build."""
     tokenizer_share: float = 1.0
     """Weight of this source, relative to the others, in the text that tokenizers are trained on."""
+    split: WholeSplit | FieldSplit | IdSplit | None = field(default=None, metadata=ADDED)
+    """The published split of the source: `train`, `validation` or `test` for all of it, or one of the forms below. Documents of a
+    source without it are split by hash (`shards`)."""
     licence: str = "unknown"
     """Licence of the texts, for the corpus card."""
     origin: str = ""
@@ -87,17 +92,15 @@ class Source:
         """Validate ranges."""
         if not re.fullmatch(SOURCE_NAME, self.name):
             raise ValueError(f"name: got {self.name!r}, expected letters, digits, - and _, a letter first")
-        for field in ("max_document_bytes", "max_decoded_bytes", "part_bytes", "max_html_bytes", "page_memory_bytes"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}: got {getattr(self, field)}, expected a positive number of bytes")
-        for field in ("max_html_nodes", "max_html_depth", "page_cpu_seconds"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}: got {getattr(self, field)}, expected at least 1")
-        for field in ("max_document_bytes", "part_bytes", "max_html_bytes"):
-            if (
-                getattr(self, field) > 1 << 30
-            ):  # URLs and meta have 32-bit offsets, and tasks hold whole parts in memory
-                raise ValueError(f"{field}: got {getattr(self, field)}, expected at most 1 GiB")
+        for name in ("max_document_bytes", "max_decoded_bytes", "part_bytes", "max_html_bytes", "page_memory_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected a positive number of bytes")
+        for name in ("max_html_nodes", "max_html_depth", "page_cpu_seconds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        for name in ("max_document_bytes", "part_bytes", "max_html_bytes"):
+            if getattr(self, name) > 1 << 30:  # URLs and meta have 32-bit offsets, and tasks hold whole parts in memory
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected at most 1 GiB")
         if not 0 <= self.max_quarantined <= 1:
             raise ValueError(f"max_quarantined: got {self.max_quarantined}, expected 0 to 1")
         if self.tokenizer_share < 0:
@@ -109,6 +112,11 @@ class Source:
             raise ValueError("origin: holds a password, key or signature, and would be published with the corpus")
         if self.identity == "listing" and not is_url(self.root):
             raise ValueError("identity: got 'listing', which is for files behind a URL; leave it out for local ones")
+        for name in (self.text_field, self.url_field):
+            if getattr(self.split, "field", None) == name:
+                raise ValueError(
+                    f"split: field: got {name!r}, the text or the URL of a record; name one of its other fields"
+                )
         check_format(self)
 
 

@@ -36,14 +36,15 @@ _TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "
 
 @dataclass(frozen=True)
 class C4Lines(MeasuresText, PartStage):
-    """`edits` that remove the lines C4 does not keep, and citation markers from the lines it keeps.
+    """`edits` that remove the lines that C4 does not keep, and the citation markers in the lines that it
+    keeps.
 
     Kept lines follow each other directly. An edit's rule is `c4.` and the first test that the line meets
     (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy; citation for `[1]`,
     `[edit]` and `[citation needed]`; blank for blank lines and white space before a line, unless they are
     removed with the line before them, and in tfds and datatrove also white space after a line and after the
-    last line. Lines that drop the page (lorem ipsum, a curly bracket) stay: a filter drops pages, also for
-    too few sentences. A document without remaining lines is dropped as `STEP.empty`.
+    last line. Lines for which C4 drops the page (lorem ipsum, a curly bracket) are not removed: a filter
+    drops pages, also for too few sentences. A document without remaining lines is dropped as `STEP.empty`.
 
     | column | unit | definition |
     |---|---|---|
@@ -130,7 +131,7 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
     hits = find_phrases(offsets, segments.data)
     lines, rules, counts = _judge_lines(segments, hits, variant, without)
     stays = rules == _BLANK
-    # A line extends to the next non-blank line, the last one to the end of the document.
+    # A line extends to the next non-blank line. The last one extends to the end of the document.
     stops = offsets[lines.documents + 1]
     follows = lines.documents[1:] == lines.documents[:-1]
     stops[:-1][follows] = lines.starts[1:][follows]
@@ -141,7 +142,7 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
         trimmed = lines.ends[stays].astype(np.int64)
         last = np.append(lines.documents[stays][1:] != lines.documents[stays][:-1], True)[: len(trimmed)]
         breaks[last] = starts[stays][last]
-    # White space before the first line of a document; all of it if there is no line.
+    # White space before the first line of a document, or the whole document if it has no line.
     heads = np.append(lines.starts, offsets[-1])[np.searchsorted(lines.documents, np.arange(len(offsets) - 1))]
     # Citation markers of the lines that stay.
     marked = np.searchsorted(lines.starts, hits.places, side="right") - 1

@@ -121,9 +121,9 @@ class _Resolved(PartStage):
 
 
 def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresholds: Mapping[str, float]) -> pa.Array:
-    """Where a value is on the wrong side of its group's threshold, boolean [n]; false for null."""
+    """Return which values are on the wrong side of their group's threshold, boolean [n]; false for null."""
     compare = pc.greater_equal if request.side == "at_least" else pc.less_equal
-    # Thresholds are values of the column, of its own type. A group without a threshold has no value to test.
+    # Thresholds are values of the column and have its type. A group without a threshold has no value to test.
     if groups is None:
         bounds = pa.scalar(thresholds.get(""), values.type)
     else:
@@ -188,7 +188,7 @@ def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:
 def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
     """Return the type in which a column is compared with a bound."""
     if pa.types.is_floating(kind):
-        return kind  # a float32 ratio of exactly 0.1 is greater than float64's 0.1
+        return kind  # in float64, a float32 ratio of exactly 0.1 would be greater than the bound 0.1
     if pa.types.is_integer(kind):
         return pa.float64()
     message = f"{rule.signal} holds {kind}, at_least and at_most need numbers; use one_of"

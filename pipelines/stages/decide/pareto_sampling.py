@@ -1,4 +1,6 @@
-"""Pareto sampling: keep documents at random, more likely with a higher score, as GPT-3's data was chosen."""
+"""Pareto sampling, as for GPT-3's data: keep documents at random, with a probability that grows with their
+score.
+"""
 
 from dataclasses import dataclass
 
@@ -18,8 +20,8 @@ class ParetoSampling(PartStage):
 
     numpy's pareto(alpha) exceeds x with probability (1 + x) ** -alpha, so a document is kept with probability
     (2 - score) ** -alpha: 1 at a score of 1, 0.026 at 0.5, 0.002 at 0. The random number is a hash of the
-    seed and the document's id, and depends on nothing else: a document that is kept stays kept if its score
-    rises. A document with a null score is kept.
+    seed and the document's id only, so a kept document is also kept if its score rises. A document with a
+    null score is kept.
     """
 
     score: str

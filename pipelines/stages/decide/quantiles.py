@@ -1,8 +1,8 @@
 """Quantile thresholds: the exact values, over a whole corpus, for the quantile rules of a filter.
 
-The plan puts this step before a filter with such rules. It reads columns only, twice: first to count coarse
-bins, then the bins that contain a quantile. The driver holds the bins and the distinct values of one bin per
-group, never a column.
+The plan puts this step before a filter with such rules. It reads only columns, and reads them twice: first to
+count coarse bins, then to count the values in the bins that contain a quantile. The driver holds the bins and
+the distinct values of one bin per group, never a column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from pipelines.contracts.reads import Drop, Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.stages.decide.rules import Quantile, group_names
 
-_COARSE = np.uint64(40)  # a bin of the first pass holds values with equal upper 24 bits
+_COARSE = np.uint64(40)  # bits dropped in the first pass: a bin holds values with equal upper 24 bits
 _SIGN = np.uint64(1 << 63)
 Counted = dict[tuple[int, str], dict[int, int]]  # (request, group) -> key or bin -> documents
 
@@ -123,7 +123,7 @@ def count_values(task: _Task) -> Counted:
 
 
 def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
-    """Each group and its rows, by one sort for any number of groups."""
+    """Yield each group and its rows. One sort serves any number of groups."""
     if not request.per:
         yield "", np.arange(part.rows)
         return
@@ -136,7 +136,7 @@ def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _keys(column: pa.Array, request: Quantile) -> np.ndarray:
-    """Unsigned keys in the order of the values."""
+    """Return unsigned keys that sort like the values."""
     values = column.drop_null()
     if pa.types.is_integer(values.type):
         return values.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN

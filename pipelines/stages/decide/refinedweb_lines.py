@@ -18,13 +18,13 @@ from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import PartStage
 
 REMOVED = "refinedweb_removed_word_ratio"
-_SHORT = 10  # words: "short (<= 10 words) and matches a pattern"
-_MAINLY = 0.5  # of a line's letters; the paper says "mainly composed of uppercase characters"
+_SHORT = 10  # maximum number of words: "short (<= 10 words) and matches a pattern"
+_MAINLY = 0.5  # share of a line's letters; the paper says "mainly composed of uppercase characters"
 _COUNTED = (
     "likes?|shares?|comments?|retweets?|reposts?|quotes?|bookmarks?|upvotes?|downvotes?|downloads?|views?|followers?"
 )
 _COUNTER = re.compile(rf"\W*\d[\d.,]*(\s?[km])?\s+({_COUNTED})\W*", re.IGNORECASE)
-# The paper gives one example of each pattern; there are no others here.
+# The paper gives one example of each pattern, and only these are used here.
 _BEGINS = re.compile(r"sign[ -]?in\b\W*", re.IGNORECASE)
 _ENDS = re.compile(r"\bread more\W*\Z", re.IGNORECASE)
 _WITHIN = re.compile(r"\bitems in cart\b", re.IGNORECASE)

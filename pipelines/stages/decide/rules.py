@@ -132,7 +132,7 @@ class Rule:
             )
 
     def _check_bounds(self) -> None:
-        """Mappings have a default and a column `per`; no range is empty."""
+        """Check that mappings of bounds have a default and a column `per`, and that no range is empty."""
         for name, bounds in self.mappings().items():
             if not self.per:
                 raise ValueError(f"{name}: got a mapping of bounds without `per`; add the column of its keys")

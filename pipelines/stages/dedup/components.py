@@ -39,8 +39,8 @@ def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """Return (links between neighbours of equal key, the distinct keys, one node of each). n equal keys give
-    n - 1 links.
+    """Return links between nodes of equal key (n - 1 links for n nodes), the distinct keys, and one node for
+    each key.
     """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]
@@ -103,7 +103,7 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
         starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(node)), bool), node[1:] != node[:-1]]))
         sizes = np.diff(np.append(starts, len(node)))
         lowest_neighbour = other[starts]
-        # In a star, a node has a single lower neighbour, or only higher ones.
+        # In a star, a node has either a single lower neighbour or only higher neighbours.
         unsettled = int(((lowest_neighbour < node[starts]) & (sizes > 1)).sum())
         lowest = np.repeat(np.minimum(lowest_neighbour, node[starts]), sizes)
         higher = other > node

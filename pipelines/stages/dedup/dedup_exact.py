@@ -18,7 +18,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
-from pipelines.contracts.reads import Input, column_named
+from pipelines.contracts.reads import GivenSplits, Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints
 from pipelines.stages.dedup.elect_winners import elect_and_write
@@ -28,7 +28,9 @@ from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 
 @dataclass(frozen=True)
 class DedupExact(CorpusStage):
-    """Drop copies by `text_hash`. Only documents that no earlier step dropped compete."""
+    """Drop copies by `text_hash`. Only documents that no earlier step dropped compete, and none of a given validation or
+    test split.
+    """
 
     keep: tuple[KeepKey, ...] = ()
     """Preferred copies: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties go
@@ -57,7 +59,7 @@ class DedupExact(CorpusStage):
 
     def reads(self) -> tuple[Input, ...]:
         """Return the compared column, the columns of `keep`, and the drops so far."""
-        return tuple(map(column_named, (self.compared, *columns_read(self.keep), DROP)))
+        return (*map(column_named, (self.compared, *columns_read(self.keep), DROP)), GivenSplits())
 
     def writes(self) -> pa.Schema:
         """Return the id of the preferred copy and the number of all copies, both null without copies; and the
@@ -103,7 +105,7 @@ class _EqualHashes:
         return rows, pa.FixedSizeBinaryArray.from_buffers(ID, len(rows), [None, pa.py_buffer(salted)])
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> None:
-        """None: copies are equal."""
+        """Return None: copies are equal, so no evidence is needed."""
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
         """Never called: copies are equal."""

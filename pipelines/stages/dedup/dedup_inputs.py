@@ -1,4 +1,4 @@
-"""Documents that compete in a deduplication: those of the build's parts, and those of finished corpora.
+"""The documents that compete in a deduplication: those of the build's parts and those of finished corpora.
 
 Of a finished corpus, only columns are read: those of its steps, and the ids, which follow from the file index
 of its read steps. Its text is not read.
@@ -29,7 +29,7 @@ KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 
 @dataclass(frozen=True)
 class Candidates:
-    """Part number `number` of the competing parts. Rows are numbered over all of them; those of this part
+    """Part number `number` of the competing parts. Rows are numbered over all these parts; those of this part
     begin with `first`.
 
     `rank` is the position of its source in the order of sources, those of finished corpora last. `index`
@@ -75,14 +75,16 @@ class Candidates:
         )
 
     def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
-        """Return (rows, values of `column`) of the documents that have a value and were not dropped before.
+        """Return (rows, values of `column`) of the documents that have a value and were not dropped before, without
+        those of a given validation or test split of the build.
 
         In a finished corpus, "before" means before the step that wrote the column `cluster`: documents that
         this step dropped take part.
         """
         alive = pc.is_null(self._drop(cluster)[0])
         values = self.part.table((column,))[column].combine_chunks()
-        rows = np.flatnonzero(pc.and_(alive, pc.is_valid(values)).to_numpy(zero_copy_only=False))
+        competes = pc.and_(alive, pc.is_valid(values)).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(competes if self.finished else competes & ~self.part.held_out())
         return rows, values.take(pa.array(rows))
 
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
@@ -167,8 +169,8 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """Return the number of the unit of work that read a file's documents, with which its name begins; ""
-    without one.
+    """Return the number of the unit of work that read a file's documents. The file's name begins with it; ""
+    if it does not.
     """
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]

@@ -6,8 +6,8 @@ documents of Jaccard similarity s are linked with probability 1 - (1 - s^rows)^b
 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
 
 Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may
-have nothing in common. `verify` keeps documents that are unlike every kept one: in the order of preference,
-each document is compared with the kept ones before it.
+have nothing in common. `verify` also keeps documents that are unlike every kept one: in the order of
+preference, each document is compared with those kept before it.
 
 The keep rule: the order that `keep` gives, then the order of the sources, then the lowest document id.
 """
@@ -27,7 +27,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
-from pipelines.contracts.reads import Input, column_named
+from pipelines.contracts.reads import GivenSplits, Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
 from pipelines.stages.dedup.components import bucket_links, find_components, scatter_edges, spanning_stars
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints, writer
@@ -43,7 +43,9 @@ _DEFAULT = (14, 8)
 
 @dataclass(frozen=True)
 class DedupMinhash(CorpusStage):
-    """Drop near-copies by MinHash LSH. Only documents that no earlier step dropped compete."""
+    """Drop near-copies by MinHash LSH. Only documents that no earlier step dropped compete, and none of a given validation
+    or test split.
+    """
 
     bands: int | None = None
     """Number of bands; bands x rows values of the signature are used. Default 14, or derived from `threshold`."""
@@ -95,7 +97,7 @@ class DedupMinhash(CorpusStage):
         compared.
         """
         text = ("text",) if self.verify == "jaccard" else ()
-        return tuple(map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))))
+        return (*map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))), GivenSplits())
 
     def writes(self) -> pa.Schema:
         """Return `minhash_cluster`, the id of the preferred document, and the size of the cluster, both null
@@ -178,7 +180,7 @@ def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
     """Link the documents of a part with one another; commit the groups, and the distinct band keys of the
     groups.
 
-    Each key leaves a part once, so a page with a million copies is one entry per band and part.
+    A part sends each key only once, so a page with a million copies is one entry per band and part.
     """
     one = task.one
     unit = f"bands.{one.number:05d}"
@@ -262,15 +264,15 @@ class _Components:
         )
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array:
-        """Signatures, or the hashes of all shingles."""
+        """Return the signatures, or the hashes of all shingles."""
         if self.shingling is None:
             return candidates.part.table(("minhash",))["minhash"].take(pa.array(rows)).combine_chunks()
         text = candidates.part.table(("text",))["text"].take(pa.array(rows)).combine_chunks()
         return self.shingling.shingle_sets(text)
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Return the share of equal signature values, an unbiased estimate of the Jaccard similarity; or that
-        similarity itself.
+        """Return the Jaccard similarity: estimated without bias as the share of equal signature values, or
+        exactly from shingles.
         """
         if self.shingling is not None:
             from pipelines.kernels.search.minhash import jaccard

@@ -8,8 +8,9 @@ with paragraphs.
 Spans are compared by the 64-bit hash of their normalised text: among 10 billion different ones, about 3
 collide by chance (n^2 / 2^65). Each part sends a hash, with its part number, once to the partition of that
 hash, so frequent spans do not make partitions large; the lowest number wins. Documents with too little text
-left are dropped. They held the first occurrences of some spans, so these spans elect once more, among the
-documents that stay. Those can only gain text by it, so no further ones fall short.
+left are dropped. They may have held the first occurrence of a span, so the first occurrences are determined
+once more, among the remaining documents. These can only keep more text than before, so no further document
+has too little.
 """
 
 from collections.abc import Sequence
@@ -27,14 +28,14 @@ from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Part
-from pipelines.contracts.reads import Drop, Input
+from pipelines.contracts.reads import Drop, GivenSplits, Input
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
 
 if TYPE_CHECKING:
     from pipelines.kernels.search.spans import Units
 
-_BYTES_PER_SPAN = 100  # of ordinary text; affects only the number of partitions
+_BYTES_PER_SPAN = 100  # estimate for ordinary text; affects only the number of partitions
 _SPANS = pa.schema(
     [("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("feed", pa.int64()), ("words", pa.int64())]
 )
@@ -48,11 +49,12 @@ class DedupSpans(ReadsText, CorpusStage):
     """`edits` that remove every later occurrence of a line, a paragraph, or a window of sentences.
 
     Two spans are the same if `" ".join(span.lower().split())` is. The first one is kept, in the order of
-    sources, files, records and positions in the text. Only documents that no earlier step dropped compete.
-    Every removed unit is still in a document that stays: of overlapping windows, each is removed if it
-    repeats an earlier one. An edit's rule is `dedup_spans.` and the unit.
+    sources, files, records and positions in the text. Only documents that no earlier step dropped compete,
+    and none of a given validation or test split. Every removed unit is still in a document that is kept. Each
+    of several overlapping windows is removed if it repeats an earlier one. An edit's rule is `dedup_spans.`
+    and the unit.
 
-    A document that lost something and has fewer than `min_left_words` left is dropped, by the rule
+    A document that lost units and has fewer than `min_left_words` words left is dropped, by the rule
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
     all other steps that drop: a later step could drop the document with the only copy. Columns:
     `lines_removed`, `words_left_by_line`, and likewise for the other units.
@@ -88,7 +90,7 @@ class DedupSpans(ReadsText, CorpusStage):
 
     def reads(self) -> tuple[Input, ...]:
         """Return the text, and the drops so far."""
-        return (self.input_text, Drop())
+        return (self.input_text, Drop(), GivenSplits())
 
     def writes(self) -> pa.Schema:
         """Return units removed and words left, null if a document did not compete. A dropped document gets no
@@ -159,7 +161,7 @@ def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
 
     stage = task.stage
     table = task.part.table((stage.input_text, DROP))
-    rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy())
+    rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy() & ~task.part.held_out())
     spans, windows, count = [_SPANS.empty_table()], [_WINDOWS.empty_table()], 0
     for begin, _, offsets, data in blocks(*text_buffers(table[stage.text].take(pa.array(rows)))):
         units = find_units(offsets, data, stage.unit)
@@ -259,8 +261,8 @@ def _rows(spans: pa.Table) -> np.ndarray:
 
 
 def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Table, out: np.ndarray) -> _Spans:
-    """What an election removes from the documents of a part, excluding `out`, and which of them are then
-    dropped.
+    """Return what an election removes from the documents of a part, except those in `out`, and which of them
+    are then dropped.
     """
     stage, rows = task.stage, _rows(spans)
     firsts, hashes = windows["first"].to_numpy(), windows["hash"].to_numpy()
@@ -300,7 +302,7 @@ def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
         after = _judge(task, spans, windows, task.inputs[1].gather_rows(task.number), before.gone)
         assert (after.gone == before.gone).all(), "a document lost more to fewer rivals"
     text = part.table((stage.input_text, DROP))
-    compete = pc.is_null(text[DROP]).to_numpy()
+    compete = pc.is_null(text[DROP]).to_numpy() & ~part.held_out()
     rows, words = _rows(spans), spans["words"].to_numpy()
     shown = np.where(before.gone[rows], before.removed, after.removed)
     removed, left = np.bincount(rows, shown, part.rows), np.bincount(rows, words * ~shown, part.rows)
@@ -349,7 +351,7 @@ def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):
         return rows, starts, ends
-    first = np.append(True, rows[1:] != rows[:-1])  # of its document
+    first = np.append(True, rows[1:] != rows[:-1])  # whether a unit is the first of its document
     last = np.append(first[1:], True)
     removed = spans.removed
     opens = np.flatnonzero(removed & (first | ~np.append(False, removed[:-1])))

@@ -20,10 +20,10 @@ class DedupUrl(DedupExact):
     """Drop documents fetched from the same address: equal `url_normal` without `http://` or `https://` and
     `www.`.
 
-    Only documents that no earlier step dropped compete; one without a URL is kept. Every crawl index compares
-    URLs without these prefixes, because sites move from one form to the other and serve the same pages under
-    both. Text is not compared: a page that changed between two visits is kept in the version of the preferred
-    document.
+    Only documents that no earlier step dropped compete, and none of a given validation or test split. A
+    document without a URL is kept. Crawl indexes compare URLs without these prefixes too, because sites move
+    from one form to the other and serve the same pages under both. Text is not compared: of a page that
+    changed between two visits, the preferred document is kept.
     """
 
     keep: tuple[KeepKey, ...] = ()

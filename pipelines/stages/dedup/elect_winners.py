@@ -5,8 +5,8 @@ All deduplication stages end here. Each part summarises its clusters: the number
 `keep_up_to` of them in the order of preference. These summaries are shuffled by cluster and elect the
 winners. The results, and the winners' signatures or shingles as evidence, are shuffled back to the parts,
 which compare their members with the winner. The cost of a cluster in one task therefore grows with its parts,
-not its members. If similarity is required, the members that are unlike the winner elect among themselves
-(pipelines.stages.dedup.verification).
+not its members. If similarity is required, the members that are unlike the winner take part in a second
+election (pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence
@@ -109,8 +109,8 @@ def summarise_clusters(task: _Task) -> FileRecord:
 
 
 def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Order the clusters of a partition. Returns (files for the members' parts and for the winners' parts,
-    clusters by size).
+    """Elect the winners of a partition's clusters. Returns the files for the members' parts and for the
+    winners' parts, and the number of clusters by size.
     """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -136,8 +136,8 @@ def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int
             schema=_BACK,
         )  # fmt: skip
         has_new = np.logical_or.reduceat(priority == NEW, starts) if len(starts) else np.zeros(0, bool)
-        # Documents of finished corpora are judged only with a minimum similarity: others may be like one that
-        # is unlike the winner.
+        # Documents of finished corpora are judged only if there is a minimum similarity. Others may then
+        # resemble one that is unlike the winner.
         judged = np.repeat(has_new, lengths) & ((priority == NEW) | (task.verdict.min_similarity is not None))
         shared = judged & (np.repeat(sizes, lengths) > 1)
         requests = pa.table({"row": row[first], "part": part})
@@ -221,8 +221,8 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Similarity of members at `rows` to their winners, 1 if members are equal; and the number of values of
-    their evidence.
+    """Return the similarity of the members at `rows` to their winners (1 if members are equal), and the
+    number of values of their evidence.
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)

@@ -35,9 +35,9 @@ class Grouping(Protocol):
 
 @dataclass(frozen=True)
 class DedupPolicy:
-    """How a deduplication decides: the rule it drops by, the columns it writes, the order of preference, how
-    many of a cluster are kept, and the similarity below which members of a cluster are not copies. `sets`
-    says whether evidence is a set, compared by Jaccard similarity, or a signature.
+    """The policy of a deduplication: its rule for drops, the columns that it writes, the order of preference,
+    the number of documents kept per cluster, and the similarity below which members of a cluster are not
+    copies. `sets` says whether evidence is a set, compared by Jaccard similarity, or a signature.
     """
 
     rule: str

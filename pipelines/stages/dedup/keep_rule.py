@@ -82,8 +82,8 @@ def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
 
 
 def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
-    """Rows of a table with `cluster`, `standing`, the columns of the keys, `rank` and `id`: by cluster,
-    preferred ones first.
+    """Return the rows of a table in the order of clusters, with preferred documents first. The table has the
+    columns `cluster`, `standing`, those of the keys, `rank` and `id`.
 
     A lower standing comes first, before all keys; nulls come last. Ties between the keys go to the earlier
     source, then to the lower id: a hash of the file's path, then the record.

@@ -1,10 +1,10 @@
-"""A second election among the members of a cluster that are unlike the preferred one. No two similar ones of
-these are kept either.
+"""A second election, among the members of a cluster that are unlike the preferred one. Of similar members, it
+keeps only the preferred one.
 
 Linked documents form chains, so a cluster holds many that have little in common with its preferred document.
-These elect again, in the same order of preference: a document is dropped if `keep_up_to` of the kept ones
-reach the minimum similarity. The result equals a greedy election over the whole cluster that compares every
-member with every kept one.
+These documents are considered again in the same order of preference: a document is dropped if `keep_up_to`
+kept ones reach the minimum similarity to it. The result equals a greedy election over the whole cluster that
+compares every member with every kept one.
 
 A task holds the evidence of at most ELECTORATE documents of a cluster, the preferred ones, and of as many as
 fit in ELECTORATE_BYTES. In a larger cluster the others are compared with the kept documents of the
@@ -58,7 +58,9 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class Spared:
-    """The members of a part that elect again: their number, and the bytes of their evidence."""
+    """The members of a part that take part in the second election: their number, and the bytes of their
+    evidence.
+    """
 
     candidates: Candidates
     documents: int
@@ -156,8 +158,8 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
-    """Return the first documents of each cluster, as many as elect. Cutting early is safe: later documents
-    would be cut anyway.
+    """Return the first documents of each cluster, up to the size of the electorate. Later documents would be
+    cut in any case.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])
@@ -194,12 +196,16 @@ def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarra
 
 
 def _is_finished(table: pa.Table) -> np.ndarray:
-    """Whether a document is in a finished corpus: then a document that is like it is dropped."""
+    """Return which documents are in a finished corpus. New documents that are similar to one of these are
+    dropped.
+    """
     return table["standing"].to_numpy() != NEW
 
 
 def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """As `_elect`, for documents that are compared only with those of their cluster in `stay`."""
+    """Return what `_elect` returns, for documents that are compared only with those of their cluster in
+    `stay`.
+    """
     from pipelines.kernels.search.election import follow
 
     starts, sizes, _ = runs(stay["cluster"])

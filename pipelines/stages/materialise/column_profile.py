@@ -197,5 +197,5 @@ def _samples_of(group: tuple[str, str]) -> int:
 
 
 def _number(value: float | None) -> float | int | None:
-    """JSON of a number: integers without a decimal point."""
+    """Return a number for JSON; integers have no decimal point."""
     return int(value) if value is not None and value.is_integer() else value

@@ -1,4 +1,4 @@
-"""The funnel: what each step kept, per source, which rules dropped the rest, and statistics of
+"""The funnel: how many documents each step kept per source, which rules dropped the others, and statistics of
 the documents.
 """
 
@@ -18,10 +18,11 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.edits import compose, edited_lengths
 from pipelines.contracts.manifest import StepManifest, StepOutput, write_table
 from pipelines.contracts.parts import Part
-from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input
+from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.reading.web.markup import has_markup
 from pipelines.stages.materialise.column_profile import KEPT, Summary, summarise
+from pipelines.stages.materialise.given_counts import count_given_splits
 
 SAMPLE = "sample.arrow"  # `forget` writes it under another name
 SAMPLE_ROWS = 2048
@@ -44,17 +45,19 @@ class Funnel(CorpusStage):
 
     def reads(self) -> tuple[Input, ...]:
         """Return everything that removes text, and every summarised column."""
-        return (Drop(), EDITED_TEXT, *(Column(name, optional=True) for name in self.columns))
+        return (Drop(), EDITED_TEXT, GivenSplits(), *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Count, and return the facts: `rows`, one per source and step that removes text; `distributions` and
-        `values` by source; `samples`.
+        `values` by source; `samples`; and, if a source has a given split, `splits`.
 
         Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of
         their id.
         """
         facts, sample = self.count(parts, cluster)
-        return {"files": [asdict(out.write(SAMPLE, write_table(sample)))], **facts}
+        # As a unit, so that a build which `forget` overtook removes what it has written.
+        receipt = out.commit("sample", {SAMPLE: write_table(sample)}, {})
+        return {"files": [asdict(record) for record in receipt.files], **facts}
 
     def count(self, parts: Sequence[Part], cluster: Cluster) -> tuple[dict[str, Any], pa.Table]:
         """Return the facts of `run` without its files, and the sample."""
@@ -82,6 +85,8 @@ class Funnel(CorpusStage):
             "values": {source: _values(summary) for source, summary in summaries.items()},
             "samples": [entry for source in sources for entry in _samples(source, summaries[source], order)],
         }
+        if splits := count_given_splits(parts, cluster, "funnel"):
+            facts["splits"] = splits
         return facts, pa.concat_tables(sampled[source] for source in sources)
 
 
@@ -104,7 +109,9 @@ def _add_rows(rows: dict[tuple[str, str], dict[str, Any]], source: str, counts: 
 
 
 def _values(summary: Summary) -> dict[str, Any]:
-    """Per column a list of [value, all, kept], the most frequent first; null if there are too many values."""
+    """Return a list of [value, all, kept] for each column, the most frequent first; null if there are too
+    many values.
+    """
     listed: dict[str, Any] = {}
     for name, table in sorted(summary.values.items()):
         ranked = None if table is None else sorted(table.items(), key=lambda item: (-item[1][0], item[0]))
@@ -113,7 +120,9 @@ def _values(summary: Summary) -> dict[str, Any]:
 
 
 def _samples(source: str, summary: Summary, order: dict[str, int]) -> list[dict[str, Any]]:
-    """Kept documents first, then dropped ones by step and rule; `step` and `rule` are null for kept ones."""
+    """Return the sampled documents: kept ones first, then dropped ones by step and rule. `step` and `rule`
+    are null for kept ones.
+    """
     groups = sorted(summary.samples, key=lambda group: (order.get(group[0], -1), group))
     return [
         {"source": source, "step": step or None, "rule": rule or None, **sampled.facts()}
@@ -235,7 +244,7 @@ def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _dropped_by_rule(drop: pa.Array, alive: np.ndarray) -> dict[str, np.ndarray]:
-    """Masks of the remaining documents that a step drops, by rule."""
+    """Return masks of the documents, among those alive, that a step drops, by rule."""
     rules = drop.filter(pa.array(alive)).unique().drop_null().to_pylist()
     named = {rule: pc.fill_null(pc.equal(drop, rule), False) for rule in sorted(rules)}
     return {rule: alive & mask.to_numpy(zero_copy_only=False) for rule, mask in named.items()}

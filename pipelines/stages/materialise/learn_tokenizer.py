@@ -7,7 +7,7 @@ such a file depends on its checksum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from gristmill.config import ADDED
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import gather_rows, scatter_rows
@@ -22,7 +23,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
-from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input, TokenizerShares
+from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input, TokenizerShares
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 
 _BYTES_VOCABULARY = 384
@@ -43,9 +44,10 @@ class LearnTokenizer(CorpusStage):
     """Train a tokenizer. Its file is `tokenizer.json` in the step's directory, or in a subdirectory named
     after its content (wordpiece, unigram). Ids 0 to 127 are reserved in every kind.
 
-    The sample is `sample_bytes` of text. Each source fills a part of it in proportion to its
-    `tokenizer_share`, regardless of its size. With a `temperature` T, the proportion is its `tokenizer_share`
-    times its kept bytes to the power 1/T: 1 for the natural proportions, more to favour small sources.
+    The sample is `sample_bytes` of text, without the documents of given validation and test splits. Each
+    source fills a part of it in proportion to its `tokenizer_share`, regardless of its size. With a
+    `temperature` T, the proportion is its `tokenizer_share` times its kept bytes to the power 1/T: 1 for the
+    natural proportions, more to favour small sources.
     Published: T = 3.33 (exponent 0.3) in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021,
     section 3.2), 2 for the BPE of XLM (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual
     BERT. With `per: language`, the groups are the languages of the step `language` over all sources, within
@@ -57,11 +59,12 @@ class LearnTokenizer(CorpusStage):
     built again.
     """
 
-    kind: Literal["byte_bpe", "bpe", "wordpiece", "unigram", "bytes"] = "byte_bpe"
+    kind: Literal["byte_bpe", "bpe", "wordpiece", "unigram", "bytes", "characters"] = "byte_bpe"
     """byte_bpe: over bytes, with Llama 3's pre-tokenizer. bpe: over the characters of words with an end-of-word mark (GPT).
-    wordpiece: BERT's. unigram: T5's, as in SentencePiece. bytes: no vocabulary (ByT5), nothing is trained."""
+    wordpiece: BERT's. unigram: T5's, as in SentencePiece. bytes: no vocabulary (ByT5), nothing is trained. characters: the
+    characters of the sample, each a token."""
     vocab_size: int = _DEFAULT_VOCABULARY
-    """Entries of the vocabulary, including the 128 reserved ones; `bytes` has 384."""
+    """Entries of the vocabulary, including the 128 reserved ones; `bytes` has 384, `characters` as many as the text."""
     lowercase: bool = False
     """Fold case before learning and encoding (bpe, unigram); wordpiece also strips accents, as BERT uncased does."""
     coverage: float = 0.9995
@@ -74,18 +77,24 @@ class LearnTokenizer(CorpusStage):
     """The groups that share the sample."""
     seed: int = 0
     """Changes the sample of documents."""
+    unknown: Literal["unk", "error"] = field(default="unk", metadata=ADDED)
+    """What happens to a character outside a vocabulary of `characters`: it becomes `<unk>`, or encoding stops."""
 
     version: ClassVar[int] = 2
 
     def check(self) -> None:
         """Validate ranges."""
         minimum = 384 if self.kind == "byte_bpe" else 129
+        if self.kind == "characters" and self.vocab_size != _DEFAULT_VOCABULARY:
+            raise ValueError(f"vocab_size: got {self.vocab_size}, but characters takes that of the text; remove it")
+        if self.unknown != "unk" and self.kind != "characters":
+            raise ValueError(f"unknown: got {self.unknown!r}, which is for characters; {self.kind} has its own rule")
         if self.kind == "bytes" and self.vocab_size not in (_DEFAULT_VOCABULARY, _BYTES_VOCABULARY):
             raise ValueError(f"vocab_size: got {self.vocab_size}, but bytes always has 384; remove it")
         if self.vocab_size < minimum:
             extra = "256 bytes and 128 reserved tokens" if self.kind == "byte_bpe" else "128 are reserved"
             raise ValueError(f"vocab_size: got {self.vocab_size}, expected at least {minimum}: {extra}")
-        if self.lowercase and self.kind in ("byte_bpe", "bytes"):
+        if self.lowercase and self.kind in ("byte_bpe", "bytes", "characters"):
             raise ValueError(f"lowercase: got true, but {self.kind} keeps every byte of a text; choose another kind")
         if not 0 < self.coverage <= 1:
             raise ValueError(f"coverage: got {self.coverage}, expected above 0 to 1")
@@ -102,11 +111,13 @@ class LearnTokenizer(CorpusStage):
         return self.kind not in ("wordpiece", "unigram")
 
     def reads(self) -> tuple[Input, ...]:
-        """Kept text, the sources' shares and, with `per: language`, the languages; nothing for bytes."""
+        """Return the kept text, the sources' shares and, with `per: language`, the languages; nothing for
+        `bytes`.
+        """
         if self.kind == "bytes":
             return ()
         language = (Column("language"),) if self.per == "language" else ()
-        return (EDITED_TEXT, Drop(), TokenizerShares(), *language)
+        return (EDITED_TEXT, Drop(), TokenizerShares(), GivenSplits(), *language)
 
     def notice(self) -> str:
         """Warn about kinds that are slow to train."""
@@ -175,7 +186,7 @@ def weigh(
 def allot(
     total: int, weights: Mapping[SampleCell, float], available: Mapping[SampleCell, int]
 ) -> dict[SampleCell, int]:
-    """Split `total` bytes over cells in proportion to their weights; if a cell has too little text, the
+    """Divide `total` bytes among cells in proportion to their weights. If a cell has too little text, the
     others fill the gap.
     """
     quotas = dict.fromkeys(weights, 0)
@@ -195,15 +206,21 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """Return the UTF-8 bytes of the kept, edited text of a part by cell."""
+    """Return the UTF-8 bytes of the kept, edited text of a part by cell, without held-out documents."""
     part, per = task
     if per == "source":
-        return {SampleCell(part.source, part.source): part.kept_text_bytes()}
+        return {SampleCell(part.source, part.source): part.kept_text_bytes(training=True)}
     table = part.table((EDITED_TEXT, DROP, "language"))
-    kept = table.filter(pc.is_null(table[DROP]))
+    kept = table.filter(pa.array(_trained_on(part, table)))
     sized = pa.table({"language": _languages(kept), "size": pc.binary_length(kept["edited_text"])})
     sums = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
     return {SampleCell(row["language"], part.source): row["size_sum"] for row in sums.to_pylist()}
+
+
+def _trained_on(part: Part, table: pa.Table) -> np.ndarray:
+    """Whether each document is kept and in no given validation or test split, bool [rows]."""
+    kept: np.ndarray = pc.is_null(table[DROP]).to_numpy() & ~part.held_out()
+    return kept
 
 
 def _languages(table: pa.Table) -> pa.ChunkedArray:
@@ -243,7 +260,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
         table = task.part.table(("id", EDITED_TEXT, DROP, *(("language",) if by_language else ())))
         groups = _languages(table).to_pylist() if by_language else [source] * table.num_rows
         chances = np.array([task.chances.get(SampleCell(group, source), 0.0) for group in groups])
-        kept = pc.is_null(table[DROP]).to_numpy()
+        kept = _trained_on(task.part, table)
         sampled = kept & is_sampled(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
         texts = table.select(["edited_text"]).filter(pa.array(sampled)).combine_chunks()
         receipt = task.out.commit(
@@ -270,12 +287,13 @@ def train_tokenizer(task: _TrainTask) -> FileRecord:
     """Train on all samples and commit the file."""
     receipt = task.out.receipt("tokenizer")
     if receipt is None:
-        from tokenizer.kinds.train import train
+        from tokenizer.kinds.train import WITHOUT_SIZE, train
 
         stage = task.stage
-        size = _BYTES_VOCABULARY if stage.kind == "bytes" else stage.vocab_size
+        size = None if stage.kind in WITHOUT_SIZE else stage.vocab_size
+        unknown = stage.unknown if stage.kind == "characters" else None
         try:
-            content = train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage)
+            content = train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage, unknown=unknown)
         except ValueError as error:
             raise UserError(f"{task.out.name}: {error}") from None
         # A file that is not reproducible gets a unique name, so that concurrent builds do not overwrite each

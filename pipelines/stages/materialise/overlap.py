@@ -1,6 +1,6 @@
-"""The share of the validation split with a near-copy in training, measured by MinHash bands.
+"""The share of the held-out splits with a near-copy in training, measured by MinHash bands.
 
-A validation document overlaps if it shares at least one band of 14 x 8 MinHash values with a training
+A held-out document overlaps if it shares at least one band of 14 x 8 MinHash values with a training
 document: probability 0.57 at Jaccard 0.7, 0.92 at 0.8, 0.999 at 0.9. Needs the column of minhash_signatures.
 """
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scatter_rows, write_list
 from pipelines.contracts.columns import DROP
+from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, gather
@@ -25,15 +26,15 @@ _BANDS, _ROWS = 14, 8
 
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-    """Count, per source, validation documents and those with a near-copy in training; or say why this was not
-    measured.
+    """Return for each source the number of validation documents and of those with a near-copy in training,
+    and the same for test documents if there are any; or the reason why this was not measured.
     """
     if not all(part.has("minhash") for part in parts):
         return {"not_measured": "the column minhash is missing for some source; add minhash_signatures before shards"}
     if parts[0].types.field("minhash").type.list_size < _BANDS * _ROWS:
         return {"not_measured": f"the signatures hold fewer than {_BANDS * _ROWS} values; raise num_perm"}
     partitions = partitions_for(sum(part.rows for part in parts) * _BANDS)
-    tasks = [_BandTask(split, out, part, number, partitions) for number, part in enumerate(parts)]
+    tasks = [_BandTask(split, out, part, number, len(parts), partitions) for number, part in enumerate(parts)]
     files = gather(cluster, scatter_split_bands, tasks, lambda task: f"shards: overlap of {task.part.name}")
     listed = write_list(out, "split", files)
     matches = [_MatchTask(listed, partition) for partition in range(partitions)]
@@ -47,8 +48,13 @@ def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutp
         receipt = out.receipt(f"split.{number:05d}")
         assert receipt is not None
         result[part.source]["validation"] += receipt.counts["validation"]
+        if receipt.counts["test"]:
+            own = result[part.source]
+            own["test"] = own.get("test", 0) + receipt.counts["test"]
+            own.setdefault("test_near_copies_in_training", 0)
     for number, _ in shared:
-        result[parts[number].source]["near_copies_in_training"] += 1
+        test, place = divmod(number, len(parts))
+        result[parts[place].source]["test_near_copies_in_training" if test else "near_copies_in_training"] += 1
     return result
 
 
@@ -58,27 +64,30 @@ class _BandTask:
     out: StepOutput
     part: Part
     number: int
+    parts: int
     partitions: int
 
 
 def scatter_split_bands(task: _BandTask) -> FileRecord:
-    """Commit the band keys of a part's kept documents, with part and row for held-out ones (-1
-    for training).
+    """Commit the band keys of a part's kept documents, with part and row for held-out ones (-1 for training). The part of
+    a test document is its number plus the number of parts.
     """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         table = task.part.table(dict.fromkeys((*task.split.columns(task.part), "minhash", DROP)))
-        table = table.filter(pc.is_null(table[DROP])).combine_chunks()
-        validation = task.split.held_out(table)
-        held, measured = int(validation.sum()), pc.is_valid(table["minhash"])
-        # A document without words has no signature and resembles nothing.
-        table, validation = table.filter(measured).combine_chunks(), validation[measured.to_numpy()]
+        kept, labels = pc.is_null(table[DROP]).combine_chunks(), task.part.splits()
+        table = table.filter(kept).combine_chunks()
+        split = task.split.assign(table, None if labels is None else labels.filter(kept))
+        held = {name: int((split == number).sum()) for number, name in enumerate(SPLITS) if number}
+        measured = pc.is_valid(table["minhash"])
+        # A document without words has no signature and cannot overlap.
+        table, split = table.filter(measured).combine_chunks(), split[measured.to_numpy()]
         signatures = signatures_of(table["minhash"].combine_chunks())
         bands = _BANDS
         keys = band_keys(signatures, bands, _ROWS) if table.num_rows else np.zeros((0, bands), np.uint64)
-        rows = np.where(validation, np.arange(table.num_rows), -1)
-        numbers = np.where(validation, task.number, -1)
+        rows = np.where(split > 0, np.arange(table.num_rows), -1)
+        numbers = np.where(split > 0, task.number + (split - 1) * task.parts, -1)
         entries = pa.table(
             {
                 "band": pa.array(keys.ravel()),
@@ -88,7 +97,7 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
         )
         partition = ((keys.ravel() >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)
         content = scatter_rows(entries, partition, task.partitions)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"validation": held})
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, held)
     return receipt.files[0]
 
 

@@ -1,5 +1,5 @@
-"""Materialise: kept, edited text to token shards, one shard set per tokenizer, split into training and
-validation.
+"""Write kept, edited text as token shards: one shard set per tokenizer, split into training, validation and,
+if a source has it, test.
 
 docs/shard_format.md describes the files. Neighbouring parts of a source share a shard of up to `shard_bytes`
 of text.
@@ -21,16 +21,16 @@ from gristmill.storage.location import Content, FileRecord
 from gristmill.storage.paths import expand_home, is_url
 from gristmill.storage.store import file_checksum
 from pipelines.contracts.columns import DROP
+from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import Receipt, StepOutput, TokenizerRecord, load_step
 from pipelines.contracts.parts import Part
-from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input, StepFiles
+from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input, StepFiles
 from pipelines.contracts.shard_set import write_shard
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
+from pipelines.stages.materialise.given_counts import refuse_missing_splits
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import required_tokens
-
-_TRAIN, _VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Shards(CorpusStage):
     change."""
     split_by: Literal["cluster", "content", "file", "host"] = "cluster"
     """The unit that is never split between training and validation: duplicate clusters (documents outside one by content),
-    documents of equal text, files (an archive member is a file), or hosts of URLs."""
+    documents of equal text, files (an archive member is a file), or hosts of URLs. Not for sources with a given `split`."""
     validation_share: float = 0.005
-    """Share of the `split_by` groups that are held out for validation."""
+    """Share of the `split_by` groups that are held out for validation. Not for sources with a given `split`."""
     sentences: bool = False
     """Write the column `sentences`: token offsets at which the sentences of a document begin, ascending."""
     shard_bytes: int = 512 << 20
@@ -110,7 +110,7 @@ class Shards(CorpusStage):
         }.get(self.split_by, ())
         written = [Column(name, optional=True) for name in ("minhash", *optional)]
         url = (Column("url"),) if self.split_by == "host" else ()
-        return (EDITED_TEXT, Drop(), *written, *url, *tokenizer)
+        return (EDITED_TEXT, Drop(), GivenSplits(), *written, *url, *tokenizer)
 
     def depends(self) -> dict[str, str]:
         """Return the encoder, and the checksum of a tokenizer given as a file."""
@@ -126,6 +126,7 @@ class Shards(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Check the encoders against each other, encode, measure the overlap of the splits."""
+        refuse_missing_splits(parts, cluster, out.name)
         record, encoder = self._tokenizer(out)
         first = list({part.source: part for part in reversed(parts)}.values())
         checks = [_CheckTask(part, record.file, out, self.check_documents) for part in first]
@@ -193,7 +194,9 @@ class Shards(CorpusStage):
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Neighbouring parts of a source whose kept text fits one shard, numbered per source."""
+    """Group neighbouring parts of a source whose kept text fits into one shard. Groups are numbered per
+    source.
+    """
     groups: list[list[Part]] = []
     filled = 0
     for part, size in zip(parts, sizes, strict=True):
@@ -252,18 +255,23 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit the training and the validation shard of a group of parts; a split without documents has no
-    file.
-    """
+    """Commit a shard for each split of a group of parts; a split without documents has no file."""
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         tables = [part.table(("id", *task.stage.read_columns())) for part in task.parts]
-        kept = pa.concat_tables([table.filter(pc.is_null(table[DROP])) for table in tables]).combine_chunks()
-        validation = task.stage.split.held_out(kept)
+        alive = [pc.is_null(table[DROP]) for table in tables]
+        kept = pa.concat_tables(
+            [table.filter(mask) for table, mask in zip(tables, alive, strict=True)]
+        ).combine_chunks()
+        labels = [part.splits() for part in task.parts]
+        given = [
+            label.filter(mask.combine_chunks()) for label, mask in zip(labels, alive, strict=True) if label is not None
+        ]
+        numbers = task.stage.split.assign(kept, pa.concat_arrays(given) if given else None)
         contents: dict[str, Content] = {}
         shards = []
-        for split, mask in ((_TRAIN, ~validation), (_VALIDATION, validation)):
-            if mask.any():
+        for number, split in enumerate(SPLITS):
+            if (mask := numbers == number).any():
                 name = f"{task.parts[0].source}/{split}-{task.number:05d}.arrow"
                 try:
                     contents[name], counts = _shard(task, kept.filter(pa.array(mask)).combine_chunks(), split)

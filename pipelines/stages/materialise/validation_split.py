@@ -1,5 +1,5 @@
-"""The validation split: whole groups of near-copies, equal texts, files or hosts are held out, chosen by
-hash.
+"""The split of each document: the given split of its source if there is one. Otherwise, whole groups of
+near-copies, equal texts, files or hosts are held out for validation, chosen by hash.
 """
 
 from dataclasses import dataclass
@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from pipelines.contracts.document import ids_as_integers
+from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, TableInput
 
@@ -22,10 +24,15 @@ class ValidationSplit:
     validation_share: float
     seed: int
 
-    def held_out(self, docs: pa.Table) -> np.ndarray:
-        """Whether each document is held out, bool [n]: the hash of its `split_by` group is below
-        the share.
+    def assign(self, docs: pa.Table, given: pa.Array | None) -> np.ndarray:
+        """Return each document's split as an index into SPLITS, int8 [n]. It is the split in `given`; if
+        `given` is None, it is 1 (validation) if the hash of the `split_by` group is below the share, else 0.
         """
+        if given is None:
+            return self._drawn(docs).astype(np.int8)
+        return pc.index_in(given, value_set=pa.array(SPLITS)).to_numpy().astype(np.int8)
+
+    def _drawn(self, docs: pa.Table) -> np.ndarray:
         if not docs.num_rows:
             return np.zeros(0, bool)
         keys = _group_keys(self.split_by, docs)
@@ -34,7 +41,9 @@ class ValidationSplit:
         return hashes / 2.0**64 < self.validation_share
 
     def columns(self, part: Part) -> tuple[TableInput, ...]:
-        """Return the columns of a part that `held_out` uses: the text only if no step hashed it."""
+        """Return the columns of a part that `assign` uses: the text only if no step hashed it."""
+        if part.given is not None:
+            return ()
         if self.split_by in ("file", "host"):
             return (Column("id"), Column("url")) if self.split_by == "host" else (Column("id"),)
         clusters = ("exact_cluster", "minhash_cluster") if self.split_by == "cluster" else ()

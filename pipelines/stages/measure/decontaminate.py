@@ -50,10 +50,10 @@ class Decontaminate(MeasuresText, CorpusStage):
     | contamination | | the evidence: item, field, first and last byte + 1 in the text read, and share, for every occurrence |
 
     Words are those of segment.py in lower case. A text of fewer than `ngram` words is searched for as a
-    whole; one of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or
-    texts of the sets, is no evidence by itself. But a text of several n-grams counts if a document contains
-    all of it, since items are copied too. All documents are counted, including dropped ones. Facts, by set:
-    its items, those found, and those not searched for.
+    whole; one of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or in
+    more than `common` texts of the sets, is not evidence by itself. But a text of several n-grams counts if a
+    document contains all of it, since items are copied too. All documents are counted, including dropped
+    ones. Facts, by set: its items, those found, and those not searched for.
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -63,7 +63,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     min_words: int = 8
     """Texts of fewer words are not searched for (GPT-3: 8)."""
     common: int = 10
-    """The most documents, and texts of the sets, that an n-gram may be in; in more, it is a common phrase (GPT-3)."""
+    """Maximum number of documents, and of texts of the sets, with an n-gram; an n-gram in more is a common phrase (GPT-3)."""
     redact_at: float | None = None
     """Cut occurrences of texts whose share reaches this, as `edits` of the rule `decontaminate`. A document that becomes
     empty is dropped as `decontaminate.empty`."""
@@ -269,7 +269,7 @@ def find_texts(
     new = np.append(True, (row[1:] != row[:-1]) | (text[1:] != text[:-1]))[: len(hit)]
     group, count, texts = np.cumsum(new) - 1, int(new.sum()), text[new]
     rare = np.bincount(group[~np.isin(ngrams[hit], common)], minlength=count) > 0
-    # Each distinct n-gram of a text once, with its first position in the text.
+    # Each distinct n-gram of a text is taken once, with its first position in the text.
     one = np.unique(group * len(index.texts) + posting)
     groups, postings = (one // len(index.texts), one % len(index.texts)) if len(one) else (one, one)
     covered = covered_words(groups, index.positions[postings], index.lengths[texts], count)
@@ -316,7 +316,7 @@ def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
 
 
 def _redactions(finds: _Finds, rows: int, min_share: np.float32) -> pa.Array:
-    """Occurrences of texts whose score reaches `min_share`, as edits, overlapping ones merged."""
+    """Return the occurrences of texts whose score reaches `min_share`, as edits. Overlapping ones are merged."""
     reaches = finds.scores[finds.find] >= min_share
     owners, starts, ends = finds.rows[finds.find][reaches], finds.starts[reaches], finds.ends[reaches]
     order = np.lexsort((starts, owners))

@@ -21,7 +21,7 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A file of items, with the fields that the model is shown and the fields it should answer with."""
+    """A file of items. Some of its fields are shown to the model, others are the expected answers."""
 
     name: str
     """Prefix of the names of its items: `name#record`, records counted from 0."""

@@ -218,7 +218,7 @@ def _resiliparse(data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -
             and guesses[0][1] == guesses[1][1]
             and detect_fast(text, cutoff=FARTHEST)[0] == guesses[1][0]
         ):
-            guesses = guesses[::-1]  # on a tie, the library's single answer goes first
+            guesses = guesses[::-1]  # on a tie, the single answer of the library comes first
         if not guesses or not written_in(text, guesses[0][0]):
             # The n-grams of base64 resemble those of Chinese.
             by_script = language_of_script(text)

@@ -157,8 +157,8 @@ def language_of_script(text: str) -> tuple[str, float] | None:
 
 
 def _count(text: str) -> "np.ndarray":
-    """Letters of each script by its index, int64 [scripts + 2]; index 1 counts other letters, index 0
-    non-letters.
+    """Count the letters of each script by its index, int64 [scripts + 2]. Index 1 counts other letters, index
+    0 non-letters.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
 """Peer signals: the columns that rule sets named after other implementations (`@datatrove`, `@tfds`) test.
 
-They are a stage of their own, apart from `quality_signals`, so that only corpora that filter by such sets pay
-for them. The formulas that turn counts into these columns are in pipelines/stages/measure/signal_columns.py.
+They are in a separate stage from `quality_signals`, so that only corpora that filter by such sets pay for
+them. The formulas that turn counts into these columns are in pipelines/stages/measure/signal_columns.py.
 """
 
 from dataclasses import dataclass

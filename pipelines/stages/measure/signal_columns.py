@@ -151,8 +151,8 @@ def _table(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
 
 
 def _ratio(numerator: "np.ndarray", denominator: "np.ndarray") -> pa.Array:
-    """float32, null where the denominator is 0. Divided as float64 first, so that a ratio of exactly 0.1
-    becomes float32's 0.1.
+    """Return the ratio as float32, null where the denominator is 0. It is computed in float64, so that a
+    ratio of exactly 0.1 becomes float32's 0.1.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""URL normalisation: URLs that are equal after it name the same page.
+"""URL normalisation: URLs with the same normal form name the same page.
 
 Equivalences are those of RFC 3986, section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3 (default
 port, empty path). Since these are pages of a crawl, normalisation goes beyond the RFC: fragment and user
@@ -94,7 +94,7 @@ def _host(host: str) -> str | None:
 
 
 def _normalise_escapes(text: str) -> str:
-    """Percent-encoding with upper-case digits, applied to exactly the characters that need it."""
+    """Percent-encode exactly the characters that need it, with upper-case digits."""
     if _PLAIN.fullmatch(text):
         return text
     return quote(_ESCAPE.sub(_escape, text), safe=_ALLOWED)
@@ -108,7 +108,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _remove_dot_segments(path: str) -> str:
-    """RFC 3986, section 5.2.4, for a path that is empty or absolute."""
+    """Remove dot segments (RFC 3986, section 5.2.4) from a path that is empty or absolute."""
     if "/." not in path:
         return path or "/"
     segments = path.split("/")[1:]
@@ -124,7 +124,9 @@ def _remove_dot_segments(path: str) -> str:
 
 
 def _query(query: str) -> str:
-    """Parameters sorted by name; parameters of the same name keep their order, which may be significant."""
+    """Return the parameters sorted by name. Those of the same name keep their order, which may be
+    significant.
+    """
     parameters = [parameter for parameter in _normalise_escapes(query).split("&") if parameter]
     named = [(parameter.partition("=")[0], parameter) for parameter in parameters]
     kept = [entry for entry in named if not _tracks(entry[0].lower())]

@@ -1,4 +1,4 @@
-"""URL rules: measure what a document's address says about it; `filter` decides.
+"""URL rules: measure properties of a document's address, by which `filter` decides.
 
 The rules follow Penedo et al. 2023, "The RefinedWeb Dataset for Falcon LLM" (arXiv 2306.01116), appendix G.1:
 a block-list of domains and URLs, and three word lists. Strict words count anywhere, hard and soft words as
@@ -122,12 +122,12 @@ class UrlRules(PartStage):
 
     @cached_property
     def _words(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-        """Strict, hard and soft words."""
+        """The strict, hard and soft words of the lists."""
         return load_words(self.strict_words, squash=True), load_words(self.hard_words), load_words(self.soft_words)
 
     @cached_property
     def _domain(self) -> Any:
-        """Function from a host to its registered domain, or None."""
+        """A function that returns the registered domain of a host, or None."""
         import tldextract
 
         extract = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())

@@ -97,7 +97,7 @@ class WordList(ReadsText, PartStage):
 
     @cached_property
     def _entries(self) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-        """(bytes, bounds, slots) for kernels/word_lists.py."""
+        """The entries as (bytes, bounds, slots), for kernels/word_lists.py."""
         import numpy as np
 
         from pipelines.kernels.search.word_lists import index_entries
@@ -170,7 +170,7 @@ def _read(path: Path) -> tuple[list[bytes], list[int]]:
 
 
 def _is_searchable(entry: str, words: str) -> bool:
-    """Whether the words of an entry occur where the entry does and hardly elsewhere.
+    """Whether a search for the words of an entry finds the entry and hardly anything else.
 
     Punctuation between words may separate the words of a phrase. Other symbols, and punctuation next to a
     single letter or number, are part of an entry's meaning: `s m` is not `s&m`, `13` is not `13.`, and an

@@ -1,4 +1,4 @@
-"""Presidio behind the gate: recognizers read only windows that can contain an entity.
+"""Run Presidio's recognizers behind a gate: they read only windows of the text that can contain an entity.
 
 They find the same entities in windows as in the whole text, and more in two cases: phonenumbers gives up on a
 text after 65,535 false starts, and Presidio on a pattern after 60 seconds. Language models read whole texts.
@@ -74,7 +74,9 @@ class Detector:
                         yield candidate.row, Detection(start, end, entity, match.score)
 
     def _chains(self, offsets: "np.ndarray", data: "np.ndarray", codes: bool) -> "Chains | None":
-        """Chains of digits for all entities made of them: phone and card numbers, or identity numbers."""
+        """Find the chains of digits for all entities made of digits: phone and card numbers, or with `codes`
+        identity numbers.
+        """
         from pipelines.kernels.search.pii_gate import find_chains
         from pipelines.stages.pii.windows import GATES
 
@@ -117,7 +119,7 @@ class Detector:
         cut = GATES[entity].cut
         text = document.decode()
         plain = len(text) == len(document)
-        done, at, seen = 0, 0, 0  # the first `at` characters are `seen` bytes
+        done, at, seen = 0, 0, 0  # the first `at` characters of the text have `seen` bytes
         for _, start, end in spans:
             at, seen = (start if plain else at + len(document[seen:start].decode())), start
             if at < done:
@@ -135,7 +137,7 @@ class Detector:
     def _analyze(
         self, entity: str, candidates: list["_Candidate"], ids: pa.ChunkedArray
     ) -> dict[str, tuple["_Match", ...]]:
-        """Presidio's matches in each window."""
+        """Return Presidio's matches in each window."""
         remembered = self._remembered[entity]
         result = {}
         new: dict[str, int] = {}
@@ -195,8 +197,8 @@ class _Match(NamedTuple):
 
 
 def _batches(windows: list[str]) -> Iterator[list[str]]:
-    """Runs of windows of about _BATCH characters: phonenumbers gives up on a text after 65,535
-    false starts.
+    """Yield runs of windows of about _BATCH characters in all, because phonenumbers gives up on a text after
+    65,535 false starts.
     """
     batch: list[str] = []
     size = 0
@@ -225,7 +227,7 @@ def _find_names(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray)
 
 
 def _recognizer_error(entity: str, error: Exception, identifier: pa.Scalar) -> UserError:
-    """Omits the error's message, which may quote the document."""
+    """Return a UserError without the original message, which may quote the document."""
     return UserError(
         f"pii: Presidio's recognizer of {entity} failed on document {identifier.as_py().hex()} with "
         f"{type(error).__name__}; remove {entity} from `entities`, or exclude the document"

@@ -42,7 +42,8 @@ def _only_annotates(step: PublishedStep) -> bool:
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Edits with placeholders for the finds of a pii step in a part with only the annotations before it.
+    """Return edits with placeholders for everything that a pii step finds in a part, which has only the
+    annotations before that step.
 
     Placeholders need no key, and also hide detections that the step only annotates.
     """

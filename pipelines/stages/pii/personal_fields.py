@@ -17,11 +17,11 @@ from pipelines.reading.entries.records import to_json
 FIELD_COLUMNS = ("url", "meta")
 _URL = re.compile(r"(?:[a-z][a-z0-9+.\-]*://|//|www\.)\S*", re.IGNORECASE)
 _SPACES = str.maketrans("/?#&=", "     ")
-_MIN_DIGITS = 6  # digits of a number that may be a telephone or card number: shorter ones identify nobody
+_MIN_DIGITS = 6  # minimum digits of a number that may be a telephone or card number
 _MAX_DIGITS = 4000  # Python refuses to convert more digits
 
 Search = Callable[[Sequence[str], Sequence[bytes]], Sequence[tuple[str, Mapping[str, int]]]]
-"""Values, and the id of a document with each -> each value redacted, and the number of finds by entity."""
+"""A function from values, and the id of a document with each, to each value redacted and its number of finds by entity."""
 
 
 def column_of(name: str) -> str:
@@ -138,5 +138,5 @@ def split_url_parts(url: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which Arrow cannot store."""
+    """Return a text without lone surrogates, which Arrow cannot store."""
     return text.encode("utf-8", "replace").decode()

@@ -62,8 +62,8 @@ class _RowDetection(NamedTuple):
 
 
 class _Finds(NamedTuple):
-    """Per text: edits (start, end, replacement, entity) and spans of detections that are only annotated; per
-    entity: its count in each text.
+    """The finds in some texts: for each text, edits (start, end, replacement, entity) and spans of detections
+    that are only annotated; for each entity, its count in each text.
     """
 
     edits: list[list[tuple[int, int, str, str]]]
@@ -233,7 +233,8 @@ class Pii(ReadsText, PartStage):
 
         _ = self.detector
         gc.collect()
-        # Presidio's objects are permanent; scanning them at every collection took a quarter of the time
+        # Presidio's objects live as long as the process; scanning them in every collection took a quarter of
+        # the time
         gc.freeze()
 
     @cached_property
@@ -258,7 +259,7 @@ class Pii(ReadsText, PartStage):
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
     def _search_values(self, values: Sequence[str], owners: Sequence[bytes]) -> list[tuple[str, Mapping[str, int]]]:
-        """Each value redacted, and its number of finds by entity."""
+        """Return each value redacted, and its number of finds by entity."""
         urls = {row for row, value in enumerate(values) if is_url(value)}
         searched = [decode_at(value) if row in urls else value for row, value in enumerate(values)]
         texts = pa.chunked_array([pa.array(searched, pa.large_string())])
@@ -269,8 +270,8 @@ class Pii(ReadsText, PartStage):
         return list(zip(new, finds, strict=True))
 
     def _search(self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, urls: Collection[int] = ()) -> _Finds:
-        """Edits, spans of annotated detections, and counts by entity, of each text. `urls`: rows that are
-        URLs.
+        """Return the edits, the spans of annotated detections and the counts by entity of each text. `urls`
+        are the rows that are URLs.
         """
         from pipelines.kernels.text.buffers import text_buffers
 

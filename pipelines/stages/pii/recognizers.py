@@ -1,9 +1,9 @@
 """The entities of the `pii` stage and Presidio's recognizer for each, in the reference configuration.
 
 Most recognizers ship with Presidio. Those for credentials are ours, of Presidio's own class
-PatternRecognizer, so that they run, score and are tested like the others. Left out of what Presidio ships:
-US_DRIVER_LICENSE, US_BANK_NUMBER, US_PASSPORT and URL, which match on almost every page, and IN_PAN, whose
-pattern looks at the whole text at once.
+PatternRecognizer, so that they run, score and are tested like the others. Of Presidio's recognizers, these
+are left out: US_DRIVER_LICENSE, US_BANK_NUMBER, US_PASSPORT and URL, which match on almost every page, and
+IN_PAN, whose pattern looks at the whole text at once.
 """
 
 import logging

@@ -1,8 +1,9 @@
-"""What replaces personal data in a text: a placeholder, a mask, a keyed hash, or a pseudonym that is valid in form.
+"""The replacements of personal data in a text: a placeholder, a mask, a keyed hash, or a pseudonym that is
+valid in form.
 
 Hashes and pseudonyms are HMAC-SHA256 of entity and value under the user's key. So equal values have equal
-ones in every document and run with that key, and without the key nobody can try out all telephone numbers.
-Values are compared in one form: addresses in lower case, numbers as their digits and letters.
+replacements in every document and run with that key, and without the key nobody can try out all telephone
+numbers. Values are compared in one form: addresses in lower case, numbers as their digits and letters.
 
 Pseudonyms come from ranges reserved for examples, which are small: different values can share one.
 
@@ -85,7 +86,9 @@ def is_public(value: str) -> bool:
 
 
 def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """None for values that Presidio accepts and the standard library does not, such as leading zeros."""
+    """Parse an IP address. Returns None for values that Presidio accepts but the standard library does not,
+    such as those with leading zeros.
+    """
     try:
         return ipaddress.ip_address(value.partition("/")[0].partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""From hits to windows: the context around a hit in which Presidio finds the same as in the whole text.
+"""Cut windows around hits: the context in which Presidio finds the same entities as in the whole text.
 
 A window is cut where no match of the entity's patterns can cross, and contains every neighbouring character
 that the patterns look at. Neighbours that they treat like the edge of the text are left out, so that equal
@@ -305,7 +305,8 @@ class _National(NamedTuple):
 
 @cache
 def _national(region: str) -> _National:
-    """From the metadata of all regions of the calling code, since any of them may claim the number.
+    """Return the patterns of a region. They cover the metadata of all regions with the same calling code,
+    since any of them may claim the number.
 
     If a region's rules add digits to what was written, only the length is checked.
     """
@@ -326,7 +327,7 @@ def _national(region: str) -> _National:
     patterns = "|".join(sorted({kind.national_number_pattern for kind in kinds}))
     prefixes = [str(own.country_code), *(m.national_prefix_for_parsing for m in (own, shared[0]) if m)]
     before = "|".join(sorted({prefix for prefix in prefixes if prefix}))
-    # the country's code, with a prefix before and after it
+    # the country code, with optional prefixes before and after it
     whole = rf"{abroad}\d*|(?:{before}){{0,3}}(?:{patterns})"
     return _National(re.compile(f"{abroad}|{patterns}"), re.compile(whole), fewest)
 

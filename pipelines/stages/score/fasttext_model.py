@@ -109,7 +109,7 @@ def _parse(content: bytes) -> FastTextModel:
 
 
 def _needed_rows(features: "Features") -> int:
-    """Rows that the input matrix needs to contain every feature."""
+    """Return the number of rows that the input matrix needs for all features."""
     words, buckets, _, maxn, ngrams, pruned = features.numbers.tolist()
     if maxn <= 0 and ngrams <= 1:
         return words

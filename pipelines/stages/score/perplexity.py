@@ -26,8 +26,8 @@ class Perplexity(ReadsText, PartStage):
     token. This is the formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual
     Datasets from Web Crawl Data"), but without CCNet's normalisation: tokens are separated by ASCII white
     space, punctuation and digits stay, and `lower` is the only option. A model fits text prepared like its
-    training text; this stage does not suit models over SentencePiece pieces. A document without tokens has
-    null.
+    training text; this stage does not suit models over SentencePiece pieces. The perplexity of a document
+    without tokens is null.
     """
 
     model: str
@@ -76,7 +76,7 @@ class Perplexity(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """xxh3_128 of the model on first use, which is when the build is planned."""
+        """The xxh3_128 of the model on first use, which is when the build is planned."""
         return file_checksum(Path(self.model))
 
     @cached_property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _CHARACTERS = 32  # characters of text read per token of `max_tokens`
-_SHORTEST = 32  # tokens
+_SHORTEST = 32  # minimum length of a batch in tokens
 _ROWS = 4096  # documents tokenized at a time
 
 

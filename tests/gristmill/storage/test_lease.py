@@ -102,8 +102,8 @@ def test_who_comes_second_waits_until_the_first_is_done(place):
     assert 75 <= watch.passed < 77
     assert holder(place) == lease.holder
     assert watch.said == [
-        f"{place}: another process is building here (host elsewhere, pid {os.getpid()}); waiting for it, or taking over when it "
-        "has not moved for 30 s",
+        f"{place}: another process is building here (host elsewhere, pid {os.getpid()}); waiting for it; this process "
+        "takes over if the lease is not renewed for 30 s",
         f"{place}: it is done; continuing",
     ]
 
@@ -172,7 +172,7 @@ def test_without_waiting_a_live_holder_is_a_conflict_and_a_dead_one_is_none(plac
     with pytest.raises(ConflictError, match=r"another process is building here \(host elsewhere, pid"):
         watch.take(place, "training", wait=False)
     assert 5 <= watch.passed < 8
-    assert "watching whether it lives" in watch.said[0]
+    assert "checking whether it is alive" in watch.said[0]
     watch = Watch()
     watch.take(place, "training", wait=False)
     assert TIMEOUT_SECONDS <= watch.passed < TIMEOUT_SECONDS + 3

@@ -43,8 +43,8 @@ WORDS = {
         "overrides", "memory_per_worker", "address", "doc", "rule", "cluster", "format", "sources", "columns", "changes", "sweep",
         "rule_sets", "without", "slot", "python", "exclude", "env", "words", "job",
     },
-    "trainers": {"recipe", "task", "overrides", "prompt", "text"},
-    "tokenizer": {"kind", "field", "pattern", "by"},
+    "trainers": {"recipe", "task", "overrides", "prompt", "text", "metric", "higher_is_better", "law", "split"},
+    "tokenizer": {"kind", "field", "pattern", "by", "unknown"},
 }  # fmt: skip
 
 

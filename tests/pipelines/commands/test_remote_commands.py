@@ -167,7 +167,7 @@ def test_places_of_a_store(s3, tmp_path: Path) -> None:
 
 
 def test_messages_mention_that_aws_was_contacted(s3, corpora: Corpora, tmp_path: Path, monkeypatch, capsys) -> None:
-    hint = "(AWS was asked; if the store is another one, set AWS_ENDPOINT_URL to the `remote.endpoint`"
+    hint = "(The request went to AWS; if the store is elsewhere, set AWS_ENDPOINT_URL to the `remote.endpoint`"
     assert main(["inspect", f"s3://bucket/{tmp_path.name}/none", "--doc", "x"]) == 2
     assert "AWS" not in capsys.readouterr().err  # the environment says where the store is
     monkeypatch.delenv("AWS_ENDPOINT_URL")

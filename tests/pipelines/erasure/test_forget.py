@@ -326,9 +326,9 @@ def test_a_step_published_without_knowing_what_is_forgotten_is_built_again(built
     with pytest.raises(UserError, match="may hold documents that were forgotten; build the corpus again"):
         open_corpus(out)
     assert main(["plan", str(built_corpus_file)]) == 0
-    assert "it may hold documents that were forgotten" in " ".join(capsys.readouterr().out.split())
+    assert "it may hold forgotten documents" in " ".join(capsys.readouterr().out.split())
     said = "\n".join(build(built_corpus_file))
-    assert "read.web may hold documents that were forgotten, or was made from them; it is built again" in said
+    assert "read.web may hold forgotten documents or results made from them; it is built again" in said
     assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
     assert not any(text.encode() in path.read_bytes() for path in out.rglob("*") if path.is_file())
     accounted(out)

@@ -85,7 +85,7 @@ def stored_texts(root):
     return {row["id"]: row["text"] for table in tables for row in table.to_pylist()}
 
 
-FIVE = """\
+SIX = """\
   - learn_tokenizer: {vocab_size: 500}
     name: byte_bpe
   - learn_tokenizer: {kind: wordpiece, vocab_size: 290, lowercase: true, coverage: 1}
@@ -96,16 +96,18 @@ FIVE = """\
     name: bpe
   - learn_tokenizer: {kind: bytes}
     name: bytes
+  - learn_tokenizer: {kind: characters, unknown: error}
+    name: characters
 """ + "".join(
     f"  - shards: {{tokenizer: {kind}, sentences: true, validation_share: 0.2}}\n    name: for_{kind}\n"
-    for kind in ("byte_bpe", "wordpiece", "unigram", "bpe", "bytes")
+    for kind in ("byte_bpe", "wordpiece", "unigram", "bpe", "bytes", "characters")
 )
 
 
 def test_several_tokenizers_encode_the_same_documents(corpus, tmp_path):
-    _, built = corpus(FIVE)
+    _, built = corpus(SIX)
     root = tmp_path / "out"
-    kinds = ("byte_bpe", "wordpiece", "unigram", "bpe", "bytes")
+    kinds = ("byte_bpe", "wordpiece", "unigram", "bpe", "bytes", "characters")
     assert set(built.shard_sets) == {f"for_{kind}" for kind in kinds}
     texts = stored_texts(root)
     for kind in kinds:
@@ -133,7 +135,7 @@ def test_several_tokenizers_encode_the_same_documents(corpus, tmp_path):
 def test_a_trainer_reads_the_configured_shard_set(corpus, tmp_path):
     from trainers.data.packed_corpus import open_corpus as open_for_training
 
-    corpus(FIVE)
+    corpus(SIX)
     for kind in ("wordpiece", "bytes"):
         assert open_for_training((str(tmp_path / "out"),), f"for_{kind}").tokenizer.kind == kind
 
@@ -291,6 +293,8 @@ def test_languages_get_their_shares(corpus, tmp_path):
     ("knobs", "message"),
     [
         ({"kind": "bytes", "vocab_size": 500}, "vocab_size: got 500, but bytes always has 384"),
+        ({"kind": "characters", "vocab_size": 500}, "vocab_size: got 500, but characters takes that of the text"),
+        ({"unknown": "error"}, "unknown: got 'error', which is for characters"),
         ({"vocab_size": 383}, "expected at least 384"),
         ({"kind": "unigram", "vocab_size": 100}, "expected at least 129"),
         ({"lowercase": True}, "lowercase: got true, but byte_bpe keeps every byte"),

@@ -144,7 +144,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("more", [[], ["--columns", "url_normal", "pii_meta", "pii_email_address"]])
 def test_no_canary_survives_in_an_export(corpus: Path, tmp_path: Path, kind: str, more: list[str], capsys) -> None:
     assert main(["export", str(corpus), str(tmp_path / "e"), "--format", kind, *more]) == 0
-    assert "as it was read" not in capsys.readouterr().out
+    assert "not redacted" not in capsys.readouterr().out
     rows = []
     for file in sorted((tmp_path / "e").rglob("*")):
         if file.suffix == ".parquet":
@@ -178,8 +178,8 @@ def test_without_fields_the_export_says_so(corpus: Path, tmp_path: Path, capsys)
     build(make_plan(config, take_inventory(sources, tmp_path / "out")), LocalCluster(), lambda line: None)
     assert main(["export", str(tmp_path / "out"), str(tmp_path / "e")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "url of web: as it was read, personal data included; name it in `fields` of the pii step" in said
-    assert "meta of web: as it was read" in said
+    assert "url of web: not redacted, may hold personal data; name it in `fields` of the pii step" in said
+    assert "meta of web: not redacted" in said
     assert main(["export", str(tmp_path / "out"), str(tmp_path / "f"), "--without", "url,meta"]) == 0
-    assert "as it was read" not in capsys.readouterr().out
+    assert "not redacted" not in capsys.readouterr().out
     assert "canary" not in str([pq.read_table(file).to_pylist() for file in (tmp_path / "f" / "data").iterdir()])

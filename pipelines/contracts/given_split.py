@@ -1,0 +1,216 @@
+"""Given splits: the split of a source's documents as its publisher defines it, for the whole source, by a
+field of its records, or by lists of ids. Documents of other sources are split by hash when shards are
+written.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.config import parse
+from gristmill.errors import ConfigError, UserError, attach_filename
+from gristmill.storage.paths import local_path
+from gristmill.storage.store import file_checksum
+from pipelines.contracts.document import document_id, file_key, parse_id
+
+TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
+HELD_OUT = (VALIDATION, TEST)
+
+
+@dataclass(frozen=True)
+class WholeSplit:
+    """`split: validation`: every document of the source is in this split."""
+
+    kind: Literal["train", "validation", "test"]
+    """The split."""
+
+    def read_columns(self) -> tuple[str, ...]:
+        """Return the columns of a document that `label` needs."""
+        return ()
+
+    def identity(self, source: str) -> dict[str, Any]:
+        """Return everything that the labels depend on besides the documents. Raises ConfigError for a file
+        that cannot be used.
+        """
+        return {"kind": self.kind}
+
+    def promised(self) -> tuple[str, ...]:
+        """Return the held-out splits that must have documents."""
+        return tuple(split for split in HELD_OUT if split == self.kind)
+
+    def label(self, docs: pa.Table, source: str) -> pa.Array:
+        """Return the split of each document, string [n]."""
+        return pa.array(np.full(docs.num_rows, self.kind, object), pa.string())
+
+
+@dataclass(frozen=True)
+class FieldSplit:
+    """`split: {kind: field, field: subset, validation: [dev]}`: a field of the record gives the split."""
+
+    kind: Literal["field"]
+    """Tells the forms apart."""
+    field: str
+    """Name of the field, one of those that are kept in `meta`; every record must have it."""
+    validation: tuple[str, ...] = ()
+    """Its values for validation documents. Documents with a value that is not listed are for training."""
+    test: tuple[str, ...] = ()
+    """Its values for test documents."""
+
+    def check(self) -> None:
+        """Check that a split is named, and none twice."""
+        if not self.validation and not self.test:
+            raise ValueError(
+                "validation: got no value, and none for test; expected a value of the field for one of them"
+            )
+        if both := sorted(set(self.validation) & set(self.test)):
+            raise ValueError(f"test: {both[0]!r} is a value of validation too; a document is in one split")
+
+    def read_columns(self) -> tuple[str, ...]:
+        """Return the columns of a document that `label` needs."""
+        return ("id", "meta")
+
+    def identity(self, source: str) -> dict[str, Any]:
+        """Return what the labels depend on besides the documents."""
+        return {"kind": self.kind, "field": self.field, **{split: list(self._values(split)) for split in HELD_OUT}}
+
+    def promised(self) -> tuple[str, ...]:
+        """Return the held-out splits that must have documents."""
+        return tuple(split for split in HELD_OUT if self._values(split))
+
+    def label(self, docs: pa.Table, source: str) -> pa.Array:
+        """Return the split of each document, string [n]. Raises UserError for a record without the field."""
+        of_value = {value: split for split in HELD_OUT for value in self._values(split)}
+        values = field_values(docs, self.field, source)
+        return pa.array([of_value.get(value, TRAIN) for value in values], pa.string())
+
+    def _values(self, split: str) -> tuple[str, ...]:
+        return self.validation if split == VALIDATION else self.test
+
+
+@dataclass(frozen=True)
+class IdSplit:
+    """`split: {kind: ids, validation: dev.txt, test: test.txt}`: files list the ids of the held-out documents."""
+
+    kind: Literal["ids"]
+    """Tells the forms apart."""
+    validation: str | None = None
+    """File with one id a line, UTF-8; documents in neither file are for training. Workers on other machines read it too."""
+    test: str | None = None
+    """The same for test documents."""
+    field: str | None = None
+    """Field of the record that holds the id; if not given, ids are those of documents, `source/path#record`."""
+
+    def check(self) -> None:
+        """Check that a file is named."""
+        if self.validation is None and self.test is None:
+            raise ValueError("validation: got no file, and none for test; expected a file of ids for one of them")
+
+    def read_columns(self) -> tuple[str, ...]:
+        """Return the columns of a document that `label` needs."""
+        return ("id",) if self.field is None else ("id", "meta")
+
+    def identity(self, source: str) -> dict[str, Any]:
+        """Return everything that the labels depend on besides the documents.
+
+        Raises ConfigError for a file that is missing, is not UTF-8 or has no id, and for an id that is in
+        both files or belongs to another source.
+        """
+        self._ids(source)
+        return {
+            "kind": self.kind,
+            "field": self.field,
+            **{name: file_checksum(local_path(path)) for name, path in self._named()},
+        }
+
+    def promised(self) -> tuple[str, ...]:
+        """Return the held-out splits that must have documents."""
+        return tuple(split for split, _ in self._named())
+
+    def label(self, docs: pa.Table, source: str) -> pa.Array:
+        """Return the split of each document, string [n]. Raises UserError for a record without the field."""
+        of_id = self._ids(source)
+        ids = docs["id"].to_pylist() if self.field is None else field_values(docs, self.field, source)
+        return pa.array([of_id.get(each, TRAIN) for each in ids], pa.string())
+
+    def _named(self) -> list[tuple[str, str]]:
+        return [(split, path) for split, path in ((VALIDATION, self.validation), (TEST, self.test)) if path is not None]
+
+    def _ids(self, source: str) -> Mapping[Any, str]:
+        for split, path in self._named():
+            if not local_path(path).is_file():
+                raise ConfigError(f"source {source}: split.{split}: no file {path}; expected one with an id a line")
+        files = tuple((split, path, local_path(path).version()) for split, path in self._named())
+        return _read_ids(files, source, self.field is None)
+
+
+GivenSplit = WholeSplit | FieldSplit | IdSplit
+
+
+@dataclass(frozen=True)
+class _Holder:
+    split: WholeSplit | FieldSplit | IdSplit | None = None
+
+
+def parse_split(data: Any, where: str) -> GivenSplit | None:
+    """Parse the `split` of a source in a published manifest; None for None."""
+    return parse(_Holder, {"split": data}, where).split
+
+
+@lru_cache(maxsize=16)
+def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
+    """Return the split of each id in (split, path, version) files: of document ids of `source`, or of any text."""
+    of_id: dict[Any, str] = {}
+    for split, path, _ in files:
+        where = f"source {source}: split.{split}: {path}"
+        with attach_filename(local_path(path)):
+            content = local_path(path).read_bytes()
+        try:
+            lines = content.decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{where}: not UTF-8 at byte {error.start}; expected an id a line") from None
+        ids = [line.strip() for line in lines if line.strip()]
+        if not ids:
+            raise ConfigError(f"{where}: holds no id; expected an id a line")
+        for line in ids:
+            identifier = _document_id(line, source, where) if of_documents else line
+            if of_id.setdefault(identifier, split) != split:
+                raise ConfigError(f"{where}: the id {line!r} is in {VALIDATION} too; a document is in one split")
+    return of_id
+
+
+def _document_id(printed: str, source: str, where: str) -> bytes:
+    try:
+        owner, path, record = parse_id(printed)
+    except UserError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if owner != source:
+        raise ConfigError(f"{where}: the id {printed!r} is of source {owner!r}, expected ids of {source!r}")
+    return document_id(file_key(source, path), record)
+
+
+def field_values(docs: pa.Table, field: str, source: str) -> list[str]:
+    """Return a field in the `meta` of each record, as text; values other than strings are written as JSON.
+    Raises UserError for a record without the field.
+    """
+    values = []
+    for identifier, meta in zip(docs["id"], docs["meta"].to_pylist(), strict=True):
+        value = json.loads(meta or "{}").get(field)
+        if value is None:
+            raise UserError(
+                f"source {source}: split: the record {identifier.as_py().hex()} has no field {field!r}; name a field that every "
+                "record has, other than its text and URL"
+            )
+        values.append(value if isinstance(value, str) else json.dumps(value))
+    return values
+
+
+def is_held_out(labels: pa.Array) -> np.ndarray:
+    """Return whether each label is a held-out split, bool [n]."""
+    held: np.ndarray = pc.is_in(labels, value_set=pa.array(HELD_OUT)).to_numpy(zero_copy_only=False)
+    return held

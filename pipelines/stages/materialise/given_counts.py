@@ -1,0 +1,57 @@
+"""Count the documents of each given split, and those of them that are kept."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from pipelines.contracts.given_split import SPLITS
+from pipelines.contracts.parts import Part
+from pipelines.contracts.stage import Cluster, gather
+
+SplitCounts = dict[str, dict[str, dict[str, int]]]
+"""By source and split: `documents`, all that were read, and `kept`."""
+
+
+def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> SplitCounts:
+    """Count the documents of the sources with a given split; empty if no source has one."""
+    given = [part for part in parts if part.given is not None]
+    counted = gather(cluster, count_part_splits, given, lambda part: f"{step}: splits of {part.name}") if given else []
+    totals: SplitCounts = {}
+    for part, counts in zip(given, counted, strict=True):
+        total = totals.setdefault(part.source, {split: {"documents": 0, "kept": 0} for split in SPLITS})
+        for split, (documents, kept) in counts.items():
+            total[split]["documents"] += documents
+            total[split]["kept"] += kept
+    return {source: {split: n for split, n in total.items() if n["documents"]} for source, total in totals.items()}
+
+
+def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> None:
+    """Raise UserError if a held-out split that a source promises has no documents, or no kept ones. The
+    message begins with `step`.
+    """
+    totals = count_given_splits(parts, cluster, step)
+    for part in parts:
+        for split in part.given.promised() if part.given is not None else ():
+            count = totals[part.source].get(split)
+            if count is None:
+                raise UserError(
+                    f"{step}: source {part.source}: no document is in its split {split}; correct `split` of the source"
+                )
+            if not count["kept"]:
+                raise UserError(
+                    f"{step}: source {part.source}: all {count['documents']:,} documents of its split {split} were dropped, so "
+                    "nothing is left to measure on; limit the steps that drop them to other `sources`, or remove `split`"
+                )
+
+
+def count_part_splits(part: Part) -> dict[str, tuple[int, int]]:
+    """Return (documents, kept documents) of each split of a part with a given split."""
+    labels = part.splits()
+    assert labels is not None
+    numbers = pc.index_in(labels, value_set=pa.array(SPLITS)).to_numpy()
+    kept = pc.is_null(part.drop()).to_numpy(zero_copy_only=False)
+    all_of, kept_of = np.bincount(numbers, minlength=len(SPLITS)), np.bincount(numbers[kept], minlength=len(SPLITS))
+    return {split: (int(all_of[i]), int(kept_of[i])) for i, split in enumerate(SPLITS)}
