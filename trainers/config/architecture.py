@@ -17,12 +17,12 @@ Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative"]
 class Traits:
     """What a configuration must know about an architecture before its model is built.
 
-    `family` says which stacks it has; objectives list the families that they train. `positions` are the
-    position schemes that it supports, its own first. `has` lists the optional fields of Model, those that
-    only some architectures have, that apply to it. `decoder_start` is the special that the decoder of an
-    encoder-decoder reads first, as published; generation in `transformers` begins with it. `feed_forward` is
-    the default inner size as a multiple of the width; with `fixed_feed_forward` no other size is allowed. In
-    a `causal_only` architecture the positions of a prefix cannot see one another in both directions.
+    `family` says which stacks it has; an objective lists the families that it can train. `positions` are the
+    position schemes that it supports, its default first. `has` lists the optional fields of `Model` that
+    apply to it. `decoder_start` is the special token that the decoder of a published encoder-decoder reads
+    first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
+    the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
+    in both directions within a prefix.
     """
 
     family: Family
@@ -34,12 +34,12 @@ class Traits:
     causal_only: bool = False
 
 
-# Schemes for architectures with a table of positions. Clipped relative positions (Shaw et al., 2018) are
-# implemented here.
+# Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
+# implementation.
 _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 _COMMON = ("dropout", "initializer_range")
 _STACKS = ("decoder_layers", "tied_stacks")
-_GLU = Fraction(8, 3)  # gives the three matrices of a gated feed-forward the parameters of two at 4 x width
+_GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head")),
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 else:  # type checkers do not support a computed Literal; the configuration parser does
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
 
-# Values of the fields in `Traits.has` for architectures without them.
+# The value that a field named in `Traits.has` must keep where the architecture lacks it.
 _ABSENT: dict[str, object] = {
     "decoder_layers": None,
     "head_width": None,
@@ -83,13 +83,14 @@ class Model:
     """A `transformers` architecture and its sizes. `width` is the hidden size, `feed_forward` the inner size
     of a block.
 
-    `layers` is the depth of each stack, `decoder_layers` that of the decoder alone. `head_width` (T5) differs
-    from width / heads in T5 3B and 11B. `position` is one of the architecture's schemes; `relative` clips
-    distances at `relative_distance`. `gated` is T5 v1.1's feed-forward. `tied` shares weights between the
-    output layer and the embeddings, `tied_stacks` between encoder and decoder (Raffel et al., 2020, section
-    3.2.2). `sentence_head` adds BERT's classifier of sentence pairs. `rope_base` is the base of the global
-    layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm (1e-5 in Llama 2 and 3). T5 has its own
-    initialisation, so it takes no `initializer_range`.
+    `layers` is the depth of each stack; `decoder_layers` overrides it for the decoder. `head_width` is the
+    width of one head: T5 3B and 11B have another one than width / heads. `position` is one of the
+    architecture's schemes. The scheme `relative` clips distances at `relative_distance`. `gated` is T5 v1.1's
+    feed-forward. `tied` shares weights between the output layer and the embeddings, `tied_stacks` between
+    encoder and decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds BERT's classifier of
+    sentence pairs. `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to
+    Llama's RMS norm (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no
+    `initializer_range`.
 
     Fields left null are computed: `decoder_layers` (= layers), `head_width` (width / heads),
     `key_value_heads` (= heads), `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in
@@ -181,8 +182,8 @@ class Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """Compute the fields that are null, for a tokenizer with `tokens` tokens. Raises ConfigError if the
-    vocabulary is too small for it.
+    """Return the model with every null field computed, for a tokenizer with `tokens` tokens. Raises
+    ConfigError if `vocab_size` is smaller than that.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:

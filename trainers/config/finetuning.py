@@ -22,11 +22,11 @@ Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 class HeadSettings:
     """How the head of a task reads a text.
 
-    `pooling` is the state that represents a text: that of its first token or its last, the mean or maximum
-    over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018, section 3.3).
-    Null means `first` for encoders and `last` for the others. `dropout` is applied before each linear layer
-    of the head; null means the model's rate. Methods that train the head on several layers have the field
-    `layers`.
+    `pooling` chooses the state that represents a text: the state of its first or last token, the mean or the
+    maximum over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018,
+    section 3.3). Null means `first` for encoders and `last` for the others. `dropout` is applied before each
+    linear layer of the head; null means the model's rate. Which layers the head reads is set by
+    `method.layers`, in methods that have it.
     """
 
     pooling: Pooling | None = None
@@ -46,13 +46,15 @@ class Encoding:
     windows that share `stride` tokens; other texts are truncated, the longer one of a pair first. With
     `packed`, a row holds several inputs that do not attend to each other, which saves padding and leaves the
     loss the same. With `text_to_text`, a model solves any task by writing its answer, as the task's templates
-    define it.
+    define it. An answer ends after `answer_tokens` tokens at the latest; null means the longest target of the
+    training split.
     """
 
     max_length: int | None = None
     stride: int = 128
     packed: bool = True
     text_to_text: bool = False
+    answer_tokens: int | None = None
 
     def check(self) -> None:
         """Validate ranges."""
@@ -60,12 +62,17 @@ class Encoding:
             self.max_length is None or self.max_length >= 8, f"max_length: got {self.max_length}, allowed 8 or more"
         )
         require(self.stride >= 1, f"stride: got {self.stride}, allowed 1 or more")
+        require(
+            self.answer_tokens is None or self.answer_tokens >= 1,
+            f"answer_tokens: got {self.answer_tokens}, allowed 1 or more, or null",
+        )
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How often each of several tasks is read (Raffel et al., 2020, section 3.5.2): in proportion to its
-    number of examples, counted up to `limit`; to that number raised to 1 / `temperature`; or equally often.
+    """How often each of several tasks is sampled (Raffel et al., 2020, section 3.5.2). A task's rate is
+    proportional to its number of examples, counted up to `limit`; or to that number raised to the power 1 /
+    `temperature`; or equal for all tasks.
     """
 
     kind: Literal["proportional", "temperature", "equal"] = "proportional"
@@ -80,11 +87,11 @@ class Mixing:
 
 @dataclass(frozen=True)
 class TaskValidation:
-    """When the dev split is scored, and when the run ends early: every `every` steps, or at the end of every
-    epoch if that is null.
+    """When the dev split is scored and when the run stops early. It is scored every `every` steps; null means
+    at the end of every epoch.
 
     The checkpoint with the best value of the task's first metric is kept, exported and used for predictions.
-    A run ends early after `patience` consecutive validations without a better value; null disables this.
+    The run stops early after `patience` consecutive validations without a better value; null disables this.
     """
 
     every: int | None = None
@@ -115,12 +122,14 @@ class TaskObjective(TrainingObjective):
 class Finetuning(Job):
     """A run that trains a base on tasks, by a method.
 
-    `init.path` is the base: a run, an export or a Hugging Face directory, from which `model` is taken.
-    Without `init` the model is new, as a control without pretraining, and `tokenizer` names the
-    tokenizer.json to use. `files` is the directory with the tasks' files; null means that of
-    $GRISTMILL_TASKS. Several tasks are always solved as text to text. `label_smoothing` (Szegedy et al.,
-    2016, section 7) moves that share of the target from the right class evenly to all classes. With
-    `class_weights: balanced`, each class is weighted by the inverse of its share of the training examples.
+    `init.path` is the base: a run, an export or a Hugging Face directory; `model` is taken from it. Without
+    `init`, the weights are random (a control without pretraining) and `tokenizer` names the tokenizer.json to
+    use. `files` is the directory with the tasks' files; null means that of $GRISTMILL_TASKS. Several tasks
+    are always solved as text to text. `label_smoothing` (Szegedy et al., 2016, section 7) spreads that share
+    of the target probability evenly over all classes. With `class_weights: balanced`, each class is weighted
+    by the inverse of its share of the training examples. At the end the best checkpoint predicts all splits
+    except `train`. With `final_splits: dev` it predicts only the split that the run validates on; the runs of
+    a sweep use this.
     """
 
     kind: Literal["finetuning"] = "finetuning"
@@ -136,6 +145,7 @@ class Finetuning(Job):
     class_weights: Literal["balanced"] | dict[str, float] | None = None
     layer_decay: float = 1.0
     unfreeze_every: int | None = None
+    final_splits: Literal["all", "dev"] = "all"
 
     @property
     def objective(self) -> TrainingObjective:
@@ -146,6 +156,12 @@ class Finetuning(Job):
     def inputs(self) -> tuple[str, ...]:
         """The directory of the tasks' files, if it is given."""
         return (self.files,) if self.files else ()
+
+    @property
+    def drops(self) -> bool:
+        """Whether the model, its head or the method has dropout."""
+        rates = (self.model.dropout, self.head.dropout or 0.0, getattr(self.method, "dropout", 0.0))
+        return max(rates) > 0
 
     @property
     def validation_interval(self) -> int:
@@ -188,10 +204,12 @@ class Finetuning(Job):
             f"tasks: got {', '.join(names)}, which one model solves together only as text; set encoding.text_to_text=true",
         )
         require(0 <= self.label_smoothing < 1, f"label_smoothing: got {self.label_smoothing}, allowed 0 to below 1")
+        wanted = f"tasks: {names[0]} is of kind generate"
+        if self.encoding.text_to_text:
+            wanted = "encoding.text_to_text: got true"
         require(
             not self.writes_text or self.model.family != "encoder",
-            f"encoding.text_to_text: got true, {self.model.architecture} is an encoder and writes no text; "
-            f"set it to false, or take a decoder or an encoder-decoder",
+            f"{wanted}, {self.model.architecture} is an encoder and writes no text; take a decoder or an encoder-decoder",
         )
         require(0 < self.layer_decay <= 1, f"layer_decay: got {self.layer_decay}, allowed above 0 and at most 1")
         require(
@@ -205,7 +223,7 @@ class Finetuning(Job):
         self._check_head()
 
     def _check_head(self) -> None:
-        """The head reads a token that has seen the others, and layers that exist."""
+        """Require a pooled token that has seen the whole text, and layers that the model has."""
         other, usual = ("last", "first") if self.model.family == "encoder" else ("first", "last")
         require(
             self.head.pooling != other,

@@ -1,6 +1,8 @@
-"""The settings that every run has: model, batch, budget, optimizer, schedule, checkpoints, execution.
+"""The settings that all kinds of jobs share: model, batch, budget, optimizer, schedule, checkpoints,
+execution.
 
-Defaults < recipe < `a.b=value`. `resolved.yaml` holds every field.
+A recipe overrides the defaults, and `a.b=value` on the command line overrides both. `resolved.yaml` holds
+every field.
 """
 
 from abc import ABC, abstractmethod
@@ -13,14 +15,14 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW (Loshchilov and Hutter, 2019) with decoupled weight decay, for all parameters; or, with `muon`,
-    Muon (Jordan et al., 2024) for the hidden matrices, with rate `muon_learning_rate` and momentum
-    `muon_momentum`, and AdamW for the rest.
+    """The optimizer. `adamw` is AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) for all
+    parameters. `muon` is Muon (Jordan et al., 2024) for the hidden matrices, with rate `muon_learning_rate`
+    and momentum `muon_momentum`, and AdamW for the rest.
 
     Both rates follow the schedule. Weight decay applies to matrices, never to norm gains and biases, and to
     embeddings only with `decay_embeddings`. `gradient_clipping` is the maximum global gradient norm, 0 for no
-    clipping. Muon allows no clipping: in DeepSpeed every matrix gets an update of norm sqrt(rank) regardless
-    of its gradient, and the norm is taken after that. Muon needs a C++ compiler. A step whose loss or
+    clipping. Muon allows no clipping: its update of a matrix has norm sqrt(rank) whatever the gradient, and
+    DeepSpeed would clip by the norm of these updates. Muon needs a C++ compiler. A step whose loss or
     gradient norm is not finite is skipped: weights and moments keep their values and training continues with
     the next batch. More than `max_skipped_in_row` skipped steps in a row stop the run.
     """
@@ -62,12 +64,13 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over the run: linear warm-up, then `kind` down to `final_fraction` of the peak.
+    """The learning rate over the run: linear warm-up, then a decay of shape `kind` to `final_fraction` of the
+    peak.
 
     `wsd` (warm-up, stable, decay; Hu et al., 2024) decays linearly over the last `decay_fraction` of the
     steps. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the step, down to
-    `final_fraction`. The formulas are in `trainers.engine.schedule`. With `warmup_fraction`, `warmup_steps` is computed:
-    that share of the steps.
+    `final_fraction`. The formulas are in `trainers.engine.schedule`. With `warmup_fraction`, `warmup_steps`
+    is computed as that share of the steps.
     """
 
     kind: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = "cosine"
@@ -91,11 +94,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The data of one optimizer step over all workers: give `tokens` or `sequences`; the other is computed.
+    """The data of one optimizer step, over all workers. Give `tokens` or `sequences`; the other is computed.
 
-    All steps have the same number of sequences. `tokens` is normally sequences times their length. If the
-    packing leaves padding or the objective adds marks to each document, it is the average number of tokens
-    without padding, at the final sequence length and weights.
+    All steps have the same number of sequences. `tokens` is normally the number of sequences times their
+    length. Where packing leaves padding, or the objective adds marks to each document, it is the average
+    number of tokens without padding, at the final sequence length and mixture weights.
     """
 
     tokens: int | None = None
@@ -111,8 +114,8 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long to train: give `steps` or `tokens`, or `epochs` of a task; the others are computed, with steps rounded
-    down. Tokens are counted as in the ledger: marks around documents count, padding does not.
+    """How long to train. Give `steps` or `tokens`, or in fine-tuning `epochs`; the others are computed, with
+    steps rounded down. Tokens are counted as in the ledger: marks around documents count, padding does not.
     """
 
     tokens: int | None = None
@@ -131,8 +134,8 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Write a checkpoint every `every` steps and at the end. The newest `keep` are kept; those of steps that
-    are multiples of `keep_every` are never deleted (0 for none).
+    """A checkpoint is written every `every` steps and at the end. The newest `keep` are kept. Those at
+    multiples of `keep_every` steps are never deleted; 0 disables this.
     """
 
     every: int = 250
@@ -152,14 +155,14 @@ class Checkpoints:
 @dataclass(frozen=True)
 class Init:
     """Start a new run from the weights at `path` instead of random ones. `path` is a run, an export, or a
-    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
-    tokenizer must be the corpus's.
+    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. It must
+    have the tokenizer of the corpus.
 
-    From a run the checkpoint of `step` is taken, or the newest if that is null. `optimizer: keep` also takes
-    its optimizer state. With `data: continue`, steps, schedule and data continue from the checkpoint: steps
-    count from the beginning of the parent, and the samples are those that the parent would have read next.
-    With `data: restart`, the run begins at step 0 of its own schedule and reads the corpus from the start, in
-    the order of its own seed.
+    For a run, `step` selects the checkpoint; null means the newest. `optimizer: keep` also loads its
+    optimizer state. With `data: continue`, steps, schedule and data continue from the checkpoint: the step
+    count goes on from the parent's, and the run reads the samples that the parent would have read next. With
+    `data: restart`, the run begins at step 0 of its own schedule and reads the corpus from the start, in the
+    order of its own seed.
     """
 
     path: str
@@ -178,17 +181,21 @@ class Init:
 class Execution:
     """How a run is executed. None of this changes what is computed, so it is not part of a run's identity.
 
-    `micro_batch` is the number of sequences per worker and backward pass, `zero_stage` DeepSpeed's ZeRO
-    stage. With `offload_optimizer` the fp32 weights and the optimizer state stay in CPU memory, and the CPU
+    `micro_batch` is the number of sequences per worker and backward pass; `auto` takes all of a worker's share of the
+    batch in one pass, or as few passes as its memory allows. `threads` is the number of CPU threads per worker; `auto`
+    divides the cores of a machine among its workers, or takes `OMP_NUM_THREADS` if that is set. `zero_stage` is DeepSpeed's
+    ZeRO stage for several workers: a single worker without offload and Muon does not use DeepSpeed. With
+    `offload_optimizer` the fp32 weights and the optimizer state stay in CPU memory, and the CPU
     updates them. With `activation_checkpointing` the backward pass recomputes every block, which saves memory
-    and takes a third more time. `compile` runs torch.compile on the blocks and needs a C++ compiler.
+    and makes a step a third slower. `compile` runs torch.compile on the blocks and needs a C++ compiler.
     `loader_threads` prepare the batches of the next steps in the background; with 0, each batch is prepared
     when it is needed. `peak_tflops` is the peak throughput of one worker's device, for the model FLOPs
-    utilisation in the log; null looks it up, which works for some GPUs.
+    utilisation in the log; null takes it from a table that covers common GPUs.
     """
 
     zero_stage: Literal[0, 1, 2, 3] = 2
-    micro_batch: int = 8
+    micro_batch: int | Literal["auto"] = "auto"
+    threads: int | Literal["auto"] = "auto"
     offload_optimizer: bool = False
     activation_checkpointing: bool = False
     compile: bool = False
@@ -201,7 +208,9 @@ class Execution:
             self.peak_tflops is None or self.peak_tflops > 0,
             f"peak_tflops: got {self.peak_tflops}, allowed above 0, or null to look it up",
         )
-        require(self.micro_batch >= 1, f"micro_batch: got {self.micro_batch}, allowed 1 or more")
+        for name in ("micro_batch", "threads"):
+            value = getattr(self, name)
+            require(value == "auto" or value >= 1, f"{name}: got {value}, allowed 1 or more, or auto")
         require(self.loader_threads >= 0, f"loader_threads: got {self.loader_threads}, allowed 0 (none) or more")
         require(
             not self.offload_optimizer or self.zero_stage >= 1,
@@ -213,6 +222,10 @@ class Execution:
             "set zero_stage to 2 or less",
         )
 
+    def rows(self, auto: int) -> int:
+        """Return the number of sequences per pass of a command that does not train: `micro_batch`, or `auto`."""
+        return auto if self.micro_batch == "auto" else self.micro_batch
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job(ABC):
@@ -221,8 +234,8 @@ class Job(ABC):
 
     `seed` determines the initial weights, the order of the data and dropout. With `precision: bf16`,
     computation is in bfloat16; gradients are summed over micro-batches and workers in fp32, and weights and
-    optimizer state are kept in fp32. ZeRO stage 1 then runs as stage 2. `sinks` receive the metrics of
-    `log.jsonl` too; where they store them is set by their own environment variables (`trainers.runs.sinks`).
+    optimizer state are kept in fp32. ZeRO stage 1 then runs as stage 2. `sinks` also receive the metrics of
+    `log.jsonl`; their own environment variables say where they store them (`trainers.runs.sinks`).
     """
 
     kind: str
@@ -263,6 +276,11 @@ class Job(ABC):
     @abstractmethod
     def validation_interval(self) -> int:
         """Steps between two validations."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether training uses dropout. If so, losses depend on how batches are divided among workers."""
+        return self.model.dropout > 0
 
     @property
     def isolates_documents(self) -> bool:

@@ -15,8 +15,8 @@ JOBS: dict[str, type[Job]] = {"pretraining": Pretraining, "finetuning": Finetuni
 
 
 def parse_job(data: Mapping[str, Any], where: str) -> Job:
-    """Parse plain data into a job of the kind that it names, pretraining by default. Raises ConfigError,
-    which begins with `where`, for invalid data.
+    """Parse plain data into a job of the kind given by its `kind`, pretraining by default. Raises ConfigError
+    for invalid data; its message begins with `where`.
     """
     union: Any = Union[tuple(JOBS.values())]  # noqa: UP007
     job: Job = parse(union, {"kind": "pretraining", **data}, where)
@@ -24,8 +24,8 @@ def parse_job(data: Mapping[str, Any], where: str) -> Job:
 
 
 def as_pretraining(job: Job, where: object) -> Pretraining:
-    """Narrow a job to pretraining, for commands that support nothing else. Raises UserError, which begins
-    with `where`, for other kinds.
+    """Return `job` as a pretraining job, for commands that support nothing else. Raises UserError for other
+    kinds; its message begins with `where`.
     """
     if not isinstance(job, Pretraining):
         raise UserError(f"{where}: is of kind {job.kind}, allowed pretraining")

@@ -5,6 +5,7 @@ here.
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
+from gristmill.config import ADDED
 from trainers.config.architecture import require
 from trainers.config.job import Job
 from trainers.objectives import Objective
@@ -52,27 +53,31 @@ class LengthPhase:
 
 @dataclass(frozen=True)
 class Data:
-    """What is read: corpora with the same tokenizer, and how their documents become rows of `sequence_length`
+    """The corpora to read, which share a tokenizer, and how their documents become rows of `sequence_length`
     tokens.
 
     `packing: concatenate` joins documents and cuts where a row is full. `best_fit` places whole documents
     where they fit best, with padding. `documents` gives each document its own row. `full_sentences` and
-    `doc_sentences` fill rows with whole sentences (`trainers.rows.sequences`), `segment_pairs` and
-    `sentence_pairs` with two parts of text (`trainers.rows.sentence_pairs`). Marks that an objective adds to
-    each document count: no row is longer than `sequence_length`.
+    `doc_sentences` fill rows with whole sentences (`trainers.rows.sequences`). `segment_pairs` and
+    `sentence_pairs` fill them with two parts of text (`trainers.rows.sentence_pairs`). Marks that an
+    objective adds to each document count towards `sequence_length`: no row is longer.
 
     `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources'
     tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax over the tokens that
     the weights apply to), or the name of a mixture that the corpus manifest suggests. `max_epochs`, one
-    number or one per source, limits how often a source is read over the whole run; after that the others
-    share its weight.
+    number or one per source, limits how often a source is read over the whole run. Once a source reaches its
+    limit, the others share its weight.
+
+    With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random choice by
+    the run's seed. A small run then repeats data as often as a larger run of the whole corpus does; `max_epochs` and
+    the ledger count epochs of what is read. Sources without a list of sequences leave out a last, shorter one.
 
     `phases` and `stages` apply first, in order; `sequence_length` applies after the last phase, `weights`
-    after the last stage. Every phase cuts new sequences, so sources begin another epoch, while the counts
-    behind stages and `max_epochs` continue.
+    after the last stage. Every phase cuts new sequences, so each source begins a new epoch in it. The token
+    counts that end stages, and the epochs that `max_epochs` limits, continue across phases.
 
-    `shard_set` selects one of several in a corpus. With `isolation` the documents of a row do not see each
-    other; without it they do, and positions continue across documents.
+    `shard_set` selects one of the shard sets of a corpus. With `isolation`, the documents of a row do not
+    attend to each other. Without it they do, and positions continue across documents.
     """
 
     corpora: tuple[str, ...] = ()
@@ -86,11 +91,13 @@ class Data:
     weights: str | dict[str, float] = "proportional"
     stages: tuple[MixtureStage, ...] = ()
     max_epochs: float | dict[str, float] | None = None
+    subset: float = field(default=1.0, metadata=ADDED)
 
     def check(self) -> None:
         """Validate ranges, and that phases and stages end in ascending order."""
         require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 or more")
         _check_weights(self.weights)
+        require(0 < self.subset <= 1, f"subset: got {self.subset}, allowed above 0 and at most 1")
         steps = [phase.until_step for phase in self.phases]
         for number in range(1, len(steps)):
             require(
@@ -113,15 +120,15 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """Loss on the validation split, every `every` steps and at the end, on `tokens` per source spread evenly
-    over it.
+    """The loss on the validation split, measured every `every` steps and at the end. `tokens` tokens of each
+    source are measured, spread evenly over its split.
 
     The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
-    equally. `document_bits_per_byte` compares all runs on a corpus whose objective gives a likelihood of text
-    (causal, fill_in_the_middle, prefix_lm, or a mixture with one of these); other objectives have none. It is
-    measured on whole documents in windows of 256 positions, or fewer if the model has fewer, independent of
-    packing and sequence length. See `trainers.data.document_loss`.
+    equally. `document_bits_per_byte` compares all runs on a corpus whose objective gives a likelihood of
+    text: causal, fill_in_the_middle, prefix_lm, or a mixture with one of these. Runs with other objectives do
+    not have it. It is measured on whole documents in windows of 256 positions, or fewer if the model has
+    fewer, independent of packing and sequence length. See `trainers.data.document_loss`.
     """
 
     every: int = 250
@@ -179,8 +186,8 @@ class Pretraining(Job):
             )
 
     def _check_isolation(self) -> None:
-        """Objectives that rewrite rows need `isolation` with a position table: their rows may be longer than
-        the table, and positions stay within it only if they restart in every document.
+        """Require `isolation` for objectives that rewrite rows, in models with a position table. Their rows
+        may be longer than the table; positions stay within it only if they restart in every document.
         """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),
@@ -189,7 +196,7 @@ class Pretraining(Job):
         )
 
     def _check_pairs(self) -> None:
-        """Sentence pairs need a matching objective, packing and model."""
+        """Require that objective, packing and model either all use sentence pairs or none does."""
         paired, packing = self.objective.sentence_pairs, self.data.packing
         require(
             paired == (packing in PAIR_PACKINGS),

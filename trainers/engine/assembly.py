@@ -23,14 +23,22 @@ def build_forward(
     """Return the model of a resolved job with its losses, in fp32 and the same on every worker.
 
     `base` has the initial weights by parameter name; parameters that it lacks are drawn from the job's seed.
-    In fine-tuning the model then gets its head, whose hidden layers may be in `base` as `task_head...`, and
-    the parameters that the method adds; those that the method does not train are frozen. `encode` is needed
-    to train a prompt that is initialised from a text.
+    In fine-tuning the model also gets its head, whose hidden layers may be in `base` as `task_head...`, and
+    the parameters that the method adds. Parameters that the method does not train are frozen. `encode` (text
+    to token ids) is needed for a prompt that is initialised from a text.
     """
+    forward = build_without_method(config, specials, base)
+    if isinstance(config, Finetuning):
+        model = config.model
+        config.method.apply(forward.model, model.architecture, model.family, config.seed, encode)
+    return forward
+
+
+def build_without_method(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Forward:
+    """Return what `build_forward` does before the method of a fine-tuning job is applied."""
     network = base_network(config, specials, base)
     if not isinstance(config, Finetuning):
         return forward_of(network, config)
-    architecture, family = config.model.architecture, config.model.family
     losses: tuple[Loss, ...] = (LOSSES["loss"],)
     if not config.writes_text:
         (task,) = config.tasks
@@ -38,12 +46,11 @@ def build_forward(
         head = (config.head.pooling, config.layers, config.head.dropout)
         attach_head(network, config.model, task.kind, outputs_of(task), config.seed, *head, weights=base)
         losses = task_losses(task.kind, config.label_smoothing, class_weights(config))
-    config.method.apply(network, architecture, family, config.seed, encode)
-    return Forward(network, architecture, True, losses)
+    return Forward(network, config.model.architecture, True, losses)
 
 
 def base_network(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Any:
-    """Return the network of a job without head and method, with the weights `base`."""
+    """Return the network of a job before a head and a method are added, with the weights `base`."""
     import torch
 
     network = build_model(config.model, specials, config.seed)
@@ -65,9 +72,9 @@ def attach_head(
     dropout: float | None = None,
     weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`), and freeze the heads of
-    its pretraining, which the task does not use. The head's layers, except the last, start with the weights
-    of the same name and shape in `weights`.
+    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`). Freeze its pretraining
+    heads, which the task does not use. The head's layers, except the last, start with the weights of the same
+    name and shape in `weights`.
     """
     import torch
 
@@ -83,7 +90,7 @@ def attach_head(
 
 
 def outputs_of(task: Task) -> int:
-    """Return the number of outputs of a task's head: one per class or tag; for spans start and end."""
+    """Return the number of outputs of a task's head: one per class or tag, and two for spans (start and end)."""
     return {"classify": len(task.labels), "tag": len(task.labels), "span": 2}.get(task.kind, 1)
 
 

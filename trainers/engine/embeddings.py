@@ -1,8 +1,8 @@
 """Embedding layers whose gradients are summed in fp32.
 
-The gradient of a row of an embedding table is the sum over all its occurrences in a batch. For a table in
-bf16 torch sums in fp32 on a GPU, but in bf16 on the CPU, which loses a third of the gradient of a token that
-occurs thousands of times.
+The gradient of a row of an embedding table is the sum over all its occurrences in a batch. For a bf16 table,
+torch sums in fp32 on a GPU but in bf16 on the CPU. There, a token that occurs thousands of times loses a
+third of its gradient.
 """
 
 from functools import partial
@@ -12,7 +12,7 @@ import torch
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of a table [rows, width] at indices of any shape; the gradient of a row is rounded once."""
+    """Look up rows of a table [rows, width] at indices of any shape. The gradient of a row is rounded once."""
 
     @staticmethod
     def forward(ctx: Any, table: Any, indices: Any, padding: int | None, sparse: bool) -> Any:
@@ -38,7 +38,9 @@ class _Lookup(torch.autograd.Function):
 
 
 def sum_in_fp32(model: Any) -> None:
-    """Make all trained embedding layers of `model` sum their gradients in fp32, with `padding_idx` and `sparse`."""
+    """Make all trained embedding layers of `model` sum their gradients in fp32. `padding_idx` and `sparse`
+    keep their meaning.
+    """
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding) and module.weight.requires_grad:
             module.forward = partial(_look_up, module)

@@ -1,15 +1,12 @@
-"""The engine: a model under DeepSpeed ZeRO. Only this file and `engine.partitions` import deepspeed.
+"""The engine: a model with its optimizer, on one worker with torch alone, on several under DeepSpeed ZeRO.
 
 Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. ZeRO
 stage, world size, micro-batch and accumulation therefore change nothing but rounding.
 """
 
-import logging
 import math
 import os
-import socket
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,14 +18,12 @@ import xxhash
 
 from gristmill.errors import ConfigError
 from trainers.adapters.weights.rank_updates import RankUpdates
-from trainers.config.finetuning import Finetuning
 from trainers.config.job import Execution, Job
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.engine.forward import Forward, tensors
-from trainers.engine.layer_rates import layer_depths, split_by_layer
 from trainers.engine.loss_metrics import no_sums, sums_by_source
-from trainers.engine.optimizers import SkippingAdamW, parameter_groups
-from trainers.engine.partitions import Partitions
+from trainers.engine.single import SingleWorker
+from trainers.engine.zero import ZeroWorkers, join_group
 from trainers.rows.batch import PADDING, Batch
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 
@@ -38,33 +33,16 @@ _WRITING = timedelta(days=30)
 
 
 def start_group() -> tuple[int, int]:
-    """Join the workers of this run, and return (rank, world size). A single worker needs no launcher.
+    """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no group.
 
     torchrun's variables, or the group that Ray Train has made, are used as they are.
     """
     if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if "RANK" not in os.environ and not torch.distributed.is_initialized():
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        alone = {
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "1",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        os.environ.update(alone)
-    deepspeed = _deepspeed()
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if restarts != "0" and not torch.distributed.is_initialized():
-        # torchrun keeps the store of the earlier workers, where torch 2.13 would find their addresses.
-        store, rank, world = next(iter(torch.distributed.rendezvous("env://")))
-        own = torch.distributed.PrefixStore(f"restart-{restarts}", store)
-        torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world)
-    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
+    if not torch.distributed.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return 0, 1
+        join_group()
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
@@ -79,26 +57,6 @@ def hard_exit(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _deepspeed() -> Any:
-    """DeepSpeed without its banner, and without the C++ build of its shared-memory collectives (30 to 180 s)."""
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
-    warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import deepspeed
-    log = logging.getLogger("DeepSpeed")
-    log.setLevel(logging.WARNING)
-    log.addFilter(_is_news)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    return deepspeed
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Drop the warning of an optimizer untested with ZeRO: ours are torch's AdamW and DeepSpeed's own Muon."""
-    return "untested optimizer" not in record.getMessage()
 
 
 @dataclass(frozen=True)
@@ -130,28 +88,21 @@ class Engine:
         `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have neither gradient nor
         optimizer state, and with `precision: bf16` they are bf16.
         """
-        self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.rank, self.world = start_group()
         model = forward.model
         self.losses, self._config, self._model = forward.losses, config, model
-        # Gloo on the CPU under any launcher: no kernel waits on a device, and NCCL's watchdog has no say.
-        self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
-        self._stage = config.execution.zero_stage
+        if self.world > 1:
+            # Gloo on the CPU under any launcher: no kernel waits on a device, and NCCL's watchdog has no say.
+            self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
         prepare_blocks(model, config.execution)
         _spare_embedding_gradients(model, config.precision)
-        self._optimizer = _optimizer(model, config)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._engine, *_ = _deepspeed().initialize(
-                model=forward,
-                optimizer=self._optimizer,
-                config=_settings(config, micro_batch, accumulation, self.world),
-            )
-        # DeepSpeed would copy all gradients to one buffer and back even for one worker without ZeRO.
-        self._engine.enable_backward_allreduce = self._stage > 0 or self.world > 1
-        offloads = config.execution.offload_optimizer
-        self._partitions = Partitions(model, self._optimizer, self._engine.optimizer, self._stage, offloads)
-        self._partitions.allocate(0)
-        self._ranks = RankUpdates(model, self._partitions, config.budget.steps, accumulation)
+        self._workers: SingleWorker | ZeroWorkers = (
+            ZeroWorkers(forward, config, micro_batch, accumulation)
+            if self.world > 1 or _needs_deepspeed(config)
+            else SingleWorker(forward, config)
+        )
+        self._device = next(model.parameters()).device
+        self._ranks = RankUpdates(model, self._workers, config.budget.steps, accumulation)
 
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool
@@ -163,44 +114,29 @@ class Engine:
         no worker changes weights or optimizer state.
         """
         *targets, read, decoded = self._sum(self._amounts(batches))
-        for group in self._engine.optimizer.param_groups:
+        for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
             group["lr"] = rate * peak / self._config.optimizer.learning_rate
-        self._engine.train()
+        self._workers.forward.train()
         sums = no_sums(len(self.losses), sources)
         for number, batch in enumerate(batches):
             torch.manual_seed(dropout_seed(self._config.seed, step, self.rank, number))
             nats = self._nats(batch)
-            # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
-            loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets) * self.world
+            loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets)
             if number < len(batches) - 1:
-                self._engine.backward(loss, scale_wrt_gas=False)
+                self._workers.backward(loss, is_last=False)
                 sums += sums_by_source(nats, batch, self.losses, sources)
-                self._engine.step()
         totals = self._totals(sums + sums_by_source(nats, batch, self.losses, sources), stop)
         # A loss that is not finite on one worker makes the gradients of all not finite, so that all skip the step.
-        self._engine.backward(loss if math.isfinite(totals.loss) else loss * math.nan, scale_wrt_gas=False)
+        self._workers.backward(loss if math.isfinite(totals.loss) else loss * math.nan, is_last=True)
         gradients = self._ranks.gradients()
-        norm = self._update()
+        norm = self._workers.update()
         if math.isfinite(norm):
             self._ranks.update(step + 1, gradients)
         return replace(totals, read=int(read), decoded=int(decoded)), norm
 
-    def _update(self) -> float:
-        """Step, unless the gradient is not finite; the gradient's norm over all parameters, before clipping."""
-        norm = None
-        if self._stage == 0:  # DeepSpeed does this at the other stages
-            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(gradients)
-            self._optimizer.skip = not math.isfinite(norm)
-            largest = self._config.optimizer.gradient_clipping
-            # AdamW scales the gradients as it reads them: a pass of its own would take 1 % of a step.
-            self._optimizer.grad_scale = (norm + 1e-6) / largest if largest and norm > largest else None
-        self._engine.step()
-        return float(self._engine.get_global_grad_norm() if norm is None else norm)
-
     def _nats(self, batch: Batch, predicts: bool = False) -> dict[str, Any]:
-        return self._engine(predicts=predicts, **tensors(batch, next(self._model.parameters()).device))
+        return self._workers.forward(predicts=predicts, **tensors(batch, self._device))
 
     def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
         """What a step minimises, from the sums of nats and targets of each loss."""
@@ -209,7 +145,7 @@ class Engine:
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Return the sums over all workers' batches, without a step."""
-        self._engine.eval()
+        self._workers.forward.eval()
         sums = no_sums(len(self.losses), sources)
         with torch.no_grad():
             for batch in batches:
@@ -223,16 +159,24 @@ class Engine:
         Every worker gives at least one batch and as many as the others; a batch may be without inputs, or without gold.
         """
         kind = self._model.task_head.kind
-        self._engine.eval()
+        self._workers.forward.eval()
         sums, parts = no_sums(len(self.losses), sources), []
         with torch.no_grad():
             for batch in batches:
                 made = self._nats(batch, predicts=True)
                 sums += sums_by_source(made, batch, self.losses, sources)
                 parts.append(outputs_of(kind, made["predictions"].cpu().numpy(), batch))
-        gathered: list[Any] = [None] * self.world
-        torch.distributed.gather_object(join_outputs(parts), gathered if self.rank == 0 else None, group=self._waiting)
+        gathered: list[Any] = [join_outputs(parts)] * self.world
+        if self.world > 1:
+            torch.distributed.gather_object(gathered[0], gathered if self.rank == 0 else None, group=self._waiting)
         return self._totals(sums, False), join_outputs(gathered) if self.rank == 0 else None
+
+    def discard(self) -> bool:
+        """Forget the gradients of a step that failed, so that it can be taken again; False if DeepSpeed holds them."""
+        if isinstance(self._workers, ZeroWorkers):
+            return False
+        self._workers.discard()
+        return True
 
     def broadcast(self, value: int) -> int:
         """Send rank 0's `value` to every worker and return it. It is also a barrier: the others wait while
@@ -240,6 +184,8 @@ class Engine:
 
         It has no time limit. If a worker dies meanwhile, all others raise an error.
         """
+        if self.world == 1:
+            return value
         tensor = torch.tensor([value if self.rank == 0 else 0])
         torch.distributed.all_reduce(tensor, group=self._waiting)
         return int(tensor)
@@ -253,7 +199,7 @@ class Engine:
         """
         for name, parameter in self._trained():
             found = {
-                key: self._partitions.read(parameter, key) for key in ("weight", *self._partitions.keys(parameter))
+                key: self._workers.read(parameter, key) for key in ("weight", *self._workers.keys(parameter))
             } | self._ranks.scores(name)
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
@@ -271,11 +217,11 @@ class Engine:
         The tensors may come from any ZeRO stage and world size. Frozen weights stay as they were when the
         engine was created.
         """
-        self._partitions.allocate(updates)
+        self._workers.allocate(updates)
         for name, parameter in self._trained():
             tensors = state[name]
-            for key in ("weight", *self._partitions.keys(parameter)):
-                self._partitions.write(parameter, key, tensors[key])
+            for key in ("weight", *self._workers.keys(parameter)):
+                self._workers.write(parameter, key, tensors[key])
             self._ranks.restore(name, tensors)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
@@ -297,14 +243,17 @@ class Engine:
 
     def _sum(self, values: list[float]) -> list[float]:
         """Return the sums of these numbers over all workers."""
-        tensor = torch.tensor(values, dtype=torch.float64, device=next(self._model.parameters()).device)
+        if self.world == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
         torch.distributed.all_reduce(tensor)
         return list(tensor.tolist())
 
     def close(self) -> None:
-        """Release DeepSpeed's hooks, so that another engine can be created in this process."""
-        self._engine.destroy()
-        torch.distributed.destroy_process_group(self._waiting)
+        """Release the hooks of the workers, so that another engine can be created in this process."""
+        self._workers.close()
+        if self.world > 1:
+            torch.distributed.destroy_process_group(self._waiting)
 
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
@@ -351,51 +300,6 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
         sum_in_fp32(model)
 
 
-def _optimizer(model: Any, config: Job) -> Any:
-    """AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have `skip`."""
-    groups = parameter_groups(model, config.optimizer)
-    if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):
-        named = layer_depths(model, config.model.family)
-        depths = {id(parameter): named[name] for name, parameter in model.named_parameters()}
-        groups = split_by_layer(groups, depths, config.layer_decay, config.unfreeze_every)
-    if config.optimizer.kind == "adamw":
-        return SkippingAdamW(groups, fused=True)
-    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
-
-    class SkippingMuon(MuonWithAuxAdam):  # DeepSpeed looks for `muon` in the name
-        skip = False
-
-        def step(self, closure: Any = None, step_id: Any = None) -> Any:
-            return None if self.skip else super().step(closure, step_id)
-
-    return SkippingMuon(groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs={"fused": True})
-
-
-def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
-    """DeepSpeed's configuration.
-
-    Clipping is explicit, because its default has changed between releases; without ZeRO the engine clips,
-    because DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and
-    workers in fp32. Stage 1 then runs as stage 2: DeepSpeed 0.19.8 has another optimizer for stage 1, which
-    cannot skip steps and holds the whole gradient in fp32 on every worker.
-    """
-    half = config.precision == "bf16"
-    zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}
-    if config.execution.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
-    if config.optimizer.kind == "muon":
-        zero["reduce_scatter"] = False  # Muon needs whole matrices
-    return {
-        "train_batch_size": micro_batch * accumulation * world,
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": config.optimizer.gradient_clipping if config.execution.zero_stage else 0.0,
-        "zero_optimization": zero,
-        # Offload would require DeepSpeed's own AdamW, which needs a C++ build; our subclasses are not on its list.
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_allow_untested_optimizer": True,
-        "bf16": {"enabled": half},
-        "data_types": {"grad_accum_dtype": "fp32"},
-        "communication_data_type": "fp32",
-        "steps_per_print": None,
-    }
+def _needs_deepspeed(config: Job) -> bool:
+    """Whether even a single worker needs DeepSpeed: Muon is its optimizer, and offload its feature."""
+    return config.optimizer.kind == "muon" or config.execution.offload_optimizer

@@ -1,8 +1,8 @@
-"""The pass through a model that training, evaluation and blame share: from a batch to its losses by name.
+"""The forward pass that training, evaluation and blame share: from a batch to its losses by name.
 
-Masks over the segments of a row keep its documents apart: sdpa gets a boolean 4-D mask. `position_ids` alone
-isolate documents only in decoders with `attention_mask=None` and `use_cache=False`. In all other cases they
-silently fail to.
+A boolean 4-D mask over the segments of a row isolates its documents in sdpa. `position_ids` alone do this
+only in decoders with `attention_mask=None` and `use_cache=False`; elsewhere they silently have no effect on
+attention.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,16 @@ from trainers.config.job import Job
 from trainers.engine.losses import LOSSES, ForwardPass, Loss, losses_of
 from trainers.models import MODELS
 from trainers.models.heads.task_head import recorded_layers
-from trainers.models.interface import Inputs
-from trainers.rows.batch import IGNORED, Batch
+from trainers.models.interface import Inputs, Past
+from trainers.models.positions import RELATIVE
+from trainers.rows.batch import IGNORED, PADDING, Batch
 
 
 class Forward(torch.nn.Module):
     """A `transformers` model of an architecture (`trainers.models`) with its losses.
 
-    With `isolation` the documents of a row do not see each other and positions restart; without it they see
-    each other and positions continue.
+    With `isolation`, the documents of a row do not attend to each other and positions restart. Without it,
+    they do and positions continue.
     """
 
     def __init__(
@@ -37,22 +38,55 @@ class Forward(torch.nn.Module):
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(self, predicts: bool = False, **arrays: Any) -> dict[str, Any]:
-        """Compute {name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a
-        batch; with `predicts` also `predictions`, those of the model's head.
+        """Return {name of a loss: nats of its targets} in the order of the losses, for the `tensors` of a
+        batch. With `predicts`, the key `predictions` holds those of the model's head.
         """
         made = self._pass(arrays)
         nats = {loss.name: loss.nats(made) for loss in self.losses}
         return {**nats, "predictions": made.predictions} if predicts else nats
 
-    def logits_at(self, at: Any, **arrays: Any) -> Any:
-        """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets."""
-        made = self._pass(arrays)
+    def states(self, **arrays: Any) -> Any:
+        """Compute the states [rows, length, width] of all positions that have a target."""
+        return self._pass(arrays).states
+
+    def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
+        """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets. `past`, if
+        given, then keeps what was read.
+        """
+        made = self._pass(arrays, past)
+        if past is not None:
+            past.trim()
         return self._architecture.logits(self.model, made.states.flatten(0, 1)[at])
 
-    def _pass(self, arrays: dict[str, Any]) -> ForwardPass:
+    def new_past(self) -> Past | None:
+        """Return a `Past` of nothing for models that write, or None if this one keeps nothing."""
+        from transformers import DynamicCache, EncoderDecoderCache
+
+        # Clipped relative distances are counted along the row, which has gaps after short texts.
+        if not self._architecture.caches or self.model.config._attn_implementation == RELATIVE:
+            return None
+        return Past(DynamicCache() if self._causal else EncoderDecoderCache(DynamicCache(), DynamicCache()))
+
+    def logits_after(self, past: Past, ids: Any, positions: Any) -> Any:
+        """Compute the logits [rows, vocabulary] after one more token of each row, given the tokens' ids and positions,
+        int64 [rows]. `past`, from `logits_at`, then keeps these too.
+        """
+        past.seen = torch.cat([past.seen, past.seen.new_ones(len(ids), 1)], 1)
+        inputs = Inputs(ids[:, None], positions[:, None], past.seen[:, None, None], past=past)
+        if past.source is not None:
+            decoder = Inputs(inputs.ids, inputs.positions, inputs.mask)
+            inputs = replace(inputs, decoder=decoder, cross=past.source[:, None, None])
+        return self._architecture.logits(self.model, self._architecture.hidden(self.model, inputs)[:, -1])
+
+    def _pass(self, arrays: dict[str, Any], past: Past | None = None) -> ForwardPass:
         segments, decoder_segments = arrays["segments"], arrays.get("decoder_segments")
+        if past is not None:
+            past.seen = (segments if decoder_segments is None else decoder_segments) != PADDING
+            past.source = None if decoder_segments is None else segments != PADDING
         mask = self._mask(segments, segments, self._causal, arrays.get("prefix"))
-        inputs = Inputs(arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"))
+        inputs = Inputs(
+            arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"), past=past
+        )
         if decoder_segments is not None:
             own = self._mask(decoder_segments, decoder_segments, True)
             decoder = Inputs(arrays["decoder_inputs"], self._positions(arrays["decoder_positions"]), own)
@@ -63,7 +97,7 @@ class Forward(torch.nn.Module):
         else:
             with recorded_layers(self._architecture.blocks(self.model)) as layers:
                 states = self._architecture.hidden(self.model, inputs)
-            layers[-1] = states  # normalised, where the architecture ends with a norm
+            layers[-1] = states  # after the final norm, in architectures that have one
         return ForwardPass(self.model, self._architecture, inputs, states, arrays, layers)
 
     def _positions(self, positions: Any) -> Any:
@@ -83,10 +117,10 @@ def forward_of(model: Any, config: Job) -> Forward:
 
 
 def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) -> Any:
-    """Return which positions each position sees, bool [rows, 1, queries, keys], from segments [rows, length].
+    """Return the attention mask, bool [rows, 1, queries, keys], from segments [rows, length].
 
-    A position sees its own document; with `causal`, no later position. Positions in `prefix` [rows, length]
-    see one another. Padding sees only padding.
+    A position attends to its own document and, with `causal`, to no later position. Positions in `prefix`
+    [rows, length] attend to one another. Padding attends only to padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
     if causal:
@@ -98,11 +132,11 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) ->
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """Convert the arrays of a batch to tensors on `device`, by name of field; those of its decoder are called
-    `decoder_...` and those of its task `task_...`.
+    """Return the arrays of a batch as tensors on `device`, by field name. Names in its decoder begin with
+    `decoder_`, names in its task with `task_`.
 
-    `chosen`, int64, are the positions of targets in the flattened array of targets; it is left out if every
-    position has a target.
+    `chosen`, int64, holds the positions that have a target in the flattened array of targets. It is omitted
+    if all have one.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}
@@ -115,9 +149,10 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
 
 
 def _chosen(targets: np.ndarray) -> np.ndarray | None:
-    """Where in the flattened targets the targets are, int64; None where they are everywhere.
+    """Return the positions that have a target in the flattened targets, int64; None if all have one.
 
-    Positions without target fill it up to a multiple of 64, so that compiled code and allocators see few shapes.
+    The result is padded with other positions to a multiple of 64, so that compiled code and allocators see
+    few shapes.
     """
     present = targets.ravel() != IGNORED
     chosen = np.flatnonzero(present)

@@ -12,8 +12,9 @@ _ENCODER = re.compile(r"(?:model\.)?encoder\.")
 
 
 def layer_depths(network: Any, family: str) -> dict[str, int]:
-    """Map the name of every parameter to its distance from the top: 0 for heads and final norms, 1 for the last block,
-    one more for each block below, and the most for embeddings. The encoder of an encoder-decoder lies below the decoder.
+    """Map the name of every parameter to its distance from the top: 0 for heads and final norms, 1 for the
+    last block, one more for each block below, and one more still for the embeddings. In an encoder-decoder,
+    the encoder lies below the decoder.
     """
     names = [name for name, _ in network.named_parameters()]
     two = family == "encoder_decoder"
@@ -30,15 +31,16 @@ def layer_depths(network: Any, family: str) -> dict[str, int]:
 
 
 def _blocks(names: Any) -> int:
-    """The number of blocks that these parameters belong to."""
-    return 1 + max((int(found[1]) for found in map(_BLOCK.search, names) if found), default=-1)
+    """Return the number of blocks to which these parameters belong."""
+    return 1 + max((int(match[1]) for match in map(_BLOCK.search, names) if match), default=-1)
 
 
 def split_by_layer(
     groups: Sequence[Mapping[str, Any]], depths: Mapping[Any, int], decay: float, unfreeze_every: int | None
 ) -> list[dict[str, Any]]:
-    """Divide groups of parameters (`optimizers.parameter_groups`) by depth: at depth d the peak rate is multiplied by
-    `decay`^d, and the rate is 0 before step d x `unfreeze_every` (`from_step`). `depths` is keyed by the parameters' ids.
+    """Divide groups of parameters (`optimizers.parameter_groups`) by depth. At depth d the peak rate is
+    multiplied by `decay`^d, and the rate is 0 before step d x `unfreeze_every` (the group's `from_step`).
+    `depths` maps the id() of a parameter to its depth.
     """
     divided = []
     for group in groups:

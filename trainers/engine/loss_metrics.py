@@ -12,13 +12,15 @@ from trainers.rows.batch import Batch
 
 
 def no_sums(losses: int, sources: int) -> np.ndarray:
-    """Return zeros, float64 [losses, 2, sources]: nats and number of targets of each loss, by source."""
+    """Return zeros, float64 [losses, 2, sources], to sum the nats and the number of targets of each loss by
+    source.
+    """
     return np.zeros((losses, 2, sources))
 
 
 def sums_by_source(nats: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int) -> np.ndarray:
-    """Sum nats and number of targets of each loss in a batch by source, float64 [losses, 2, sources]. `nats`
-    are those of `Forward`.
+    """Sum the nats and the number of targets of each loss in a batch by source: float64 [losses, 2, sources].
+    `nats` is what `Forward` returns.
     """
     sums = no_sums(len(losses), sources)
     for loss, (its_nats, its_targets) in zip(losses, sums, strict=True):
@@ -35,27 +37,27 @@ def loss_fields(
     predicts_text: bool,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Compute the fields of a step or validation event from the sums of its batches: each loss by its name in
-    nats per target, of those that have targets; `bits_per_byte` if the objective `predicts_text`; and all of
-    these by source. The first of `names` must have targets. Only sources in which it has some are listed, and
-    `tokens` is their number.
+    """Return the fields of a step or validation event from the sums of its batches: each loss that has
+    targets, by its name, in nats per target; `bits_per_byte` if the objective `predicts_text`; and all of
+    these by source. The first loss of `names` must have targets. Only sources in which it has targets are
+    listed; their `tokens` is the number of these targets.
 
-    With `weights`, shares by source, the losses are those of a text mixed in these shares, regardless of how
-    much of each source was measured. `uniform_loss` weights all sources equally. Sources without a weight
-    count in that alone; if none has a weight, all count.
+    `weights` are shares by source. The losses are then those of a text mixed in these shares, regardless of
+    how much of each source was measured. `uniform_loss` weights all sources equally. A source without a
+    weight counts only in `uniform_loss`; if no source has a weight, all count equally.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
-    of a source's whole split; the measured sequences are an even sample of it; `<eos>` is a target.
+    of a source's whole split, of which the measured sequences are an even sample. `<eos>` is a target.
     """
     bytes_per_target = np.array([source.text_bytes / max(1, source.tokens) for source in sources])
 
     def fields(some: np.ndarray) -> dict[str, Any]:
         nats, targets = some.sum(axis=2).T
-        found = {name: float(nats[i] / targets[i]) for i, name in enumerate(names) if targets[i]}
+        values = {name: float(nats[i] / targets[i]) for i, name in enumerate(names) if targets[i]}
         if predicts_text:
-            # The bytes of sources that are not among `some` count for nothing: they have no targets there.
-            found["bits_per_byte"] = float(nats[0] / (math.log(2) * (some[0, 1] * bytes_per_target).sum()))
-        return found
+            # Sources outside `some` have no targets there, so their bytes add nothing.
+            values["bits_per_byte"] = float(nats[0] / (math.log(2) * (some[0, 1] * bytes_per_target).sum()))
+        return values
 
     alone = np.eye(len(sources))
     per_source = {
@@ -72,7 +74,9 @@ def loss_fields(
 
 
 def _mixed(sums: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return `sums` of as many targets of each source as its share says, where it has any."""
+    """Return `sums` rescaled so that the number of targets of each source is its share; sources without
+    targets stay 0.
+    """
     counts = sums[:, 1:]
     mixed: np.ndarray = np.divide(sums * shares, counts, out=np.zeros_like(sums), where=counts > 0)
     return mixed

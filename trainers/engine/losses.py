@@ -1,13 +1,13 @@
-"""Losses by name: training minimises them, and logs, reports and evaluations show them.
+"""Losses by name, which training minimises and logs, reports and evaluations show.
 
 A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all
-workers and micro-batches, so how a step is split changes nothing but rounding. That needs the number of
-targets before the first backward pass: it follows from the batch alone, not from the model.
+workers and micro-batches, so how a step is divided changes nothing but rounding. The number of targets must
+therefore be known before the first backward pass. It follows from the batch alone, not from the model.
 
-An objective names its losses and their weights (`objectives/`); the first one is called `loss`, the others
-`..._loss`, and those are their names in `log.jsonl`. To add a loss, add an entry in LOSSES, and its name in
-the objective that needs it. A job whose losses come from no objective (the head of a task, or a teacher)
-passes its own to `engine.forward.Forward`.
+An objective names its losses and their weights (`objectives/`). The first is called `loss` and the others
+`..._loss`, also in `log.jsonl`. To add a loss, add an entry to LOSSES and its name to the objective that
+needs it. A job whose losses come from elsewhere (the head of a task, or a teacher) passes them to
+`engine.forward.Forward`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,8 @@ from trainers.rows.batch import IGNORED, Batch
 class ForwardPass:
     """One pass through a `transformers` model of an architecture, up to its output layer.
 
-    `states` [rows, length, width] are the states of all positions that have a target; in an encoder-decoder
-    these are the decoder's. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
+    `states` [rows, length, width] are the final states of the stack that predicts, which in an
+    encoder-decoder is the decoder. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
     """
 
     network: Any
@@ -39,15 +39,15 @@ class ForwardPass:
 
     @cached_property
     def predictions(self) -> Any:
-        """What the model's head predicts, as `models.heads.task_head.TaskHead.forward` returns it."""
+        """The predictions of the model's head, as `models.heads.task_head.TaskHead.forward` returns them."""
         task_head = self.network.task_head
         return task_head(self.states, self.arrays["task_at"], self.arrays["task_owner"], self.layers)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss. `targets` says where in a batch its targets are, bool, of the shape of `Batch.targets` or
-    [rows]. `nats` is what each of them costs: fp32 of that shape, 0 where there is none.
+    """One loss. `targets` returns where a batch has targets of this loss: bool, of the shape of
+    `Batch.targets` or [rows]. `nats` returns the loss of each target: fp32 of the same shape, 0 elsewhere.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _token_targets(batch: Batch) -> np.ndarray:
 
 
 def _token_nats(made: ForwardPass) -> Any:
-    """Nats of every target token. Logits are computed at the targets alone, where these are not everywhere."""
+    """Return the nats of every target token. Logits are computed at the targets only."""
     import torch
 
     targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
@@ -82,7 +82,7 @@ def _label_targets(batch: Batch) -> np.ndarray:
 
 
 def _label_nats(made: ForwardPass) -> Any:
-    """Nats of every row's label."""
+    """Return the nats of every row's label."""
     assert made.architecture.sentence is not None
     logits = made.architecture.sentence(made.network, made.states)
     return cross_entropy(logits[None], made.arrays["labels"][None])[0]

@@ -4,7 +4,9 @@ from typing import Any
 
 import torch
 
-from trainers.config.job import Optimizer
+from trainers.config.finetuning import Finetuning
+from trainers.config.job import Job, Optimizer
+from trainers.engine.layer_rates import layer_depths, split_by_layer
 
 
 class SkippingAdamW(torch.optim.AdamW):
@@ -15,6 +17,23 @@ class SkippingAdamW(torch.optim.AdamW):
     def step(self, closure: Any = None) -> Any:
         """Take one step, unless `skip` is set."""
         return None if self.skip else super().step(closure)
+
+
+def clipping_divisor(norm: float, largest: float) -> Any:
+    """Return what AdamW divides gradients of this norm by as it reads them, so that their norm is at most `largest`;
+    None for no clipping. A pass of its own over the gradients would take 1 % of a step.
+    """
+    return torch.tensor((norm + 1e-6) / largest) if largest and norm > largest else None
+
+
+def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
+    """Return the parameter groups of a job, with the rates of layers in fine-tuning."""
+    groups = parameter_groups(model, config.optimizer)
+    if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):
+        named = layer_depths(model, config.model.family)
+        depths = {id(parameter): named[name] for name, parameter in model.named_parameters()}
+        groups = split_by_layer(groups, depths, config.layer_decay, config.unfreeze_every)
+    return groups
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:

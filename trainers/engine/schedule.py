@@ -36,7 +36,8 @@ def _inverse_sqrt(_: float, step: int, schedule: Schedule) -> float:
     return max(schedule.final_fraction, math.sqrt((schedule.warmup_steps + 1) / (step + 1)))
 
 
-# From the progress after warm-up (0 to 1), the step and the schedule to the fraction of the peak learning rate.
+# Functions of the progress after warm-up (0 to 1), the step and the schedule; they return the fraction of the
+# peak rate.
 SCHEDULES = {
     "constant": _constant,
     "linear": _linear,
@@ -47,7 +48,7 @@ SCHEDULES = {
 
 
 def rate_fraction(schedule: Schedule, step: int, steps: int) -> float:
-    """Return the fraction of the peak learning rate at step `step` (the first is 0) of `steps`.
+    """Return the fraction of the peak learning rate at step `step`, counted from 0, of `steps` steps.
 
     Warm-up rises from 1 / (warmup_steps + 1). At the last step, linear, cosine and wsd reach
     `final_fraction`.

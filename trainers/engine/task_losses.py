@@ -1,8 +1,8 @@
 """The losses of tasks, computed from the predictions of a model's head (`models.heads`).
 
-The loss of an input is placed at the position `at` of its segment, or of its first candidate; tags have a
-loss at the first token of every word. It is thus summed by row and source like any other loss, and is the
-same whether the inputs of a batch share rows or are padded.
+The loss of an input is placed at the position `at` of its segment, or of its first candidate. Tags have a
+loss at the first token of every word. These losses are thus summed by row and source like all others, and are
+the same whether the inputs of a batch share rows or are padded.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,17 +22,17 @@ Costs = Callable[[Any, ForwardPass], Any]
 def task_losses(
     kind: HeadKind, smoothing: float = 0.0, class_weights: Sequence[float] | None = None
 ) -> tuple[Loss, ...]:
-    """Return the losses of a kind of task.
+    """Return the losses of a kind of task, by what they measure:
 
     - classify: w_y ((1 - e) nll(y) + e / K sum_k nll(k)) for class y of K, with label smoothing e =
       `smoothing` (Szegedy et al., 2016, section 7) and `class_weights` w. The sum is divided by the number of
-      inputs, not by their weights, so that it does not depend on how a step is divided. The mean of the
-      weights over the training inputs should therefore be 1, as for N / (K N_k) (King and Zeng, 2001).
+      inputs, not by their weights, so that the result does not depend on how a step is divided. The weights
+      should therefore have mean 1 over the training inputs, as N / (K N_k) has (King and Zeng, 2001).
     - regress: the squared error.
     - tag: the nats of every word's tag.
     - choose: the nats of the right candidate among those of the input.
-    - span: the mean of the nats of start and end among the positions that an answer may cover (Devlin et al.,
-      2019, section 4.2).
+    - span: the mean of the nats of start and end, each by softmax over the positions that an answer may cover
+      (Devlin et al., 2019, section 4.2).
     """
     assert kind == "classify" or (smoothing == 0.0 and class_weights is None), kind
     costs: dict[HeadKind, Costs] = {
@@ -47,7 +47,7 @@ def task_losses(
 
 
 def first_at(task: TaskTargets) -> np.ndarray:
-    """Return `at` of every input, int64 [n]; if it has several candidates, that of the first."""
+    """Return `at` of every input, int64 [n]; for an input with several candidates, `at` of the first."""
     if task.choice is None:
         return task.at
     first: np.ndarray = task.at[np.searchsorted(task.choice, np.arange(len(task.number)))]
@@ -55,7 +55,7 @@ def first_at(task: TaskTargets) -> np.ndarray:
 
 
 def _targets(batch: Batch, kind: HeadKind) -> np.ndarray:
-    """Where inputs have gold, bool of the shape of `Batch.targets`."""
+    """Return the positions of inputs that have a gold label: bool, of the shape of `Batch.targets`."""
     task = batch.task
     assert task is not None
     if kind == "regress":
@@ -65,13 +65,13 @@ def _targets(batch: Batch, kind: HeadKind) -> np.ndarray:
         gold = task.starts if kind == "span" else task.labels
         assert gold is not None
         known = gold != IGNORED
-    found = np.zeros(batch.targets.size, dtype=bool)
-    found[first_at(task)[known]] = True
-    return found.reshape(batch.targets.shape)
+    positions = np.zeros(batch.targets.size, dtype=bool)
+    positions[first_at(task)[known]] = True
+    return positions.reshape(batch.targets.shape)
 
 
 def _at_positions(costs: Costs, made: ForwardPass) -> Any:
-    """fp32 of the shape of the targets: the cost of every input at its position, 0 elsewhere."""
+    """Return the cost of every input at its position and 0 elsewhere: fp32, of the shape of the targets."""
     shape, at, choice = made.arrays["targets"].shape, made.arrays["task_at"], made.arrays.get("task_choice")
     if choice is not None:
         numbers = torch.arange(len(made.arrays["task_number"]), device=at.device)
@@ -113,7 +113,7 @@ def _choose(scores: Any, made: ForwardPass) -> Any:
 
 
 def _span(scores: Any, made: ForwardPass) -> Any:
-    """A row may hold several inputs: each position belongs to the segment that owns it, `at` to its own."""
+    """Return the cost of every span. A row may hold several inputs, so scores are grouped by segment."""
     at = made.arrays["task_at"]
     owner = made.arrays["task_owner"].flatten().index_copy(0, at, torch.arange(len(at), device=at.device))
     allowed = made.arrays["task_answerable"].flatten().nonzero()[:, 0]
@@ -127,8 +127,9 @@ def _span(scores: Any, made: ForwardPass) -> Any:
 
 
 def _nats_within(scores: Any, group: Any, chosen: Any, known: Any) -> Any:
-    """Nats [n] of the `chosen` scores, indices into `scores` [m], each by softmax over the scores of its group; 0 where it
-    is not known. `group` [m] holds 0 to n - 1.
+    """Return the nats [n] of the scores at `chosen`, each by softmax over the scores of its group; 0 where it
+    is not `known`. `scores` and `group` have shape [m]; `group` holds 0 to n - 1, `chosen` [n] holds indices
+    into `scores`.
     """
     lowest = scores.detach().new_full((len(chosen),), -torch.inf)
     largest = lowest.scatter_reduce(0, group, scores.detach(), "amax")

@@ -1,12 +1,12 @@
 """Recipes: functions that return a configuration; one derives from another with `dataclasses.replace`.
 
-To add one, write a function in the file of its family and add it to RECIPES.
+To add a recipe, write a function in the file of its family and add it to `_ALL`.
 """
 
 from collections.abc import Callable
 
 from trainers.config.pretraining import Pretraining
-from trainers.recipes import decoders, encoder_decoders, encoders
+from trainers.recipes import decoders, encoder_decoders, encoders, nanogpt
 from trainers.recipes.decoders import demo_decoder, gpt2_small, llama_tiny
 
 __all__ = ["RECIPES", "demo_decoder", "gpt2_small", "llama_tiny"]
@@ -15,6 +15,7 @@ _ALL: tuple[Callable[[], Pretraining], ...] = (
     *(decoders.demo_decoder, decoders.gpt, decoders.gpt2_small, decoders.gpt2_medium, decoders.gpt2_large),
     *(decoders.gpt2_xl, decoders.gpt3, decoders.llama_160m, decoders.llama_1b),
     *(decoders.llama_tiny, decoders.tiny_gpt, decoders.tiny_gpt2),
+    *(nanogpt.nanogpt_cpu, nanogpt.nanogpt_gpu),
     *(encoders.bert_base, encoders.bert_large, encoders.roberta_base, encoders.roberta_large),
     *(encoders.modernbert_base, encoders.tiny_bert, encoders.tiny_roberta, encoders.tiny_modernbert),
     *(encoder_decoders.t5_small, encoder_decoders.t5_base, encoder_decoders.t5_large, encoder_decoders.t5_3b),

@@ -27,7 +27,6 @@ def demo_decoder() -> Pretraining:
         log_every=20,
         validation=Validation(every=180, tokens=8192),
         checkpoints=Checkpoints(every=180, keep=2),
-        execution=Execution(zero_stage=2, micro_batch=4),
     )
 
 
@@ -49,7 +48,7 @@ def gpt() -> Pretraining:
         precision="bf16",
         validation=Validation(every=5000, tokens=1_048_576),
         checkpoints=Checkpoints(every=5000, keep=3),
-        execution=Execution(zero_stage=1, micro_batch=16),
+        execution=Execution(zero_stage=1),
     )
 
 
@@ -72,7 +71,7 @@ def gpt2_small() -> Pretraining:
         precision="bf16",
         validation=Validation(every=250, tokens=1_048_576),
         checkpoints=Checkpoints(every=1000, keep=3),
-        execution=Execution(zero_stage=1, micro_batch=16),
+        execution=Execution(zero_stage=1),
     )
 
 
@@ -83,7 +82,6 @@ def _larger(name: str, layers: int, width: int, heads: int, rate: float) -> Pret
         name=name,
         model=replace(small.model, layers=layers, width=width, heads=heads),
         optimizer=replace(small.optimizer, learning_rate=rate),
-        execution=replace(small.execution, micro_batch=4),
     )
 
 
@@ -118,7 +116,7 @@ def gpt3() -> Pretraining:
         batch=BatchSize(tokens=3_276_800),
         budget=TrainingBudget(tokens=300_000_000_000),
         schedule=replace(largest.schedule, warmup_steps=115),
-        execution=Execution(zero_stage=3, micro_batch=1),
+        execution=Execution(zero_stage=3),
     )
 
 
@@ -150,7 +148,6 @@ def llama_1b() -> Pretraining:
         precision="bf16",
         validation=Validation(every=500, tokens=1_048_576),
         checkpoints=Checkpoints(every=1000, keep=3),
-        execution=Execution(zero_stage=2, micro_batch=4),
     )
 
 
@@ -167,7 +164,7 @@ def llama_160m() -> Pretraining:
         budget=TrainingBudget(tokens=3_200_000_000),
         optimizer=small.optimizer,
         schedule=small.schedule,
-        execution=Execution(zero_stage=1, micro_batch=16),
+        execution=Execution(zero_stage=1),
     )
 
 
@@ -183,7 +180,7 @@ def llama_tiny() -> Pretraining:
         schedule=Schedule(kind="cosine", warmup_steps=10),
         validation=Validation(every=50, tokens=4096),
         checkpoints=Checkpoints(every=50, keep=2),
-        execution=Execution(zero_stage=1, micro_batch=8),
+        execution=Execution(zero_stage=1),
     )
 
 

@@ -32,12 +32,12 @@ def t5_base() -> Pretraining:
         precision="bf16",
         validation=Validation(every=5000, tokens=1_048_576),
         checkpoints=Checkpoints(every=5000, keep=3),
-        execution=Execution(zero_stage=1, micro_batch=16),
+        execution=Execution(zero_stage=1),
     )
 
 
-def _t5(name: str, base: Pretraining, micro_batch: int, zero_stage: Literal[1, 2, 3] = 1, **sizes: int) -> Pretraining:
-    execution = replace(base.execution, micro_batch=micro_batch, zero_stage=zero_stage)
+def _t5(name: str, base: Pretraining, zero_stage: Literal[1, 2, 3] = 1, **sizes: int) -> Pretraining:
+    execution = replace(base.execution, zero_stage=zero_stage)
     return replace(base, name=name, model=replace(base.model, **sizes), execution=execution)  # type: ignore[arg-type]
 
 
@@ -45,17 +45,17 @@ def t5_small() -> Pretraining:
     """T5-small, 60,506,624 parameters (Raffel et al., 2020, section 3.7): `t5_base` with 6 layers of width
     512.
     """
-    return _t5("t5_small", t5_base(), 32, layers=6, width=512, heads=8)
+    return _t5("t5_small", t5_base(), layers=6, width=512, heads=8)
 
 
 def t5_large() -> Pretraining:
     """T5-large, 737,668,096 parameters: `t5_base` with 24 layers of width 1,024."""
-    return _t5("t5_large", t5_base(), 8, layers=24, width=1024, heads=16)
+    return _t5("t5_large", t5_base(), layers=24, width=1024, heads=16)
 
 
 def t5_3b() -> Pretraining:
     """T5-3B, 2,851,598,336 parameters: `t5_large` with 32 heads of width 128 and an inner size of 16,384."""
-    return _t5("t5_3b", t5_large(), 2, 2, heads=32, head_width=128, feed_forward=16384)
+    return _t5("t5_3b", t5_large(), 2, heads=32, head_width=128, feed_forward=16384)
 
 
 def t5_11b() -> Pretraining:
@@ -63,7 +63,7 @@ def t5_11b() -> Pretraining:
 
     Every worker builds it in fp32, 45 GB of memory, before ZeRO 3 partitions it.
     """
-    return _t5("t5_11b", t5_large(), 1, 3, heads=128, head_width=128, feed_forward=65536)
+    return _t5("t5_11b", t5_large(), 3, heads=128, head_width=128, feed_forward=65536)
 
 
 def t5_v1_1_base() -> Pretraining:
@@ -126,7 +126,7 @@ def bart_base() -> Pretraining:
         precision="bf16",
         validation=Validation(every=5000, tokens=1_048_576),
         checkpoints=Checkpoints(every=5000, keep=3),
-        execution=Execution(zero_stage=1, micro_batch=16),
+        execution=Execution(zero_stage=1),
     )
 
 
@@ -144,7 +144,6 @@ def bart_large() -> Pretraining:
         budget=TrainingBudget(steps=500_000),
         optimizer=replace(base.optimizer, learning_rate=4e-4),
         schedule=replace(base.schedule, warmup_steps=30_000),
-        execution=replace(base.execution, micro_batch=8),
     )
 
 
@@ -181,7 +180,7 @@ def tiny_t5() -> Pretraining:
         schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
         validation=Validation(every=100, tokens=16384),
         checkpoints=Checkpoints(every=100, keep=2),
-        execution=Execution(zero_stage=1, micro_batch=8),
+        execution=Execution(zero_stage=1),
     )
 
 

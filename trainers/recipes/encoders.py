@@ -37,7 +37,7 @@ def bert_base() -> Pretraining:
         precision="bf16",
         validation=Validation(every=5000, tokens=1_048_576),
         checkpoints=Checkpoints(every=5000, keep=3),
-        execution=Execution(zero_stage=1, micro_batch=32),
+        execution=Execution(zero_stage=1),
     )
 
 
@@ -48,7 +48,6 @@ def bert_large() -> Pretraining:
         base,
         name="bert_large",
         model=replace(base.model, layers=24, width=1024, heads=16),
-        execution=replace(base.execution, micro_batch=8),
     )
 
 
@@ -84,7 +83,6 @@ def roberta_large() -> Pretraining:
         model=replace(base.model, layers=24, width=1024, heads=16),
         optimizer=replace(base.optimizer, learning_rate=4e-4),
         schedule=replace(base.schedule, warmup_steps=30_000),
-        execution=replace(base.execution, micro_batch=8),
     )
 
 
@@ -111,7 +109,7 @@ def modernbert_base() -> Pretraining:
         precision="bf16",
         validation=Validation(every=1000, tokens=1_048_576),
         checkpoints=Checkpoints(every=1000, keep=3),
-        execution=Execution(zero_stage=1, micro_batch=32),
+        execution=Execution(zero_stage=1),
     )
 
 
@@ -133,7 +131,7 @@ def tiny_roberta() -> Pretraining:
         schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
         validation=Validation(every=200, tokens=32768),
         checkpoints=Checkpoints(every=200, keep=2),
-        execution=Execution(zero_stage=1, micro_batch=8),
+        execution=Execution(zero_stage=1),
     )
 
 

@@ -38,5 +38,5 @@ def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None,
             learning_rate=RATES.get(method.kind, DEFAULT_RATE), weight_decay=0.1, betas=(0.9, 0.98), epsilon=1e-6
         ),
         schedule=Schedule(kind="linear", warmup_fraction=0.06, final_fraction=0.0),
-        execution=Execution(zero_stage=0, micro_batch=32),
+        execution=Execution(zero_stage=0),
     )

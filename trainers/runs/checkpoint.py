@@ -1,14 +1,15 @@
 """Checkpoints: fp32 weights and optimizer moments as safetensors, published atomically, verified on read.
 
-`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors`, `ledger.json` (the run's ledger
-after the step, see `trainers.runs.ledger`) and, written last, `checkpoint.json` with the checksums of the others,
-the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it depends on ZeRO stage
-or world size, so a run resumes under any other. The state of the data is the step: the order of samples is a
-function of their number, and `order` saves replaying it from the start. Generators have no state either: what
-dropout draws is a function of the step, the worker and the micro-batch.
+`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors`, `ledger.json` (the run's
+ledger after the step, see `trainers.runs.ledger`) and, written last, `checkpoint.json` with the checksums of
+the others, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it depends
+on the ZeRO stage or the world size, so a run can resume with others. The state of the data is the step,
+because the order of samples is a function of their number; `order` only saves replaying it from the start.
+Random generators have no state either: the dropout masks are a function of the step, the worker and the
+micro-batch.
 
-One rename publishes a checkpoint, and the one it replaces is removed afterwards: the last good one exists at
-every moment. The second checkpoint of a step is `step-00000100.2/`.
+One rename publishes a checkpoint. The one that it replaces is removed only afterwards, so a good checkpoint
+exists at every moment. A second checkpoint of the same step is `step-00000100.2/`.
 """
 
 import errno
@@ -33,8 +34,8 @@ _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """How a step was split: the number of workers, and sequences per micro-batch. The random numbers of
-    dropout depend on it.
+    """How a step is divided: the number of workers, and of sequences per micro-batch. Dropout masks depend on
+    it.
     """
 
     workers: int
@@ -46,7 +47,9 @@ ALONE = ParallelLayout(workers=1, micro_batch=1)
 
 @dataclass(frozen=True)
 class Best:
-    """The step with the best `value` of a fine-tuning run's first metric, and how many validations were done since."""
+    """The step with the best `value` of a fine-tuning run's first metric, and the number of validations since
+    then.
+    """
 
     step: int
     value: float
@@ -57,8 +60,8 @@ class Best:
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
-    `step` steps are done, of which `skipped` were not finite, and `tokens` training tokens have been read.
-    `split` is that of the last step, `order` the state of `trainers.data.order`. `best` is set in
+    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite.
+    `split` is the layout of the last step, `order` the state of `trainers.data.order`. `best` is set in
     fine-tuning runs.
     """
 
@@ -88,14 +91,15 @@ def save(
     check: Callable[[], None] = lambda: None,
     best: Best | None = None,
 ) -> LocalPath:
-    """Publish a checkpoint after `step` steps; keep the newest `keep`, multiples of `keep_every`, and that of `best`.
+    """Publish a checkpoint after `step` steps. Keep the newest `keep`, those at multiples of `keep_every`,
+    and `best`.
 
-    Checkpoints of later steps are removed too. If there are any, they were corrupt when the run resumed
-    before them, and they must not outlast good ones. The files of a killed attempt are removed first, so that
-    they take no space. `ledger` is published with the checkpoint.
+    Checkpoints of later steps are removed too: they were corrupt when the run resumed from an earlier one,
+    and must not be taken for the newest. The files of a killed `save` are removed first, to free their space.
+    `ledger` is published with the checkpoint.
 
-    `check` raises an error if other workers have taken over the run. Only files that existed before it passed
-    are removed, so never those that the other workers write. `state` yields (parameter name, {"weight":
+    `check` raises an error if other workers have taken over the run. Only files that existed before `check`
+    passed are removed, so the files of those workers are safe. `state` yields (parameter name, {"weight":
     tensor, moment: tensor, ...}). Raises UserError if the disk is full; earlier checkpoints are then
     untouched.
     """
@@ -131,7 +135,7 @@ def save(
         final = _publish(attempt, step)
         parent.fsync()
     except (OSError, SafetensorError) as error:
-        check()  # those who have taken over the run remove the attempts of the workers before them
+        check()  # workers that take over a run remove the unfinished files of those before them
         raise UserError(
             f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
         ) from error
@@ -153,7 +157,9 @@ def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[
 
 
 def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
-    """Remove the files of killed attempts, but none of other workers that `check` finds."""
+    """Remove the files of killed `save`s. Leave them alone if `check` says that other workers have taken
+    over.
+    """
     leftovers = list(parent.glob(".step-*.tmp"))
     check()
     for left in leftovers:
@@ -161,7 +167,7 @@ def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
 
 
 def _publish(attempt: LocalPath, step: int) -> LocalPath:
-    """Rename an attempt to a free name; another worker, believed to be gone, may take names meanwhile."""
+    """Rename an attempt to a free name. Retry if a worker that was believed to be dead takes the name first."""
     while True:
         final = _name(attempt.parent, step)
         try:
@@ -179,7 +185,7 @@ def _name(parent: LocalPath, step: int) -> LocalPath:
 
 
 def load(path: LocalPath) -> Checkpoint:
-    """Load a checkpoint after verifying every file. Raises CorruptFileError that says what is wrong."""
+    """Load a checkpoint after verifying every file. Raises CorruptFileError, which names the defect."""
     try:
         record = read_json(path / RECORD, f"remove {path}")
     except FileNotFoundError:
@@ -195,27 +201,29 @@ def load(path: LocalPath) -> Checkpoint:
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run (up to step `last`), None if it has none. `warn` is called
-    for corrupt ones.
+    """Return the newest intact checkpoint of a run, up to step `last` if given; None if the run has no
+    checkpoint. `warn` is called with a message for each corrupt one.
 
-    Raises UserError if there are checkpoints and none is intact: silently starting again would hide the loss.
+    Raises UserError if all checkpoints are corrupt: silently starting again would hide the loss.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
-        found = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
-        return sorted(found, reverse=True)
+        published = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
+        return sorted(published, reverse=True)
 
     return _first_intact(run, candidates, warn)
 
 
 def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Pick the checkpoint that a run is used by: the newest, or in a fine-tuning run that with the best value."""
-    found = newest(run, warn)
-    if found is None or found.best is None or found.best.step == found.step:
-        return found
-    best = newest(run, warn, last=found.best.step)
-    if best is None or best.step != found.best.step:
-        raise CorruptFileError(f"{run}: the checkpoint of step {found.best.step}, its best, is missing or damaged")
+    """Return the checkpoint that export and prediction use: the best of a fine-tuning run, otherwise the
+    newest. None if there is none. Raises CorruptFileError if the best is missing or damaged.
+    """
+    latest = newest(run, warn)
+    if latest is None or latest.best is None or latest.best.step == latest.step:
+        return latest
+    best = newest(run, warn, last=latest.best.step)
+    if best is None or best.step != latest.best.step:
+        raise CorruptFileError(f"{run}: the checkpoint of step {latest.best.step}, its best, is missing or damaged")
     return best
 
 
@@ -223,17 +231,17 @@ def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint
     """Read the newest intact checkpoint and its weights, as `newest` and `read_weights` do, even while the
     run trains.
     """
-    while (found := newest(run, warn)) is not None:
+    while (intact := newest(run, warn)) is not None:
         try:
-            return found, read_weights(found)
-        except FileNotFoundError:  # the trainer has published another and removed this one
+            return intact, read_weights(intact)
+        except FileNotFoundError:  # the trainer has just published a newer one and removed this one
             continue
     return None
 
 
 def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run up to `step`, else the first one after it; otherwise as
-    `newest`.
+    """Return the newest intact checkpoint of a run up to `step`, or if there is none, the first one after
+    `step`. `warn` and the errors are those of `newest`.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
@@ -247,32 +255,32 @@ def _first_intact(
 ) -> Checkpoint | None:
     """Return the first intact one of the checkpoints that `candidates` lists.
 
-    A trainer publishes the next checkpoint before it removes one. So where a checkpoint cannot be read and
-    the list has changed, it was removed and is not corrupt: the new list is read from its beginning.
+    A trainer may remove checkpoints meanwhile. If one cannot be read and the list has changed, it was removed
+    rather than corrupt, and the search starts again with the new list.
     """
-    found = candidates()
+    listed = candidates()
     number = 0
-    while number < len(found):
-        step, _, path = found[number]
+    while number < len(listed):
+        step, _, path = listed[number]
         number += 1
         try:
             return load(path)
         except CorruptFileError as error:
             now = candidates()
-            if now != found:
-                found, number = now, 0
+            if now != listed:
+                listed, number = now, 0
                 continue
             others = (
-                f"Falling back to that of step {found[number][0]}." if number < len(found) else "There is no other."
+                f"Falling back to that of step {listed[number][0]}." if number < len(listed) else "There is no other."
             )
             warn(f"CORRUPT CHECKPOINT of step {step}: {error}. {others}")
-    if found:
-        raise UserError(f"{run}: all {len(found)} checkpoints are corrupt; restore one from a copy, or remove the run")
+    if listed:
+        raise UserError(f"{run}: all {len(listed)} checkpoints are corrupt; restore one from a copy, or remove the run")
     return None
 
 
 def newest_ledger(run: LocalPath) -> dict[str, Any] | None:
-    """Return the ledger of the newest checkpoint that has a readable one; None without any."""
+    """Return the ledger of the newest checkpoint whose ledger is readable, or None if there is none."""
     for _, _, path in sorted(_steps(run / "checkpoints"), reverse=True):
         with suppress(FileNotFoundError, CorruptFileError):
             return read_json(path / LEDGER)
@@ -280,7 +288,7 @@ def newest_ledger(run: LocalPath) -> dict[str, Any] | None:
 
 
 class _State(Mapping[str, dict[str, Any]]):
-    """See `read_state`."""
+    """The mapping that `read_state` returns."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         from safetensors import safe_open
@@ -319,23 +327,23 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _steps(parent: LocalPath) -> list[tuple[int, int, LocalPath]]:
-    """Return (step, number among the checkpoints of this step, path) of all published checkpoints."""
+    """Return (step, number among the checkpoints of that step, path) of all published checkpoints."""
     entries = parent.iterdir() if parent.is_dir() else iter(())
     return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
 
 
 def _remove_old(
-    found: Sequence[tuple[int, int, LocalPath]],
+    published: Sequence[tuple[int, int, LocalPath]],
     last: LocalPath,
     step: int,
     keep: int,
     keep_every: int,
     best: Best | None,
 ) -> None:
-    """Remove from `found`, newest first, the checkpoints that `save` names."""
-    replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
+    """Remove those of `published`, sorted from the newest, that `save` does not keep."""
+    replaced = [path for its, _, path in published if its > step or (its == step and path != last)]
     pinned = best.step if best else None
-    older = [(its, path) for its, _, path in found if path not in replaced and its != pinned][keep:]
+    older = [(its, path) for its, _, path in published if path not in replaced and its != pinned][keep:]
     gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
     for path in gone:
         path.remove_tree()

@@ -1,7 +1,7 @@
-"""Excluded documents keep their positions in the rows, isolated from the others, at loss weight 0.
+"""Exclude documents from the loss of a run. They stay where they are in the rows, but no other document
+attends to them and their loss weight is 0.
 
-`excluded.json` in the run's directory holds their ids, so that every later part of the run excludes them as
-well.
+`excluded.json` in the run's directory holds their ids, so that the run also excludes them after a resume.
 """
 
 import pyarrow as pa
@@ -21,15 +21,15 @@ def read_excluded(run: LocalPath) -> frozenset[bytes]:
     path = run / FILE
     if not path.exists():
         return frozenset()
-    mend = "remove it, and name all that are to be left out again with --exclude-documents"
+    mend = "remove it, and name all excluded documents again with --exclude-documents"
     return frozenset(bytes.fromhex(entry) for entry in read_json(path, mend)["documents"])
 
 
 def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     """Exclude the documents that `file` names from `run`. Returns how many are excluded now.
 
-    A line is a printed id, `source/path#record`, or 32 hex digits. Raises UserError for a line that is
-    neither, and for a document that is in no training shard of the corpus.
+    Each line of `file` is a printed id, `source/path#record`, or 32 hex digits. Raises UserError for any
+    other line, and for a document that is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
     try:
@@ -66,9 +66,9 @@ def _identifier(name: str, where: str) -> bytes:
 
 def _in_shards(corpus: TrainingCorpus, wanted: dict[bytes, str]) -> set[bytes]:
     """Return the ids of `wanted` that are in a training shard."""
-    ids, found = pa.array(list(wanted), ID), set()
+    ids, present = pa.array(list(wanted), ID), set()
     for source in corpus.train.values():
         for number in range(len(source.shards)):
             held = source.shard(number).doc_ids
-            found.update(held.filter(pc.is_in(held, value_set=ids)).to_pylist())
-    return found
+            present.update(held.filter(pc.is_in(held, value_set=ids)).to_pylist())
+    return present

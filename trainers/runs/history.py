@@ -1,5 +1,5 @@
-"""Read a run's log: the measurements that no later part of the run has repeated, and the events that a
-running process adds.
+"""Read a run's log: the measurements without those that a resume repeated, and new events as they are
+written.
 """
 
 import threading
@@ -10,12 +10,12 @@ from typing import Any
 from gristmill.events import events_of
 
 MEASURED = ("step", "validation", "skipped")
-_INTERVAL = 0.3  # seconds between two looks at a log
+_INTERVAL = 0.3  # seconds between two reads of a growing log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `events` without measurements that a later part of the run has repeated: those beyond its first
-    step.
+    """Return `events` without the measurements that a later part of the run repeated, which are those after
+    the step where that part resumed.
     """
     kept: list[dict[str, Any]] = []
     for event in events:
@@ -26,8 +26,8 @@ def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def follow(path: Path, start: int, stop: threading.Event) -> Iterator[dict[str, Any]]:
-    """Yield the events after byte `start` of `path` as they are added. Ends at the end of the file once
-    `stop` is set.
+    """Yield the events after byte `start` of `path` as they are written. Once `stop` is set, yield what is
+    left and end.
     """
     rest = b""
     while True:

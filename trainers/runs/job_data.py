@@ -1,5 +1,5 @@
-"""How the data of each kind of job is read. The loop and the launcher call these functions without knowing
-the kind.
+"""The functions that read the data of each kind of job. The training loop and the launcher call them without
+knowing the kind.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,11 @@ from trainers.data.packed_corpus import corpus_of, training_data, validation_dat
 
 @dataclass(frozen=True)
 class DataReader:
-    """The functions that read the data of one kind of job; the job that they get is resolved and of that kind.
+    """The functions that read the data of one kind of job. They take a resolved job of that kind.
 
-    `corpus` opens what the job reads. `training` is its order of samples without the loss of excluded documents,
-    `validation` what is held out, and `documents` what bits per byte of whole documents are measured on, or None.
+    `corpus` opens the job's data. `training` returns the training samples in order, with the loss of excluded
+    documents masked; `validation` the held-out rows; `documents` the documents on which bits per byte are
+    measured, or None.
     """
 
     corpus: Callable[[Any], JobCorpus]

@@ -1,4 +1,5 @@
-"""A run's ledger, `ledger.json`: what its steps have read of each source, and what the mixture requested.
+"""A run's ledger, `ledger.json`: the tokens that its steps have read of each source, and those that the
+mixture requested.
 
 Each checkpoint contains the ledger of its step; `RUN/ledger.json` is a copy of the newest one. If a run
 continues its parent's data, its ledger counts the parent's sequences too. The corpus, `resolved.yaml` and the
@@ -19,7 +20,7 @@ FORMAT = "gristmill-ledger/1"
 
 
 def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTraining, step: int) -> dict[str, Any]:
-    """Compute the ledger of the first `step` steps."""
+    """Return the ledger of the first `step` steps, as plain data."""
     samples = step * (config.batch.sequences or 0)
     return {
         "format": FORMAT,
@@ -37,8 +38,8 @@ def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTrainin
 def copy_ledger(run: LocalPath) -> None:
     """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the disk is full.
 
-    A process that was suspended between reading and writing replaces a newer copy by an older one. It
-    therefore checks after writing, and repeats this until the copy is that of the newest checkpoint.
+    A process that was suspended between reading and writing could replace a newer copy by an older one. The
+    copy is therefore checked after writing, and repeated until it matches the newest checkpoint.
     """
     path = run / "ledger.json"
     try:
@@ -67,7 +68,9 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """Format a line for people: by source, the tokens read and requested, epochs, and the share of padding."""
+    """Format the ledger as a line: for each source, the tokens read and requested, the epochs, and the share
+    of padding.
+    """
     return "; ".join(
         f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "
         f"{entry['padding'] / max(1, entry['padding'] + entry['tokens']):.1%} padding"

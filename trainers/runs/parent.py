@@ -1,9 +1,11 @@
-"""The weights that a new run begins with (`init`): those of another run's checkpoint, of an export, or of a
-Hugging Face directory.
+"""The parent of a new run (`init`), which gives it its first weights: another run's checkpoint, an export, or
+a Hugging Face directory.
 
 Nothing is downloaded, no code of the directory runs, and only safetensors are read. The new run records its
 parent in `run.json` and in its ledger. Until it has a checkpoint of its own, it needs the parent's files
-unchanged and in the same location.
+unchanged and in the same location. A fine-tuning run needs its base until it ends. If its method freezes the
+base, it needs the base for as long as it is used, because its checkpoints hold only the trained parameters. A
+parent that is still training does not know this and deletes checkpoints as its `checkpoints.keep` says.
 """
 
 import json
@@ -24,7 +26,9 @@ from trainers.runs.job_data import reader_of
 
 
 def kind_of(path: LocalPath) -> str:
-    """Return `run`, `export` or `hugging_face`. Raises UserError if `path` is none of them."""
+    """Return whether `path` is a `run`, an `export` or `hugging_face`. Raises UserError if it is none of
+    them.
+    """
     for kind, file in (("run", "run.json"), ("export", "gristmill.json"), ("hugging_face", "config.json")):
         if (path / file).is_file():
             return kind
@@ -35,8 +39,8 @@ def kind_of(path: LocalPath) -> str:
 
 
 def settle(init: Init) -> Init:
-    """Return `init` with an absolute path and, for a run, the step that it begins from. Raises ConfigError if
-    a field does not apply.
+    """Return `init` with an absolute path and, if that is a run, the step of the checkpoint to begin from.
+    Raises ConfigError if a field does not apply to this kind of parent.
     """
     path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
@@ -54,22 +58,39 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
 
 
 def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
-    """Return the checkpoint of a run at a step; null is that which the run is used by (`checkpoint.pick`). Raises
-    UserError if it has none.
+    """Return the checkpoint of a run at `step`; None means the one that `checkpoint.pick` returns. Raises
+    UserError if the run does not have it.
     """
-    found = checkpoint.pick(run, lambda _: None) if step is None else checkpoint.newest(run, lambda _: None, last=step)
-    if found is None or step not in (None, found.step):
-        there = f"the nearest before it is that of step {found.step}" if found else "there is none before it"
+    nearest = (
+        checkpoint.pick(run, lambda _: None) if step is None else checkpoint.newest(run, lambda _: None, last=step)
+    )
+    if nearest is None or step not in (None, nearest.step):
+        there = f"the nearest before it is that of step {nearest.step}" if nearest else "there is none before it"
         wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
         raise UserError(
-            f"init.step: {run} has no {wanted}; {there}. `checkpoints.keep_every` keeps some for good; name one of these"
+            f"init.step: {run} has no {wanted}; {there}. `checkpoints.keep_every` keeps some permanently; name one of these"
         )
-    return found
+    return nearest
+
+
+def require_parent(record: Mapping[str, Any]) -> None:
+    """Raise UserError if the parent in a run's record (`run.json`) is gone, or the checkpoint that the run
+    began from.
+    """
+    path = LocalPath(record["path"])
+    try:
+        if kind_of(path) == "run":
+            checkpoint_of(path, record["step"])
+    except UserError as error:
+        raise UserError(
+            f"{error}. A run begun from {path} needs it unchanged until it ends, and for predictions too if its "
+            f"method freezes the base: put it back, or begin another run from an export, whose files nothing deletes"
+        ) from error
 
 
 def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
-    """Return the record of a new run's parent in `run.json`: its path, fingerprints, and the step that the
-    run begins at.
+    """Return the record of the parent for a new run's `run.json`: its path, its fingerprints, and the step at
+    which the run begins.
 
     Raises ConfigError or UserError if the parent has another tokenizer or architecture, or cannot be
     continued.
@@ -84,47 +105,47 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
         return {**record, "fingerprints": {"weights": weights_digest(path)}}
     if kind == "export":
         origin = read_json(path / "gristmill.json", "export again")
-        if corpus.directory != path:  # inputs of tasks are made with the export's own tokenizer.json
+        if corpus.directory != path:  # a task corpus takes its tokenizer.json from the export itself
             _same_tokenizer(path, origin["fingerprints"], corpus)
         marks = {"fingerprints": origin["fingerprints"], "checkpoint": origin["checkpoint"], "step": origin["step"]}
         return {**record, **marks}
-    found = checkpoint_of(path, init.step)
+    parent = checkpoint_of(path, init.step)
     own = read_json(path / "run.json", "restore it from a copy")
-    _same_tokenizer(path, found.fingerprints, corpus)
-    record |= {"fingerprints": found.fingerprints, "checkpoint": found.checksum, "step": found.step}
+    _same_tokenizer(path, parent.fingerprints, corpus)
+    record |= {"fingerprints": parent.fingerprints, "checkpoint": parent.checksum, "step": parent.step}
     if init.optimizer == "keep":
-        record["updates"] = updates(own, found.step, found.skipped)
+        record["updates"] = updates(own, parent.step, parent.skipped)
     if init.data == "continue":
-        _check_order(config, corpus, found)
+        _check_order(config, corpus, parent)
         inherited = {name: own[name] for name in ("since", "earlier") if name in own}
-        record |= {"first_step": found.step, "tokens": found.tokens, "inherited": inherited}
+        record |= {"first_step": parent.step, "tokens": parent.tokens, "inherited": inherited}
     return record
 
 
 def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
-    """Return the number of optimizer updates that the moments of a run (its `run.json`) contain after `step`
-    steps, of which it skipped `skipped`.
+    """Return the number of optimizer updates in the moments of a run after `step` steps, `skipped` of them
+    skipped. `run` is its `run.json`.
 
-    If the run kept its parent's optimizer state, the parent's updates are included.
+    The parent's updates are included if the run kept its optimizer state.
     """
     parent = run.get("parent", {"updates": 0, "first_step": 0})
     return int(parent["updates"]) + step - int(parent["first_step"]) - skipped
 
 
-def _check_order(config: Job, corpus: JobCorpus, found: checkpoint.Checkpoint) -> None:
-    """Raise ConfigError unless the parent's data continues: the same samples in the same order, in batches of
-    the same size.
+def _check_order(config: Job, corpus: JobCorpus, parent: checkpoint.Checkpoint) -> None:
+    """Raise ConfigError unless the run can continue the parent's data: the same samples in the same order, in
+    batches of the same size.
     """
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
     order = reader_of(config).training(corpus, config, frozenset()).order
-    if found.order.get("order") != order.identity or found.order.get("sample") != found.step * sequences:
+    if parent.order.get("order") != order.identity or parent.order.get("sample") != parent.step * sequences:
         raise ConfigError(
             "init.data: got continue, and the parent read other samples: its corpus, data section, seed, objective and "
             "batch.sequences must be the same; give those, or set init.data to restart"
         )
-    if steps <= found.step:
+    if steps <= parent.step:
         raise ConfigError(
-            f"budget.steps: got {steps}, the parent's data continues from step {found.step}; allowed {found.step + 1} or more"
+            f"budget.steps: got {steps}, the parent's data continues from step {parent.step}; allowed {parent.step + 1} or more"
         )
 
 
@@ -137,8 +158,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless every id of a Hugging Face directory's tokenizer is the same token in the
-    corpus's.
+    """Raise UserError unless every id of a Hugging Face directory's tokenizer stands for the same token in
+    the tokenizer of the corpus.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
@@ -151,7 +172,7 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the safetensors of a Hugging Face directory. Raises UserError if it has none."""
+    """Return the safetensors files of a Hugging Face directory. Raises UserError if it has none."""
     index = path / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -166,7 +187,7 @@ def weights_digest(path: Path) -> str:
     return digest([file_checksum(file) for file in [path / "config.json", *weight_files(path)]])
 
 
-def require_unchanged(path: Path, found: str, recorded: str) -> None:
+def require_unchanged(path: Path, current: str, recorded: str) -> None:
     """Raise UserError if the checksum of a parent's weights is not what its run recorded."""
-    if found != recorded:
-        raise UserError(f"init.path: {path} is no longer what this run began with; put it back, or begin another run")
+    if current != recorded:
+        raise UserError(f"init.path: {path} has changed since this run began; restore it, or begin another run")

@@ -14,12 +14,14 @@ from trainers.runs.training_metrics import RunMetrics
 
 
 class Progress:
-    """Writes events and shows their lines; `sinks` follow the log. Only the first worker writes: on the
-    others `path` is None and nothing is shown.
+    """Writes events to the log and shows their lines; `sinks` follow the log. Only the first worker writes.
+    On the others `path` is None and nothing is shown.
     """
 
     def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Follower] = ()) -> None:
-        """`show` prints a line; None where another process follows the log. `path` is in the run's directory."""
+        """`show` prints a line, or is None if another process follows the log. `path` is the run's
+        `log.jsonl`.
+        """
         self._path, self._log = path, EventLog(path) if path else None
         self._show, self._sinks = show, sinks
         self._metrics = RunMetrics(path.parent.name) if path else None
@@ -51,8 +53,8 @@ class Progress:
                 self._record("warning", {"message": message})
 
     def sync(self) -> None:
-        """Flush the log to the disk, so that it survives a power failure as the checkpoint after it does.
-        Raises UserError if the disk fails.
+        """Flush the log to the disk, so that a power failure cannot lose events from before the next
+        checkpoint. Raises UserError if the disk fails.
         """
         if self._log is None:
             return
@@ -62,7 +64,7 @@ class Progress:
             raise UserError(f"{self._path}: could not be written ({error.strerror or error})") from error
 
     def close(self) -> None:
-        """Let the sinks deliver everything, and flush the log to the disk."""
+        """Flush the log to the disk, and wait until the sinks have delivered everything."""
         if self._log is not None:
             for sink in self._sinks:
                 sink.close(self._outcome)
@@ -85,7 +87,7 @@ def line(event: str, fields: dict[str, Any]) -> str:
             shown["mfu"] = f"{fields['mfu']:.1%}"
         return human_line(**shown)
     if event == "validation":
-        several = len(fields["sources"]) > 1  # of one source, the whole says it all
+        several = len(fields["sources"]) > 1  # a single source would only repeat the total
         per_source = [f"{name} {_losses(entry)}" for name, entry in fields["sources"].items()] if several else []
         losses = {name: _label(name) for name in fields if is_loss(name) and (several or name != "uniform_loss")}
         named = losses | {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
@@ -103,12 +105,12 @@ def is_loss(field: str) -> bool:
 
 
 def _label(loss: str) -> str:
-    """What a line calls a loss."""
+    """Return the name of a loss in a line."""
     return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 
 def _losses(entry: dict[str, Any]) -> str:
-    """Return the loss of a source, and its bits per byte where the objective predicts text."""
+    """Format the losses of a source, and its bits per byte if the objective predicts text."""
     return f"{entry['loss']:.4f}" + (f" ({entry['bits_per_byte']:.3f})" if "bits_per_byte" in entry else "")
 
 

@@ -1,4 +1,5 @@
-"""Models in Hugging Face layout that were not made here: their sizes and tensors.
+"""Read the sizes and tensors of published models, which are directories in Hugging Face layout that gristmill
+did not write.
 
 Nothing is downloaded, no code of a directory runs, and only safetensors are read.
 """
@@ -17,8 +18,8 @@ from trainers.models.interface import HeadForm
 from trainers.runs.parent import weight_files
 
 _TYPES = {"openai-gpt": "gpt"}
-"""Architectures by `model_type`, where the two differ."""
-# The one stock class that keeps its stack under another name than the others of its architecture.
+"""Architectures by `model_type`, where the names differ."""
+# The only stock class that names its stack differently from the other classes of its architecture.
 _RENAMES = {"llama": {r"^transformer\.": "model."}}
 # Fields of a Hugging Face configuration that change results without changing the shape of a tensor.
 _DECISIVE = (
@@ -38,13 +39,13 @@ _DECISIVE = (
     *("is_decoder", "add_cross_attention", "attention_bias", "mlp_bias", "norm_bias", "encoder_ffn_dim"),
     *("decoder_ffn_dim", "type_vocab_size", "scale_decoder_outputs"),
 )
-# Fields that our configurations lack, with the only value that is computed here.
+# Fields that our configurations lack, each with the only value that our models support.
 _FIXED = {"position_embedding_type": "absolute", "sliding_window": None, "use_sliding_window": False}
 
 
 def read_configuration(path: Path) -> Any:
-    """The `transformers` configuration of a directory. Raises UserError if it cannot be read, or if its `model_type` is
-    none of ours.
+    """Return the `transformers` configuration of a directory. Raises UserError if it cannot be read, or if
+    its `model_type` is not supported.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -65,8 +66,8 @@ def read_configuration(path: Path) -> Any:
 
 
 def model_of(path: Path, specials: dict[str, int]) -> Model:
-    """The sizes of the model in a Hugging Face directory. Raises ConfigError that names a field which our model cannot
-    express.
+    """Return the sizes of the model in a Hugging Face directory. Raises ConfigError for a field that our
+    model cannot express, and names it.
     """
     theirs = read_configuration(path)
     name = _TYPES.get(theirs.model_type, theirs.model_type)
@@ -82,7 +83,9 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
 
 
 def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError that names the first field in which two configurations compute different results."""
+    """Raise ConfigError if two configurations compute different results; the message names the first such
+    field.
+    """
     for name in (*_DECISIVE, *_FIXED):
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
         if here != there and (None not in (here, there) or (name in _FIXED and there is not None)):
@@ -103,10 +106,11 @@ def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
-    """(the parameters of a Hugging Face directory by their names in our models, the names that it lacks).
+    """Return the parameters of a Hugging Face directory by their names in our models, and the names that it
+    lacks.
 
-    It may hold a model without a head, or with that of a task. Raises UserError if it lacks a parameter of the stacks, or
-    its files cannot be read.
+    The directory may hold a model without a head, or with the head of a task. Raises UserError if it lacks a
+    parameter of the stacks, or if its files cannot be read.
     """
     import torch
     from safetensors import SafetensorError
@@ -124,32 +128,32 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
     absent = sorted(name for name in info["missing_keys"] if name in weights)
     if lost := sorted(set(absent) & stack_parameters(network, model)):
         raise UserError(f"init.path: {path} has no tensor {lost[0]} ({len(lost)} are missing); take another base")
-    if model.architecture == "roberta":  # exports may have unused rows before the positions
+    if model.architecture == "roberta":  # the position table of an export may begin with unused rows
         name = "roberta.embeddings.position_embeddings.weight"
         weights[name] = weights[name][-(model.positions + 2) :]
     return {name: weight for name, weight in weights.items() if name not in absent}, absent
 
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
-    """The hidden layers of a head of this form that a directory has: {name in `task_head`: fp32 tensor}."""
+    """The layers of a head of this form that a directory has: {name in `task_head`: fp32 tensor}."""
     from safetensors import safe_open
 
-    found = {}
+    tensors = {}
     for file in weight_files(path):
         with safe_open(lent(file), "pt") as opened:
             names = set(opened.keys())
-            for layer in ("dense", "norm"):
+            for layer in ("dense", "norm", "output"):
                 for part in ("weight", "bias"):
                     stock = f"{getattr(form, layer)}.{part}"
                     name = next((each for each in (stock, stock.partition(".")[2]) if each in names), None)
                     if name is not None:
-                        found[f"task_head.{layer}.{part}"] = opened.get_tensor(name).float()
-    return found
+                        tensors[f"task_head.{layer}.{part}"] = opened.get_tensor(name).float()
+    return tensors
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No report of tensors that are new or not used: callers say which are."""
+    """Suppress the report of `transformers` on new and unused tensors: callers report them."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

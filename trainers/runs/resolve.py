@@ -1,5 +1,5 @@
-"""Resolve a configuration: compute from the corpus every value that it leaves null. No other code computes
-them.
+"""Resolve a pretraining configuration: compute every null value from the corpus. No other code computes these
+values.
 """
 
 import difflib
@@ -24,22 +24,22 @@ from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, mixture_of, order_of, packed_phases_of
 from trainers.runs.parent import settle
 
-# Fields that may change when a run is resumed: how it is executed and reported, not what is computed; and the
-# corpus's location, because its fingerprint identifies it.
+# Fields that may change when a run resumes: those of its execution and reporting, which do not affect
+# results, and the location of the corpus, which its fingerprint identifies.
 FREE = (
     *("name", "log_every", "sinks", "checkpoints", "execution"),
-    *("data.corpora", "files", "optimizer.max_skipped_in_row"),
+    *("data.corpora", "files", "final_splits", "optimizer.max_skipped_in_row"),
 )
-# Up to this many samples the tokens of a budget are counted exactly by drawing the order, which takes two
-# seconds. Beyond, they are estimated from the average tokens per sequence.
+# Up to this many samples, the tokens of a budget are counted exactly by drawing the order, which takes two
+# seconds. For more samples they are estimated from the average tokens per sequence.
 EXACT = 1 << 24
-_MARGIN = 1000  # for an estimated budget, caps must allow a thousandth more than it, because averages are not exact
+_MARGIN = 1000  # caps must exceed an estimated budget by a thousandth, because averages are not exact
 _EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
-    """Compute the values that are null. The result resolves to itself. Raises ConfigError for values that do
-    not fit the corpus or one another.
+    """Return the configuration with every null value computed; resolving the result changes nothing. Raises
+    ConfigError for values that do not fit the corpus or one another.
     """
     family = config.model.family
     if family not in config.objective.families:
@@ -76,8 +76,8 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
 
 
 def resolve_schedule(schedule: Schedule, steps: int) -> Schedule:
-    """Return the schedule of a run of `steps` steps, with its warm-up in steps. Raises ConfigError if that
-    takes all of them.
+    """Return the schedule of a run of `steps` steps, with its warm-up in steps. Raises ConfigError if the
+    warm-up takes all steps.
     """
     if schedule.warmup_fraction is not None:
         schedule = replace(schedule, warmup_steps=math.floor(schedule.warmup_fraction * steps))
@@ -102,8 +102,8 @@ def _check_specials(packed: PackedCorpus) -> None:
 
 
 def _mean_tokens(packed: PackedCorpus, data: Data) -> Fraction:
-    """Average tokens of a sequence over the sources, at their final weights. Sequences of an unpacked source
-    are full.
+    """Return the average tokens of a sequence over the sources, at their final weights. Sequences of a source
+    that is not packed count as full.
     """
     assert isinstance(data.weights, dict)
     sequences = Fraction(0)
@@ -131,8 +131,8 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
 def _budget(
     budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
-    """Return the steps and the tokens that they read. From `budget.tokens`, the largest number of steps that
-    read no more.
+    """Return the number of steps and of the tokens that they read. For `budget.tokens`, this is the largest
+    number of steps that reads no more tokens than that.
     """
     size, nominal = (
         batch.sequences or 0,
@@ -140,7 +140,7 @@ def _budget(
     )
     steps = budget.steps or bisect_right(range(1 << 48), budget.tokens or 0, key=nominal) - 1
     tokens, exact = nominal(steps), steps * size <= EXACT
-    both = budget.steps is not None and budget.tokens == tokens  # an already resolved budget beyond EXACT
+    both = budget.steps is not None and budget.tokens == tokens  # resolved before, from more samples than EXACT
     try:
         if exact and budget.tokens is not None and not both:
             steps = _steps(order, size, budget.tokens)
@@ -167,7 +167,7 @@ def _budget(
 
 
 def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCorpus]) -> int:
-    """Estimate the tokens that steps of `size` sequences read, from the mean sequence of each phase."""
+    """Estimate the tokens that `steps` steps of `size` sequences read, from the mean sequence of each phase."""
     total, begin = Fraction(0), 0
     for packed, until in zip(packed_phases, [*(phase.until_step for phase in data.phases), steps], strict=True):
         end = max(begin, min(until, steps))
@@ -176,7 +176,7 @@ def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCo
 
 
 def _steps(order: Order, size: int, tokens: int) -> int:
-    """Return the largest number of steps that read no more than `tokens` tokens; raises MixtureExhausted if
+    """Return the largest number of steps that reads no more than `tokens` tokens. Raises MixtureExhausted if
     the caps end the data before that.
     """
     try:
@@ -191,7 +191,8 @@ def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
     """Fill in weights and caps by source, checked against the corpus; `budget` is the approximate number of
     tokens.
     """
-    spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget])
+    # Of a subset the same tokens are more epochs, as more tokens of the whole would be: UniMax sees those.
+    spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget]) / data.subset
     most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
     stages = tuple(
         replace(stage, weights=_weights(stage.weights, corpus, f"data.stages[{i}].weights", int(spans[i]), most))
@@ -222,18 +223,18 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
 def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
-    """Weights by source, sorted by name. `field` is the setting they come from, `span` the tokens that they
-    apply to.
+    """Return the weights by source, sorted by name. `field` is the setting that they come from, `span` the
+    number of tokens that they apply to.
     """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:
-        raise UserError(f"{corpus.directory}: the corpus has no training documents; look at its report")
+        raise UserError(f"{corpus.directory}: the corpus has no training documents; its report shows where they went")
     named: dict[str, Mapping[str, float]] = {
         **corpus.mixtures,
         "proportional": sizes,
         "uniform": dict.fromkeys(sizes, 1.0),
         "temperature": temperature(sizes),
-        # A stage beyond the budget has span 0; it is computed as if it were one epoch of everything.
+        # A stage beyond the budget has span 0. Its weights are computed as for one epoch of all sources.
         "unimax": unimax(sizes, span or sum(sizes.values()), epochs),
     }
     if isinstance(wanted, str):
@@ -252,8 +253,8 @@ def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
         return
     if name in corpus.empty:
         raise ConfigError(
-            f"{field}.{name}: the corpus has no training document of this source; set its weight to 0 or see in the "
-            f"build's report where its documents went"
+            f"{field}.{name}: the corpus has no training document of this source; set its weight to 0, or see in the "
+            f"corpus's report where its documents went"
         )
     near = difflib.get_close_matches(name, corpus.train, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(corpus.train))}"
@@ -288,8 +289,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Describe in lines what a budget reads: phases, sources with a warning for each that is read again, what
-    packing costs, and where the mixture changes.
+    """Describe in lines what a budget reads: its phases, its sources, with a warning where documents are
+    repeated, the cost of packing, and where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
@@ -309,7 +310,10 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
     unread = sorted(set(corpus.train) - {stream.name for stream in order.streams})
     lines += [f"data  {name}: not read, its weight is 0" for name in unread]
     bare = sorted({stream.name for stream in order.streams} - set(corpus.validation))
-    if bare:
+    given = sorted(set(corpus.validation) - set(corpus.train))
+    if given:
+        lines.append(f"data  validated on {', '.join(given)}, from which nothing is trained")
+    elif bare:
         lines.append(f"data  no validation loss of {', '.join(bare)}: no validation documents in the corpus")
     lines += [line for phase in reached for line in _packing_lines(config, phase)]
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
@@ -322,8 +326,9 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
-    """Return one line per source with its share of the tokens and its epochs; it warns beyond one epoch, and
-    because each of the `phases` begins another. Then one line per source that its cap stops within an epoch.
+    """Return one line per source with its share of the tokens and its epochs. It warns if the source is read
+    more than once; this includes the new epoch that each of the `phases` begins. Sources that their cap stops
+    within an epoch get a second line at the end.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])
@@ -349,9 +354,9 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
 
 
 def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
-    """Lines that describe what packing costs each source. Concatenation costs nothing except at the end of a
-    source, so it gets no line. Marks that an objective adds to each document are not padding, and their
-    number is not known here.
+    """Return lines that describe what packing costs each source. Concatenation gets no line: it costs nothing
+    except at the end of a source. Marks that an objective adds to each document are not padding; their number
+    is not known here.
     """
     lines, packing = [], config.data.packing
     marked = config.objective.rewrites_rows

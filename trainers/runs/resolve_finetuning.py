@@ -18,8 +18,8 @@ from trainers.runs.resolve import resolve_schedule
 
 
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
-    """Return the job with every null value computed; resolving the result changes nothing. Raises ConfigError
-    for values that do not fit the tasks or one another.
+    """Return the job with every null value computed; resolving the result changes nothing. A step is limited
+    to the inputs of one epoch. Raises ConfigError for values that do not fit the tasks or one another.
     """
     config = replace(
         config,
@@ -30,11 +30,9 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
         files=_absolute(corpus.files),
     )
     data = task_training(corpus, config, frozenset())
-    sequences = config.batch.sequences
-    if sequences is None:
+    if config.batch.sequences is None:
         raise ConfigError("batch.sequences: null; give the inputs of a step")
-    if sequences > data.epoch_inputs:
-        raise ConfigError(f"batch.sequences: got {sequences}, allowed 1 to {data.epoch_inputs}, the inputs of an epoch")
+    sequences = min(config.batch.sequences, data.epoch_inputs)
     steps = _steps(config.budget, sequences, data.epoch_inputs)
     tokens = int(data.order.totals(steps * sequences).tokens.sum())
     config = replace(
@@ -42,23 +40,32 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
         batch=BatchSize(sequences=sequences, tokens=math.ceil(Fraction(tokens, steps))),
         budget=replace(config.budget, steps=steps, tokens=tokens),
         schedule=resolve_schedule(config.schedule, steps),
+        encoding=replace(config.encoding, answer_tokens=_answer_tokens(config, data)),
     )
     every = config.validation.every or max(1, math.ceil(data.epoch_inputs / sequences))
     return replace(config, validation=replace(config.validation, every=min(every, steps)))
 
 
-def describe_tasks(config: Finetuning, corpus: TaskCorpus, data: TaskData) -> list[str]:
-    """Return lines that describe what a run trains on."""
-    steps, sequences = config.budget.steps or 0, config.batch.sequences or 0
+def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data: TaskData) -> list[str]:
+    """Describe in lines what a run trains and reads. `job` is its configuration as given, `config` as
+    resolved.
+    """
+    steps, sequences, model = config.budget.steps or 0, config.batch.sequences or 0, config.model
+    begins = "from scratch" if config.init is None else f"from {config.init.path}"
     lines = [
+        f"model  {model.architecture}, {model.layers} layers of width {model.width}, {begins}",
+        f"method  {config.method.kind}, learning rate {config.optimizer.learning_rate:g}, warm-up over "
+        f"{config.schedule.warmup_steps:,} of {steps:,} steps",
         f"data  {sequences:,} inputs a step; {steps:,} steps read {config.budget.tokens:,} tokens, "
-        f"{steps * sequences / data.epoch_inputs:.2f} epochs of {data.epoch_inputs:,} inputs"
+        f"{steps * sequences / data.epoch_inputs:.2f} epochs of {data.epoch_inputs:,} inputs",
     ]
-    return lines + [str(fields["message"]) for _, fields in data.notices()]
+    if sequences != job.batch.sequences:
+        lines.append(f"data  {job.batch.sequences:,} inputs a step were asked for, the training set has {sequences:,}")
+    return lines + [f"leak  {name}: {leak}" for name, leaks in corpus.leaks.items() for leak in leaks]
 
 
 def _absolute(files: Location | None) -> str | None:
-    """Return the directory of the tasks' files as every worker finds it."""
+    """Return the directory of the tasks' files as an absolute path, which is the same on every worker."""
     if files is None:
         return None
     return str(files if files.local is None else files.local.resolve())
@@ -74,8 +81,16 @@ def _max_length(config: Finetuning) -> int:
     return wanted
 
 
+def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
+    """The tokens of the longest answer that the model may write, which is also the longest that it has read."""
+    if not config.writes_text:
+        return None
+    longest = max(int(task.segments.sizes[1].max()) for task in data.tasks)
+    return config.encoding.answer_tokens or max(1, longest)
+
+
 def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
-    """The steps of a budget; those of its epochs are rounded up, so that every input is read."""
+    """Return the steps of a budget. Epochs are rounded up to whole steps, so that every input is read."""
     if budget.steps is not None:
         return budget.steps
     if budget.epochs is not None:
@@ -84,8 +99,8 @@ def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
 
 
 def _class_weights(config: Finetuning, corpus: TaskCorpus) -> dict[str, float] | None:
-    """The weight of every class: given, or N / (K N_k) for class k with N_k of N training examples, K classes
-    (King and Zeng, 2001), whose mean over the examples is 1.
+    """Return the weight of every class, None if there are none. `balanced` weights are N / (K N_k) for class
+    k of K, with N_k of the N training examples (King and Zeng, 2001); their mean over the examples is 1.
     """
     wanted = config.class_weights
     if wanted is None:

@@ -1,9 +1,9 @@
 """A run's directory: its identity, configuration and state.
 
 `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`,
-`export/`, and `report.html` and `finished.json` at the end. `excluded.json` holds the ids of documents at
-loss weight 0, `sinks.json` the ids that W&B or MLflow have given the run. A file named `stop` makes a run
-save a checkpoint and end.
+`export/`, and `report.html` and `finished.json` at the end. `excluded.json` holds the ids of documents with
+loss weight 0, `sinks.json` the ids that W&B or MLflow gave the run. A file named `stop` makes the run save a
+checkpoint and end.
 """
 
 import json
@@ -46,13 +46,13 @@ _OF_CORPUS = (
     "data.shard_set",
     "batch.tokens",
     "budget.tokens",
-)  # values that the corpus decides where the configuration leaves them open
+)  # the corpus determines these values where the configuration has null
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A checked run directory: whether it is new, is finished, and which free fields have changed since it
-    began.
+    """A checked run directory: whether it is new, whether it is finished, and which free fields have changed
+    since the run began.
     """
 
     path: LocalPath
@@ -65,17 +65,17 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
     """Create a run's directory, or check that an existing one began with the same configuration, corpus and
     tokenizer.
 
-    Raises ConflictError that names the difference. With `another_corpus`, a corpus of the same tokenizer is
-    read from the newest checkpoint on, with the weights given for it; `run.json` then records the step.
-    `resolved.yaml` is written unless the run is finished.
+    Raises ConflictError that names the difference. With `another_corpus`, the run may read another corpus
+    with the same tokenizer from its newest checkpoint on, with the weights given for that corpus; `run.json`
+    records the step of the change. `resolved.yaml` is written unless the run is finished.
     """
     if not (path / "run.json").exists():
-        # A run that was killed while it began may have left these; they are written again.
+        # A run that was killed at its start may have left these files. They are written again.
         begun = {LEASE, "resolved.yaml", "tokenizer.json"}
         if path.exists() and any(e.name not in begun and not e.name.endswith(".tmp") for e in path.iterdir()):
             raise ConflictError(f"{path}: holds files but no run; give another run=DIRECTORY")
         record: dict[str, Any] = {"format": FORMAT, "name": config.name, "specials": corpus.tokenizer.specials}
-        if config.init is not None:  # which may be refused
+        if config.init is not None:  # this may raise, so it comes before anything is written
             parent = describe(config, corpus)
             record |= {**parent.pop("inherited", {}), "parent": parent}
         write_config(path, config)
@@ -88,17 +88,23 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
     if began["tokenizer"] != corpus.tokenizer.xxh3_128:
         raise ConflictError(
             f"{path}: this run began with the tokenizer {began['tokenizer']}, the one given is {corpus.tokenizer.xxh3_128}; "
-            f"give a corpus made with the one it began with, or another run=DIRECTORY"
+            f"give {'the base' if config.kind == 'finetuning' else 'a corpus made with the one'} it began with, or another "
+            f"run=DIRECTORY"
+        )
+    if changes and config.kind == "finetuning":
+        raise ConflictError(
+            f"{path}: this run began with other tasks or files of tasks ({began['corpus'][:12]}, these are "
+            f"{corpus.fingerprint[:12]}); give those it began with, or another run=DIRECTORY"
         )
     if changes and not another_corpus:
         raise ConflictError(
             f"{path}: this run began with the corpus {began['corpus']}, the one given is {corpus.fingerprint} (a build or "
-            f"`pipelines forget` changes it); give the corpus it began with, another run=DIRECTORY, or --another-corpus "
-            f"to read this one from the newest checkpoint on"
+            f"`pipelines forget` changes it); give the corpus it began with, another run=DIRECTORY, or "
+            f"--another-corpus to read the new corpus from the newest checkpoint on"
         )
-    found = differences(read_config(path), config)
+    changed = differences(read_config(path), config)
     free = (lambda name: is_free(name) or name.startswith(_OF_CORPUS)) if changes else is_free
-    fixed = [f"{name}: {old!r} -> {new!r}" for name, old, new in found if not free(name)]
+    fixed = [f"{name}: {old!r} -> {new!r}" for name, old, new in changed if not free(name)]
     if fixed:
         more = f" and {len(fixed) - _SHOWN} more" if len(fixed) > _SHOWN else ""
         raise ConflictError(
@@ -106,16 +112,16 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
             f"give the one it began with, or another run=DIRECTORY"
         )
     finished = read_json(path / "finished.json") if (path / "finished.json").exists() else None
-    if found and finished is None:
+    if changed and finished is None:
         write_config(path, config)
-    if changes and finished is None:  # last, so that after a kill the same command does both
+    if changes and finished is None:  # last, so that after a kill the same command repeats both writes
         _change_corpus(path, config, corpus)
-    return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
+    return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in changed))
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """Return `init` with the step with which the run at `path`, if it has begun, was resolved: its parent may
-    have continued since.
+    """Return `init` with the parent's step that the run at `path` recorded when it began; the parent may have
+    trained further since. Unchanged if the run has not begun.
     """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
@@ -127,7 +133,9 @@ def known_init(path: LocalPath, init: Init | None) -> Init | None:
 
 
 def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
-    """Record that from the newest checkpoint on another corpus is read, and which ones were before it."""
+    """Record in `run.json` that the run reads another corpus from its newest checkpoint on, and the corpora
+    before it.
+    """
     record = read_run(path)
     newest = checkpoint.newest(path, print)
     step = newest.step if newest else 0
@@ -143,7 +151,8 @@ def read_run(path: LocalPath) -> dict[str, Any]:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
-            f"{path}: no run here; start one with: python -m trainers pretrain RECIPE corpus=DIR run={path}"
+            f"{path}: no run here; start one with: python -m trainers pretrain RECIPE corpus=DIR run={path}, or "
+            f"python -m trainers finetune TASK model=DIR run={path}"
         ) from None
     if record.get("format") != FORMAT:
         raise UserError(f"{path}: format is {record.get('format')!r}, this version reads {FORMAT!r}")
@@ -163,25 +172,25 @@ def read_resolved(path: LocalPath) -> dict[str, Any]:
     content = file.read_bytes()
     if content != sealed(content.partition(b"\n")[2]):
         raise CorruptFileError(
-            f"{file}: does not match the checksum in its first line; put back what was written there: a copy that is edited "
-            "goes to `trainers pretrain` as a recipe, with another run=DIRECTORY"
+            f"{file}: does not match the checksum in its first line; restore the original; to train with an edited "
+            f"copy, give it to `trainers pretrain` as a recipe with another run=DIRECTORY"
         )
     return load_yaml(file)
 
 
 def verified_copy(path: LocalPath) -> LocalPath:
-    """Return the path of a run's `tokenizer.json`. Raises CorruptFileError unless it is the tokenizer with
-    which the run began.
+    """Return the path of a run's `tokenizer.json`. Raises CorruptFileError unless it is the tokenizer that
+    the run began with.
     """
     file, began = path / "tokenizer.json", read_run(path)["fingerprints"]["tokenizer"]
-    if not file.exists() or (found := file_checksum(file)) != began:
-        state = f"is {found}" if file.exists() else "is missing"
+    if not file.exists() or (actual := file_checksum(file)) != began:
+        state = f"is {actual}" if file.exists() else "is missing"
         raise CorruptFileError(f"{file}: {state}, run.json recorded {began}; copy it from the corpus of the run")
     return file
 
 
 def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return a line for each field in which a configuration differs from a recipe; both are plain data."""
+    """Return a line for each field in which a configuration differs from a recipe. Both are plain data."""
     lines = []
     for name, value in config.items():
         before = recipe.get(name)
@@ -203,17 +212,18 @@ def write_config(path: LocalPath, config: Job) -> None:
 
 
 def sealed(text: bytes) -> bytes:
-    """Return YAML after a comment with its checksum."""
+    """Return YAML preceded by a comment with its checksum."""
     return b"# xxh3_128 of the lines below: " + xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text
 
 
 @contextmanager
 def locked(path: LocalPath) -> Iterator[None]:
-    """Lock a run's directory. Raises ConflictError if another process trains in it, on this machine or
-    another.
+    """Lock a run's directory while the block runs. Raises ConflictError if another process trains in it, on
+    this machine or another.
 
-    A process that was suspended for so long that another took over the directory ends at once, so that two
-    processes never write the same log. Temporary files of killed processes in the directory are removed.
+    If this process is suspended for so long that another takes over the directory, it exits as soon as it
+    continues, so that two processes never write the same log. Temporary files of killed processes are removed
+    from the directory.
     """
 
     def end() -> None:
@@ -225,8 +235,8 @@ def locked(path: LocalPath) -> Iterator[None]:
         host().exit(1)
 
     with lock(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):
-        for left in path.glob(".*.tmp"):  # whoever still writes one of them writes it again
-            with suppress(IsADirectoryError):  # of an export, which removes it
+        for left in path.glob(".*.tmp"):  # a process that is still writing one of them writes it again
+            with suppress(IsADirectoryError):  # the temporary directory of an export, which removes it itself
                 left.unlink(missing_ok=True)
         yield
 
@@ -236,10 +246,10 @@ class SupersededError(UserError):
 
 
 def begin_attempt(path: LocalPath) -> str:
-    """Create a new name for the workers that are about to start.
+    """Return a new name for the attempt that is about to start, and record it.
 
-    Earlier workers, on a node that was cut off or of a command that was killed, may still run.
-    `check_attempt` now ends them.
+    Workers of an earlier attempt may still run, on a node that was cut off or after a command was killed.
+    From now on `check_attempt` ends them.
     """
     name = host().unique()
     (path / _ATTEMPT).write_atomic(name.encode())
@@ -247,7 +257,7 @@ def begin_attempt(path: LocalPath) -> str:
 
 
 def check_attempt(path: LocalPath, name: str | None) -> None:
-    """Raise SupersededError if workers of another name have been started since. Does nothing if `attempt` is
+    """Raise SupersededError if another attempt than `name` has been started since. Does nothing if `name` is
     None.
     """
     attempt = path / _ATTEMPT
@@ -267,8 +277,8 @@ def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Return the release and a digest of the source files of `trainers`, which changes with every changed
-    line.
+    """Return the release and a digest of the source files of `trainers`. Any change of a line changes the
+    digest.
     """
     here = Path(__file__).parents[1]
     files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}

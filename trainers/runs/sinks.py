@@ -1,13 +1,13 @@
 """Sinks: copies of the measurements in `log.jsonl` in TensorBoard, Weights & Biases or MLflow.
 
-A sink follows the log in a thread of its own, so one that is slow, hangs or fails neither delays nor changes
-training. It first gets the part of the run's history that it does not have yet, so after a resume, a sink
-that failed before or is new is complete. The libraries' own environment variables (WANDB_PROJECT, WANDB_MODE,
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) say where they write, so no configuration contains a
-key.
+A sink follows the log in a thread of its own, so a sink that is slow, hangs or fails neither delays nor
+changes training. It first receives the part of the run's history that it lacks. After a resume, a sink that
+failed before or was just added is therefore complete. The libraries' own environment variables
+(WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) say where they write, so
+no configuration contains a key.
 
-To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and, as an
-extra, to pyproject.toml.
+To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and to the
+extras in pyproject.toml.
 """
 
 import hashlib
@@ -35,15 +35,15 @@ from trainers.runs.history import drop_superseded, follow
 Outcome = Literal["finished", "stopped", "failed"]
 FORMAT, FILE = "gristmill-sinks/1", "sinks.json"
 _GROUPS = {"step": "train", "validation": "validation"}
-_CLOSING = 60.0  # seconds that the end of a run waits for a sink
+_CLOSING = 60.0  # seconds that a run waits for a sink when it ends
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _SECRET_NAME = re.compile("KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL")
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a sink is told about a run: its directory, its settings by name, the identity that the sink gave
-    it earlier (None for a new run), and the last step in its log (0 for none).
+    """A run as described to a sink: its directory, its settings by name, the identity that the sink gave it
+    earlier (None for a new run), and the last step in its log (0 if there is none).
     """
 
     run: LocalPath
@@ -53,8 +53,8 @@ class Description:
 
 
 class Sink(Protocol):
-    """One run in a library for metrics. The constructor may raise any error; it stops a new run before its
-    first step.
+    """One run in a library for metrics. The constructor may raise any error. In a new run, the error ends the
+    run before its first step.
     """
 
     identity: str | None
@@ -63,16 +63,16 @@ class Sink(Protocol):
         """Begin the run, or continue the one that `described.identity` names."""
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Take the metrics of `step`, measured at `seconds` since the epoch, and skip those that it already
-        has.
+        """Store the metrics of `step`, measured at `seconds` since the epoch, unless the sink has them
+        already.
         """
 
     def close(self, outcome: Outcome) -> None:
-        """Deliver everything that is left."""
+        """Deliver all metrics not delivered yet, and end the run with `outcome`."""
 
 
 class TensorBoard:
-    """Event files in `tensorboard/` of the run, rewritten by each part of the run, so no step occurs twice."""
+    """Event files in `tensorboard/` of the run. Every resume rewrites them, so no step occurs twice."""
 
     def __init__(self, described: Description) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -94,10 +94,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases. Its steps only grow: if a step is logged twice, it keeps the first.
+    """A run of Weights & Biases, whose steps must increase. If a step is logged twice, the first is kept.
 
-    Offline, each part of a run is a directory. Those not synced yet are replaced by one with the whole
-    history.
+    Offline, each part of a run is a directory. Directories that are not synced yet are replaced by one with
+    the whole history.
     """
 
     def __init__(self, described: Description) -> None:
@@ -117,7 +117,7 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """Return the first step that an offline run needs a row of: 0, unless earlier parts were synced or
+        """Return the first step for which an offline run needs a row: 0, unless earlier parts were synced or
         removed.
         """
         here = Path(self._run.dir).parent
@@ -139,7 +139,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI. If a step is logged twice, it keeps the first."""
+    """A run of MLflow at MLFLOW_TRACKING_URI. If a step is logged twice, the first is kept."""
 
     def __init__(self, described: Description) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -160,12 +160,12 @@ class MLflow:
                 self._last[group] = max((entry.step for entry in history), default=0)
             return
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "gristmill")
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        existing = self._client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(name)
         identity: str = self._client.create_run(experiment, run_name=described.run.name).info.run_id
         self.identity = identity
         settings = [Param(key, str(value)[:500]) for key, value in described.settings.items()]
-        for first in range(0, len(settings), 100):  # the most that one request may have
+        for first in range(0, len(settings), 100):  # the maximum per request
             self._client.log_batch(identity, params=settings[first : first + 100])
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
@@ -184,7 +184,7 @@ class MLflow:
         self._client.set_terminated(self.identity, status)
 
 
-# name in the configuration -> (class, module that it needs); the extra in pyproject.toml has the same name
+# {name in the configuration: (class, module that it needs)}. The extra in pyproject.toml has the same name.
 SINKS: dict[str, tuple[type[Sink], str]] = {
     "tensorboard": (TensorBoard, "tensorboard"),
     "wandb": (WeightsAndBiases, "wandb"),
@@ -207,8 +207,8 @@ def open_sinks(
 ) -> "list[Follower]":
     """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
 
-    Raises UserError if one cannot be opened before the run's first step. Later, this is treated like any
-    other failure of a sink.
+    Raises UserError if a sink cannot be opened before the run's first step. After that, it is treated like
+    any other failure of a sink.
     """
     require_libraries(names)
     path = run / FILE
@@ -242,13 +242,12 @@ def open_sinks(
 class Follower:
     """Hands the measurements in a run's log to one sink, in a thread of its own.
 
-    However far behind the sink is, the log holds what it does not have yet, so nothing waits for it and
-    nothing is lost. After a failure, which `failure` reports once, the sink gets nothing more until the run
-    is resumed.
+    A slow sink delays and loses nothing, because the log holds what it still lacks. After a failure, which
+    `failure` reports once, the sink receives nothing more until the run is resumed.
     """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
-        """Without a sink `failure` is the reason, and nothing is sent."""
+        """If `sink` is None, nothing is sent, and `failure` is the reason."""
         self.name, self._sink = name, sink
         self._thread: threading.Thread | None = None
         self._end = threading.Event()
@@ -256,8 +255,8 @@ class Follower:
         self._failure, self._told = failure, False
 
     def begin(self, log: Path) -> None:
-        """Send the measurements in the log so far that no later part repeated, its event `start` included,
-        and then those that are added.
+        """Send the measurements in the log so far, without those that a later part repeated, then new ones as
+        they are written. The event `start` is sent too.
         """
         self._start(log, log.stat().st_size)
 
@@ -268,7 +267,7 @@ class Follower:
             self._thread.start()
 
     def failure(self) -> str | None:
-        """Return the message of a failure, once."""
+        """Return the message of a failure the first time it is called after it; otherwise None."""
         if self._failure is None or self._told:
             return None
         self._told = True
@@ -278,7 +277,7 @@ class Follower:
         )
 
     def close(self, outcome: Outcome) -> None:
-        """Let the sink deliver what it has not sent yet, for a minute at most."""
+        """Wait for the sink to deliver its remaining metrics, for at most a minute."""
         self._outcome = outcome
         self._end.set()
         if self._thread is None:  # the run ended before its first step
@@ -300,8 +299,8 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event: `train/loss`, by source `train_loss/NAME`, and
-    for data read from a source `data_FIELD/NAME`.
+    """Return the finite numbers of a step or validation event by metric: `train/loss`; by source
+    `train_loss/NAME`; and `data_FIELD/NAME` for the data read from a source.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}
@@ -341,20 +340,22 @@ def safe(name: str) -> str:
 
 
 def _settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a configuration by dotted names, without credentials in addresses."""
+    """Yield (dotted name, value) of every setting, without credentials in addresses."""
     for path, value in _leaves(config, ()):
         shown = redacted(str(value)) if isinstance(value, str | list) else value
         yield ".".join(map(safe, path)), shown
 
 
 def describe(error: BaseException) -> str:
-    """Return the kind of an error and its message in one line, without secrets."""
+    """Return the type and message of an error in one line, without secrets."""
     message = redacted(" ".join(str(error).split()))
     return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
 
 
 def redacted(text: str) -> str:
-    """Remove from `text` credentials and queries in URLs, and the values of secret environment variables."""
+    """Return `text` without credentials and queries in URLs, and without the values of secret environment
+    variables.
+    """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
     for name, value in os.environ.items():

@@ -14,11 +14,11 @@ METRICS = (
     Metric("gauge", "training_loss", "Mean loss since the last log line, in nats", _RUN),
     Metric("gauge", "training_gradient_norm", "Norm of the gradient before it is clipped", _RUN),
     Metric("gauge", "training_learning_rate", "Learning rate of the last step", _RUN),
-    Metric("gauge", "training_mfu", "Model FLOP/s as a share of what the devices can do", _RUN),
-    Metric("gauge", "training_memory_bytes", "Most memory that the first worker has used", _RUN),
+    Metric("gauge", "training_mfu", "Model FLOP/s as a share of the devices' peak", _RUN),
+    Metric("gauge", "training_memory_bytes", "Peak memory of the first worker, in bytes", _RUN),
     Metric("gauge", "training_data_seconds", "Seconds that the first worker has waited for data, per log line", _RUN),
     Metric("gauge", "validation_loss", "Mean loss on held-out documents, in nats", (*_RUN, "source")),
-    Metric("counter", "training_skipped_total", "Steps that were not finite and changed nothing", _RUN),
+    Metric("counter", "training_skipped_total", "Steps skipped because their loss or gradient was not finite", _RUN),
     Metric("counter", "training_checkpoints_total", "Checkpoints saved", _RUN),
 )
 _OF_STEP = (

@@ -1,4 +1,5 @@
-"""The tensors that a new run begins with (`init`): read from its parent and checked against its model.
+"""Read the tensors that a run begins with (`init`) from its parent, and check them against its model.
+Describe in a line what a run begins with or resumes from.
 
 Only safetensors are read, and no code from the parent's directory is executed.
 """
@@ -13,20 +14,25 @@ from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from trainers.config.architecture import Model
+from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
+from trainers.data.job_interface import JobCorpus
+from trainers.inference.base import base_weights
 from trainers.inference.model_export import load_trained
 from trainers.models import MODELS
 from trainers.runs import checkpoint
+from trainers.runs.checkpoint import Checkpoint, ParallelLayout
 from trainers.runs.parent import checkpoint_of, require_unchanged, weight_files, weights_digest
 from trainers.runs.published_model import check_configuration, published_weights, read_configuration
-from trainers.runs.run import read_config
+from trainers.runs.run import read_config, read_run
 
-# Fields that may differ from the parent's model: they change no tensor, or changing them is the purpose (longer contexts).
+# Fields that may differ from the parent's model: they change no tensor, or are meant to change (longer
+# contexts).
 _FREE_SIZES = ("positions", "dropout", "initializer_range", "rope_base", "vocab_size", "sentence_head")
 
 
 class _Weights(Mapping[str, dict[str, Any]]):
-    """Weights with optimizer state of zeros, as `Engine.restore` takes them."""
+    """Weights with an optimizer state of zeros, in the form that `Engine.restore` takes."""
 
     def __init__(self, weights: Mapping[str, Any]) -> None:
         self._weights = weights
@@ -50,8 +56,8 @@ def read_state(
     tensor, ...}}.
 
     `shapes` are those of the model's parameters. `record` describes the parent, as in `run.json`
-    (`runs.parent.describe`). Raises UserError if the parent's files have changed, ConfigError naming the
-    first tensor that does not fit.
+    (`runs.parent.describe`). Raises UserError if the parent's files have changed, and ConfigError, which
+    names the first tensor that does not fit, if the models differ.
     """
     init = config.init
     assert init is not None
@@ -65,23 +71,66 @@ def read_state(
         _check_model(config.model, trained.config.model)
         weights = dict(trained.model.named_parameters())
     else:
-        found, theirs = checkpoint_of(path, record["step"]), read_config(path)
-        require_unchanged(path, found.checksum, record["checkpoint"])
+        parent, theirs = checkpoint_of(path, record["step"]), read_config(path)
+        require_unchanged(path, parent.checksum, record["checkpoint"])
         _check_model(config.model, theirs.model)
         if init.optimizer == "keep" and config.optimizer.kind != theirs.optimizer.kind:
             raise ConfigError(
                 f"init.optimizer: got keep, {path} was trained with {theirs.optimizer.kind} and this run with "
                 f"{config.optimizer.kind}, whose state is another; set it to reset"
             )
-        state = checkpoint.read_state(found)
+        state = checkpoint.read_state(parent)
         _check_shapes({name: tuple(state[name]["weight"].shape) for name in state}, shapes, path)
-        return _kept(state, path) if init.optimizer == "keep" else _Weights(checkpoint.read_weights(found))
+        return _kept(state, path) if init.optimizer == "keep" else _Weights(checkpoint.read_weights(parent))
     weights = {name: weight.detach() for name, weight in weights.items()}
-    for name, shape in shapes.items():  # an export of RoBERTa may have unused rows before its positions
+    for name, shape in shapes.items():  # the position table of a RoBERTa export may begin with unused rows
         if name.endswith("position_embeddings.weight") and name in weights and len(weights[name]) > shape[0]:
             weights[name] = weights[name][-shape[0] :] if config.model.architecture == "roberta" else weights[name]
     _check_shapes({name: tuple(weight.shape) for name, weight in weights.items()}, shapes, path)
     return _Weights(weights)
+
+
+def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str, Any]:
+    """Return the weights of a fine-tuning run's base, with which its model is built; empty for other runs.
+    Raises UserError if the base is gone.
+    """
+    parent = read_run(run).get("parent")
+    if not isinstance(config, Finetuning) or parent is None:
+        return {}
+    return base_weights(config, corpus.tokenizer.specials, parent)
+
+
+def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
+    """Describe in a line the trained parameters that the base has no weights for; empty if there are none."""
+    if not isinstance(config, Finetuning) or not base:
+        return ""
+    head: list[tuple[str, int]] = []
+    added: list[tuple[str, int]] = []
+    for name, parameter in forward.model.named_parameters():
+        its = name.startswith("task_head.")
+        filled = name in base and base[name].shape == parameter.shape and not name.startswith("task_head.output.")
+        if parameter.requires_grad and not filled:
+            (head if its else added).append((name.removeprefix("task_head."), parameter.numel()))
+    parts = []
+    if head:
+        layers = dict.fromkeys(name.rpartition(".")[0] for name, _ in head)
+        parts.append(f"head of the task: {', '.join(layers)} ({sum(size for _, size in head):,} parameters)")
+    if added:
+        count = f"{len(added)} tensors, the first is" if len(added) > 1 else "the tensor"
+        parts.append(f"{config.method.kind}: {count} {added[0][0]} ({sum(size for _, size in added):,} parameters)")
+    return "; ".join(parts)
+
+
+def describe_resume(resumed: Checkpoint, now: ParallelLayout, drops: bool) -> str:
+    """Describe in a line where a run continues, and whether its losses depend on the layout of its workers."""
+    message, before = f"from step {resumed.step}, {resumed.tokens:,} tokens", resumed.split
+    if before != now and drops:
+        message += (
+            f"; {before.workers} workers with micro-batches of {before.micro_batch} are now {now.workers} with "
+            f"{now.micro_batch}: dropout draws other numbers, so the tokens are exact and the losses only "
+            f"statistically equal"
+        )
+    return message
 
 
 def _kept(state: Mapping[str, dict[str, Any]], path: Path) -> Mapping[str, dict[str, Any]]:
@@ -102,7 +151,7 @@ def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tupl
 
 
 def _check_model(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if two models compute different results from the same tensors."""
+    """Raise ConfigError if two models would compute different results from the same tensors."""
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if here != there and field.name not in _FREE_SIZES:
@@ -110,7 +159,9 @@ def _check_model(ours: Model, theirs: Model) -> None:
 
 
 def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:
-    """The parameters of a Hugging Face directory by their names in `transformers`."""
+    """Return the parameters of a Hugging Face directory by their names in `transformers`. Raises ConfigError
+    if its model is not the job's.
+    """
     model = config.model
     weight_files(path)
     written = json.loads((path / "config.json").read_text(encoding="utf-8"))

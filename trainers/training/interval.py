@@ -1,4 +1,4 @@
-"""The sums that a log line reports: over the steps since the previous line."""
+"""The sums over the steps since the last log line, which the next one reports."""
 
 import time
 
@@ -8,15 +8,13 @@ from trainers.engine.engine import Totals
 
 
 class Interval:
-    """Sums since the last log line. The clock runs during training only, not during validation and
-    checkpoints.
-    """
+    """Sums since the last log line. Its clock stops during validation and checkpoints."""
 
     def __init__(self, sums: np.ndarray) -> None:
         self.sums = sums
         self.norm, self.rate = 0.0, 0.0
         self.tokens, self.flops = 0, 0.0
-        self.waited = 0.0  # seconds for data
+        self.waited = 0.0  # seconds spent waiting for data
         self.seconds, self._began = 1e-9, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: float) -> None:
@@ -28,5 +26,5 @@ class Interval:
         self.seconds, self._began = self.seconds + now - self._began, now
 
     def restart_clock(self) -> None:
-        """Exclude the time since the last step."""
+        """Restart the clock, which excludes the time since the last step."""
         self._began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Decide which checkpoint of a fine-tuning run is the best, and when the run ends early."""
+"""Decide which checkpoint of a fine-tuning run is the best, and when the run stops early."""
 
 import math
 import sys
@@ -15,12 +15,12 @@ from trainers.tasks.predictions import score_predictions
 
 
 class Judge:
-    """Compares the validations of a run by the first metric of its task, or by the loss if the model writes
-    its answers.
+    """Compares the validations of a run by the first metric of its task, or by the loss if the model answers
+    in text.
 
-    Only the first worker has the scores, so it decides for all. `best` is what checkpoints record. `improved`
-    says whether the last validation was the best so far, and `ended` whether the last `validation.patience`
-    validations brought no improvement.
+    Only the first worker has the scores, so it decides for all workers. `best` is recorded in checkpoints.
+    `improved` says whether the last validation was the best so far, and `ended` whether `validation.patience`
+    validations in a row brought no improvement.
     """
 
     def __init__(self, config: Finetuning, engine: Engine) -> None:
@@ -35,8 +35,8 @@ class Judge:
         self.ended = self._is_over()
 
     def measure(self, held_out: HeldOut, batches: Iterable[Batch]) -> tuple[Totals, dict[str, float]]:
-        """Return the losses on the held-out split and the task's metrics by name; no metrics if the model
-        writes its answers.
+        """Return the losses on the held-out split and the task's metrics by name. There are no metrics if the
+        model answers in text.
         """
         if self.metric == "loss":
             return self._engine.evaluate(batches, len(held_out.sources)), {}
@@ -47,8 +47,8 @@ class Judge:
         return totals, {name: score.value for name, score in scores.items()}
 
     def compare(self, step: int, fields: Mapping[str, Any]) -> None:
-        """Compare the validation after `step` steps with the best so far, given its fields. Every worker
-        calls this, but only the first worker's fields count.
+        """Compare the validation after `step` steps with the best so far. `fields` are those of its event.
+        Every worker calls this, but only the first worker's fields count.
         """
         if self._engine.rank == 0:
             value = -fields["loss"] if self.metric == "loss" else fields[self.metric]

@@ -1,9 +1,10 @@
-"""Launch training in this process, under torchrun, or on workers of Ray Train. Only this file imports ray.
+"""Launch training in this process, under torchrun, or on workers of Ray Train. In the trainers, only this
+file imports ray.
 
-The run directory and the numbers are the same under all three. On a cluster the run directory must be on
-storage that every worker sees. If a run on Ray loses workers, with or without their nodes, it continues from
-its last checkpoint with as many workers as the cluster still has room for. An error that a worker raises ends
-the run. torchrun ends all workers when it loses one, and restarts them up to its own `--max-restarts` times.
+The run directory and the results are the same under all three. On a cluster the run directory must be on
+shared storage. If a run on Ray loses workers, with or without their nodes, it continues from its last
+checkpoint with as many workers as still fit on the cluster. An error that a worker raises ends the run.
+torchrun ends all workers when it loses one, and restarts them up to `--max-restarts` times.
 """
 
 import os
@@ -34,7 +35,6 @@ from trainers.runs.sinks import require_libraries
 _MAX_FAILURES = 4  # in a row without a new checkpoint: what ended these workers will end the next ones too
 _SIOCGIFADDR = 0x8915  # of Linux
 _ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
-_NO_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU, of CUDA's libraries
 _BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of gloo
 _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
 
@@ -47,8 +47,8 @@ def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: C
     """Train with the resolved `config` until the run is finished or stopped. Under torchrun `workers` is
     ignored.
 
-    Raises LostWorkerError if another worker is lost under torchrun, or on Ray _MAX_FAILURES times without
-    progress.
+    Raises LostWorkerError if another worker is lost under torchrun, or if workers are lost on Ray
+    _MAX_FAILURES times without progress.
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
@@ -67,15 +67,18 @@ def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: C
 def _train(
     config: Job, corpus: JobCorpus, run: LocalPath, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
-    """Train as one worker, in this process."""
+    """Train as one worker, in this process. Replace out-of-memory, connection and I/O errors by messages that
+    say what to do.
+    """
     import torch
 
+    from trainers.engine.hardware.micro_batch import is_out_of_memory
     from trainers.training.loop import train
 
     try:
         train(config, corpus, run, show, attempt)
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in _NO_MEMORY):
+        if is_out_of_memory(error):
             raise UserError(
                 f"{run}: worker {os.environ.get('RANK', '0')} ran out of memory. Lower execution.micro_batch (now "
                 f"{config.execution.micro_batch}; the batch stays what it is), set execution.activation_checkpointing=true, "
@@ -89,7 +92,7 @@ def _train(
         raise LostWorkerError(
             f"{run}: {_lost(str(error))} The same command continues from the last checkpoint"
         ) from error
-    except BrokenPipeError:  # the reader of the standard output has gone
+    except BrokenPipeError:  # the reader of the standard output has exited
         raise
     except OSError as error:  # Ray would wrap it in an error of its own, with a traceback
         raise UserError(
@@ -99,15 +102,15 @@ def _train(
 
 
 def _lost(error: str) -> str:
-    """Explain the error of a collective, in sentences."""
+    """Explain a failed collective operation: say what happened to the other worker and what to look at."""
     if any(words in error for words in _LATE):
         return (
             "another worker did not answer within the time limit of a collective: it hangs, is very slow, or its node or "
             "network is gone. Look at what its process does and at its storage; DEEPSPEED_TIMEOUT sets the limit in minutes."
         )
     return (
-        "the connection to another worker broke, so that one is gone; where it left no message of its own, look for a "
-        "kill by the system, often for want of memory."
+        "the connection to another worker broke, so that worker is gone; if it left no message, check whether the "
+        "system killed it, often for lack of memory."
     )
 
 
@@ -132,7 +135,7 @@ def _launch_on_ray(config: Job, run: LocalPath, workers: int) -> None:
     try:
         # This process may be on a node without a GPU.
         on_gpu = (torch.version.cuda or torch.version.hip) and ray.cluster_resources().get("GPU", 0) >= 1
-        # Ray takes SIGTERM for itself when it starts, so this comes after.
+        # Ray installs its own SIGTERM handler when it starts, so ours is installed after that.
         with _sigterm_asks_to_stop(run):
             _train_on_what_is_left(config, run, workers, "GPU" if on_gpu else "CPU")
     finally:
@@ -141,10 +144,12 @@ def _launch_on_ray(config: Job, run: LocalPath, workers: int) -> None:
 
 
 def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str) -> None:
-    """Train on `workers` Ray workers, and after a loss from the last checkpoint on as many as have room."""
+    """Train on `workers` Ray workers. After a loss, continue from the last checkpoint on as many as still
+    fit.
+    """
     nodes = _nodes(kind)
     if sum(nodes) < workers:
-        # Ray would wait for ever.
+        # Without this check Ray would wait for ever.
         there = f"the Ray cluster has {sum(nodes)} {kind}s"
         raise UserError(f"--workers: got {workers}, {there}; allowed 1 to {sum(nodes)}")
     size, reached, in_row = workers, _step_of_checkpoint(run), 0
@@ -160,8 +165,8 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
         if in_row == _MAX_FAILURES or size == 0:
             raise LostWorkerError(
                 f"{run}: workers were lost {in_row} times in a row without a checkpoint after step {reached}, the last "
-                f"time: {lost}; {sum(nodes)} {kind}s are left. Look for a kill by the system, often for want of memory, "
-                f"in Ray's logs, fix that, and run the same command again"
+                f"time: {lost}; {sum(nodes)} {kind}s are left. Check in Ray's logs whether the system killed them, "
+                f"often for lack of memory, fix the cause, and run the same command again"
             )
         message = f"{lost}; continues from step {reached} with {size} of {workers} workers"
         _record(run, "restart", step=reached, workers=size, in_row=in_row, message=message)
@@ -170,15 +175,16 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
 def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
     """Train on `workers` workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU.
 
-    None when training has ended; a line that says which where workers were lost.
+    Returns None when training has ended, or a line that names the lost workers.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     on_gpu = kind == "GPU"
-    # Ray wants storage that all workers see, as the run directory is; its files there are of no use afterwards.
+    # Ray needs storage that all workers share, which the run directory is. Its files there are useless
+    # afterwards.
     results = run / ".ray"
-    # Ray's own retries follow any error, and need room for as many workers as before.
+    # Ray's own retries are off: they follow every error, and need as many workers as before.
     never = FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0)
     try:
         TorchTrainer(
@@ -200,9 +206,9 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
 
 
 def _release() -> None:
-    """Release what a lost controller had reserved for its workers.
+    """Release the resources that a lost controller had reserved for its workers.
 
-    Ray Train's own cleaner does so only where Ray's dashboard runs, and Ray itself when this job ends.
+    Ray Train's own cleanup needs Ray's dashboard, and Ray itself releases them only when this job ends.
     """
     import ray
     from ray._raylet import PlacementGroupID
@@ -210,12 +216,12 @@ def _release() -> None:
 
     job = ray.get_runtime_context().get_job_id()
     for number, group in placement_group_table().items():
-        if number.endswith(job) and group["state"] != "REMOVED":  # its last digits are those of its job
+        if number.endswith(job) and group["state"] != "REMOVED":  # a group's id ends with the id of its job
             remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(number))))
 
 
 def _group(backend: str) -> Any:
-    """Ray's configuration of the process group, which the workers join over the network that Ray itself uses."""
+    """Return Ray's configuration of the process group, which uses the same network as Ray itself."""
     from ray.train.torch import TorchConfig
 
     whole: Any = TorchConfig(backend=backend).backend_cls
@@ -234,7 +240,9 @@ def _group(backend: str) -> Any:
 
 
 def _use_the_network_of_ray() -> None:
-    """Set gloo's interface in a worker: the address of the host's name is often a loopback address."""
+    """Make gloo use Ray's network interface in a worker. By default gloo resolves the host's name, which
+    often gives a loopback address.
+    """
     import ray
 
     interface = interface_of(ray.util.get_node_ip_address())
@@ -243,32 +251,32 @@ def _use_the_network_of_ray() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface of this machine that has an IPv4 address, or None if none has it or the
-    system does not say.
+    """Return the network interface of this machine that has the IPv4 address `address`, or None if there is
+    none.
     """
     import fcntl
     import socket
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # it has no such address
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # this interface has no IPv4 address
                 continue
-            if socket.inet_ntoa(found[20:24]) == address:
+            if socket.inet_ntoa(reply[20:24]) == address:
                 return name
     return None
 
 
 def _work(arguments: dict[str, Any]) -> None:
-    """One worker of a Ray Train run."""
+    """Train as one worker of a Ray Train run."""
     config = parse_job(arguments["config"], "resolved.yaml")
     _train(config, reader_of(config).corpus(config), LocalPath(arguments["run"]), None, arguments["attempt"])
 
 
 def _loss(error: Exception) -> str:
-    """Name the lost workers of a fit, in a line. Raise other errors: that of a worker would come
-    again.
+    """Return a line that names the workers lost in a fit. Re-raise an error that a worker raised: it would
+    recur after a restart.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
@@ -277,13 +285,14 @@ def _loss(error: Exception) -> str:
     failures = getattr(error, "worker_failures", {})
     seen = {rank: getattr(failure, "health_check_failure", failure) for rank, failure in sorted(failures.items())}
     for failure in seen.values():
-        # Of Ray's errors this one alone holds what a process has raised; the others are about processes and nodes.
+        # Only this one of Ray's errors wraps an exception of our code. The others concern processes and
+        # nodes.
         raised = isinstance(failure, RayTaskError)
         if raised or not isinstance(failure, (LostWorkerError, RayError, WorkerHealthCheckTimeoutError)):
             raise failure if isinstance(failure, UserError) else error
     if isinstance(error, RayActorError):
         return "lost Ray Train's controller"
-    # No code of ours runs in the controller: its errors are about getting workers started.
+    # None of our code runs in the controller, so its errors concern starting workers.
     if not seen and not isinstance(error, (ControllerError, PreemptionError)):
         raise error
     gone = [
@@ -297,10 +306,10 @@ def _loss(error: Exception) -> str:
 
 
 def _nodes(kind: str, answering: bool = False) -> list[int]:
-    """Return the CPUs or GPUs of each node that Ray holds for alive; with `answering`, of each that runs a
-    task.
+    """Return the number of CPUs or GPUs of each node that Ray lists as alive. With `answering`, only nodes
+    that can run a task within a minute count.
 
-    Ray notices the loss of a node late, and until then it would wait for room on it.
+    Ray notices late that a node is lost, and would wait until then for free resources on it.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -309,12 +318,12 @@ def _nodes(kind: str, answering: bool = False) -> list[int]:
     if not answering:
         return list(alive.values())
     nothing = ray.remote(num_cpus=0, max_retries=0)(lambda: None)
-    asked = {
+    cpus_of = {
         nothing.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(): count
         for node, count in alive.items()
     }
-    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS)
-    return [asked[task] for task in answered if _succeeded(ray, task)]
+    answered, _ = ray.wait(list(cpus_of), num_returns=len(cpus_of), timeout=_ANSWER_SECONDS)
+    return [cpus_of[task] for task in answered if _succeeded(ray, task)]
 
 
 def _succeeded(ray: Any, task: Any) -> bool:
@@ -326,18 +335,22 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 
 def _each(nodes: Sequence[int], workers: int) -> int:
-    """Return the most CPUs or GPUs per worker, given those of each node; there is at least one per worker."""
+    """Return the largest number of CPUs or GPUs per worker with which all workers fit on the nodes, at least
+    1. `nodes` has the number of each node.
+    """
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 
 
 def _step_of_checkpoint(run: LocalPath) -> int:
-    """Return the step of the newest intact checkpoint, 0 without any. The workers report corrupt ones."""
-    found = checkpoint.newest(run, lambda message: None)
-    return found.step if found else 0
+    """Return the step of the newest intact checkpoint, 0 if there is none. Corrupt ones are reported by the
+    workers.
+    """
+    latest = checkpoint.newest(run, lambda message: None)
+    return latest.step if latest else 0
 
 
 def _record(run: LocalPath, event: str, **fields: Any) -> None:
-    """Write an event to the run's log while no worker has it open."""
+    """Write an event to the run's log. No worker may have the log open."""
     log = EventLog(run / "log.jsonl")
     log.write(event, **fields)
     log.close()
@@ -345,14 +358,14 @@ def _record(run: LocalPath, event: str, **fields: Any) -> None:
 
 def _start_ray(ray: Any) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage reports."""
-    # Each of these would start another actor, or wait for one, before the first step.
+    # Each of these features would start another actor, or wait for one, before the first step.
     for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
         os.environ.setdefault(feature, "0")
-    # Ray's default of 60 s is short where nodes are busy, or all load torch from one network storage.
+    # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
-    # Without an address Ray would join whichever cluster was started last on this machine.
+    # Without an address Ray would join the cluster that was last started on this machine.
     alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -16,8 +15,6 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import write_json
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
-from trainers.data.document_loss import add_document_fields
-from trainers.data.examples.held_out import HeldOut
 from trainers.data.examples.task_corpus import TaskCorpus
 from trainers.data.job_interface import JobCorpus
 from trainers.data.prefetch import prefetch
@@ -25,25 +22,26 @@ from trainers.engine.assembly import build_forward
 from trainers.engine.engine import Engine, Totals, start_group
 from trainers.engine.hardware.compiler import check_compiler, needs_compiler
 from trainers.engine.hardware.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
+from trainers.engine.hardware.micro_batch import choose_micro_batch, is_out_of_memory, set_threads
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.schedule import rate_fraction
-from trainers.inference.base import base_weights
 from trainers.inference.model_export import export_checkpoint
 from trainers.inference.predict import score_line, score_run
 from trainers.report.run_page import write_report
 from trainers.rows.batch import Batch
 from trainers.runs import checkpoint
-from trainers.runs.checkpoint import Checkpoint, ParallelLayout
+from trainers.runs.checkpoint import ParallelLayout
 from trainers.runs.exclusion import read_excluded
 from trainers.runs.job_data import reader_of
 from trainers.runs.ledger import copy_ledger, line, make_ledger
-from trainers.runs.parent import updates
 from trainers.runs.progress import Progress
 from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
 from trainers.runs.sinks import open_sinks
-from trainers.training.begin import read_state
+from trainers.training.begin import describe_new, initial_base
 from trainers.training.interval import Interval
 from trainers.training.judge import Judge
+from trainers.training.restore import restore
+from trainers.training.validation import Validator
 
 
 def train(
@@ -57,16 +55,17 @@ def train(
     model and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. A worker
-    that receives SIGTERM ends the run early, after a checkpoint. Raises SupersededError, and writes nothing
-    more, if another attempt than `attempt` has begun (`trainers.runs.run.begin_attempt`).
+    that receives SIGTERM ends the run early, after a checkpoint. If another attempt than `attempt` has begun,
+    it raises SupersededError and writes nothing more (`trainers.runs.run.begin_attempt`).
     """
     began = time.perf_counter()
     check_compiler(config)
     rank, world = start_group()
+    threads = set_threads(config.execution.threads)
     sinks = open_sinks(config.sinks, run, config, show) if rank == 0 else ()
     progress = Progress(run / "log.jsonl" if rank == 0 else None, show, sinks)
     try:
-        Training(config, corpus, run, progress, world, attempt).run(began)
+        Training(config, corpus, run, progress, world, attempt, threads).run(began)
     finally:
         progress.close()
     if rank == 0:
@@ -74,7 +73,7 @@ def train(
 
 
 class Training:
-    """A run as one worker executes it."""
+    """One worker's part in a run: its data, its model, its checkpoints and its log."""
 
     def __init__(
         self,
@@ -84,6 +83,7 @@ class Training:
         progress: Progress,
         world: int,
         attempt: str | None,
+        threads: int,
     ) -> None:
         """Open the data, build the model and restore the newest checkpoint."""
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
@@ -92,28 +92,31 @@ class Training:
         excluded = read_excluded(run)
         reader = reader_of(config)
         self.data = reader.training(corpus, config, excluded)
-        self.held_out = reader.validation(corpus, config)
-        self.documents = reader.documents(corpus, config)
-        self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
-        self.split = ParallelLayout(world, self.micro_batch)
-        accumulation = -(-self.sequences // (self.micro_batch * world))
-        parent = read_run(run).get("parent")
-        base = base_weights(config, corpus.tokenizer.specials, parent) if config.kind == "finetuning" and parent else {}
+        base = initial_base(config, corpus, run)
         forward = build_forward(config, corpus.tokenizer.specials, base, getattr(corpus, "encode", None))
+        new = describe_new(forward, config, base)
         parameters = sum(parameter.numel() for parameter in forward.parameters())
         trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
         self.flops = [flops_of(forward.model, config, length) for length in self.data.row_lengths]
         self.peak_flops = peak_flops(device_name(), config)
+        (row,) = self.data.split(self.data.order.clone().take(0, 1), 1, 0, 1)
+        self.micro_batch = choose_micro_batch(forward, config, row, max(self.data.row_lengths), world)
+        self.split = ParallelLayout(world, self.micro_batch)
+        accumulation = -(-self.sequences // (self.micro_batch * world))
         self.engine = Engine(forward, config, self.micro_batch, accumulation)
         self.names = [loss.name for loss in self.engine.losses]
         self.judge = Judge(config, self.engine) if isinstance(config, Finetuning) else None
-        self.start, self.tokens, self.skipped = self._restore()
+        self.validation = Validator(config, corpus, self.engine, self.micro_batch, self.judge)
+        resumed = restore(config, corpus, run, self.engine, self.data.order, self.judge, progress, self.split)
+        self.start, self.tokens, self.skipped = resumed
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row = 0
         self.stop = _stop_signal()
         if excluded:
             message = f"{len(excluded):,} documents have loss weight 0 from step {self.start + 1} on"
             progress.write("excluded", step=self.start, documents=len(excluded), message=message)
+        if new and self.start == 0:
+            progress.write("new", step=0, message=new)
         progress.write(
             "start",
             step=self.start,
@@ -123,6 +126,7 @@ class Training:
             zero_stage=config.execution.zero_stage,
             micro_batch=self.micro_batch,
             accumulation=accumulation,
+            threads=threads,
             device=device_name(),
             flops_per_token=asdict(self._flops(self.start)),
         )
@@ -130,39 +134,67 @@ class Training:
             progress.write(event, step=self.start, **fields)
 
     def run(self, began: float) -> None:
-        """Train until the end of the budget or a signal. `began` is when the process started, by the
-        performance counter.
+        """Train until the end of the budget or a signal. `began` is the value of the performance counter when
+        the process started.
         """
         interval = self._interval()
-        with closing(self._batches()) as batches:
-            for step in range(self.start, self.steps):
-                if self.judge and self.judge.ended:
-                    self._end_early(step)
-                    break
-                requested = time.perf_counter()
-                micro_batches, tokens = next(batches)
-                received = time.perf_counter()
-                totals, norm, rate = self._step(step, micro_batches)
-                if step == self.start:
-                    self._log_first(step + 1, received - began, time.perf_counter() - received)
+        with closing(self._trained(began)) as trained:
+            for done, totals, norm, rate, tokens, waited in trained:
                 self.tokens += tokens
-                interval.waited += received - requested
+                interval.waited += waited
                 if math.isfinite(totals.loss) and math.isfinite(norm):
                     self.skipped_in_row = 0
-                    flops = self._flops(step).of(totals.read, totals.decoded, totals.targets)
+                    flops = self._flops(done - 1).of(totals.read, totals.decoded, totals.targets)
                     interval.add(totals, norm, rate, tokens, flops)
                 else:
-                    self._skip(step + 1, totals, norm)
-                interval = self._keep(step + 1, totals, interval)
-                if totals.stops and step + 1 < self.steps:
-                    message = f"at step {step + 1}, checkpoint saved; the same command continues"
-                    self.progress.write("stopped", step=step + 1, message=message)
+                    self._skip(done, totals, norm)
+                interval = self._keep(done, totals, interval)
+                if totals.stops and done < self.steps:
+                    message = f"at step {done}, checkpoint saved; the same command continues"
+                    self.progress.write("stopped", step=done, message=message)
                     (self.path / STOP).unlink(missing_ok=True)
                     return
         self._finish()
 
+    def _trained(self, began: float) -> Generator[tuple[int, Totals, float, float, int, float]]:
+        """Take the remaining steps. Yields (steps done, sums, gradient norm, learning rate, tokens that all workers read,
+        seconds waited for data).
+        """
+        step, batches = self.start, self._batches(self.start)
+        try:
+            while step < self.steps:
+                if self.judge and self.judge.ended:
+                    self._end_early(step)
+                    return
+                requested = time.perf_counter()
+                micro_batches, tokens = next(batches)
+                received = time.perf_counter()
+                try:
+                    result = self._step(step, micro_batches)
+                except RuntimeError as error:
+                    self._halve(step, error)
+                    batches.close()
+                    batches = self._batches(step)
+                    continue
+                if step == self.start:
+                    self._log_first(step + 1, received - began, time.perf_counter() - received)
+                step += 1
+                yield step, *result, tokens, received - requested
+        finally:
+            batches.close()
+
+    def _halve(self, step: int, error: RuntimeError) -> None:
+        """Halve an automatic micro-batch that did not fit the memory of a single worker; raises any other error."""
+        automatic = self.config.execution.micro_batch == "auto" and self.engine.world == 1
+        if not (automatic and self.micro_batch > 1 and is_out_of_memory(error) and self.engine.discard()):
+            raise error
+        before, self.micro_batch = self.micro_batch, -(-self.micro_batch // 2)
+        self.split = replace(self.split, micro_batch=self.micro_batch)
+        message = f"step {step + 1} ran out of memory with micro-batches of {before}; they are now {self.micro_batch}"
+        self.progress.write("warning", step=step, micro_batch=self.micro_batch, message=message)
+
     def _keep(self, done: int, totals: Totals, interval: Interval) -> Interval:
-        """Log, validate and save where due after `done` steps; returns the interval of the next step."""
+        """Log, validate and save if due after `done` steps. Returns the interval that the next step adds to."""
         self._check()
         last = done == self.steps
         if done % self.config.log_every == 0 or last or totals.stops:
@@ -178,7 +210,7 @@ class Training:
         return interval
 
     def _end_early(self, step: int) -> None:
-        """Make `step` the last: no validation of the last ones was the best."""
+        """Stop early, with `step` as the last step, because recent validations brought no improvement."""
         assert self.judge is not None
         assert self.judge.best is not None
         message = (
@@ -192,17 +224,17 @@ class Training:
         return Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
-        """Operations per token in the phase of the step that follows `step` steps."""
+        """Return the operations per token in the phase of the step after `step` steps."""
         return self.flops[self.data.order.phase_of(step * self.sequences)]
 
     def _check(self) -> None:
-        if self.engine.rank == 0:  # the only one that writes
+        if self.engine.rank == 0:  # only the first worker writes
             check_attempt(self.path, self.attempt)
 
-    def _batches(self) -> Generator[tuple[list[Batch], int]]:
-        """For every remaining step, this worker's micro-batches and the tokens that all workers read."""
+    def _batches(self, first: int) -> Generator[tuple[list[Batch], int]]:
+        """For every step after `first` steps, this worker's micro-batches and the tokens that all workers read."""
         order = self.data.order.clone()  # it runs ahead of what is logged
-        drawn = (order.take(step * self.sequences, self.sequences) for step in range(self.start, self.steps))
+        drawn = (order.take(step * self.sequences, self.sequences) for step in range(first, self.steps))
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         return prefetch(
             drawn,
@@ -221,29 +253,35 @@ class Training:
         self.progress.write("first_step", step=step, first_batch_seconds=batch, step_seconds=seconds, message=message)
 
     def _skip(self, step: int, totals: Totals, norm: float) -> None:
-        """Record a step that the engine has skipped; UserError after too many in a row."""
+        """Record a step that the engine skipped. Raises UserError after too many in a row."""
         self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
         wrong = ~np.isfinite(totals.sums).all(axis=(0, 1))
         sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
-        found = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
-        message = f"step {step} is not finite and changes nothing: {found}"
+        values = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
+        message = f"step {step} is not finite and changes nothing: {values}"
         self.progress.write("skipped", step=step, sources=sources, in_row=self.skipped_in_row, message=message)
         allowed = self.config.optimizer.max_skipped_in_row
         if self.skipped_in_row > allowed:
             raise UserError(
-                f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({found}), "
-                f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. "
-                f"`python -m trainers blame {self.path} --step {step}` names its documents, "
-                f"`pretrain --exclude-documents FILE` continues without the loss of some; where they are innocent, begin "
-                f"another run with a lower optimizer.learning_rate"
+                f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({values}), "
+                f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. {self._remedy(step)}"
             )
+
+    def _remedy(self, step: int) -> str:
+        if self.judge is not None:
+            return "Begin another run with a lower optimizer.learning_rate or a longer schedule.warmup_fraction"
+        return (
+            f"`python -m trainers blame {self.path} --step {step}` names its documents, "
+            f"`pretrain --exclude-documents FILE` continues without the loss of some; if the documents are not the "
+            f"cause, begin another run with a lower optimizer.learning_rate"
+        )
 
     def _asked_to_stop(self) -> bool:
         return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
 
     def _report(self, step: int, interval: Interval) -> None:
         if not interval.sums[0, 1].any():
-            if interval.tokens:  # otherwise every step was skipped, and is recorded as such
+            if interval.tokens:  # otherwise every step was skipped and has its own event
                 message = (
                     f"NOTHING WAS PREDICTED up to step {step}: the documents read are too short for the objective "
                     f"{self.config.objective.kind}, or excluded"
@@ -266,34 +304,15 @@ class Training:
         )
 
     def _validate(self, step: int) -> bool:
-        """Log losses, and in fine-tuning scores, of what is held out; returns whether a checkpoint must record it."""
-        if not self.held_out.sources:
+        """Validate and log the results. Returns whether a checkpoint must record them."""
+        fields = self.validation.measure()
+        if fields is None:
             return False
-        share = (self.micro_batch, self.engine.rank, self.engine.world)
-        batches = self.held_out.batches(*share)
-        scores: dict[str, float] = {}
-        if self.judge is not None and isinstance(self.held_out, HeldOut):
-            totals, scores = self.judge.measure(self.held_out, batches)
-        else:
-            totals = self.engine.evaluate(batches, len(self.held_out.sources))
-        if not totals.targets:
-            return False  # all documents are too short for the objective
-        predicts = self.config.objective.predicts_text
-        fields = loss_fields(totals.sums, self.names, self.held_out.sources, predicts, self.held_out.weights)
-        fields = add_document_fields(fields, self._document_fields())
-        shown = {"scores": scores} if scores else {}
-        self.progress.write("validation", step=step, tokens=self.tokens, **fields, **shown)
+        self.progress.write("validation", step=step, tokens=self.tokens, **fields)
         if self.judge is None:
             return False
-        self.judge.compare(step, {**fields, **scores})
+        self.judge.compare(step, {**fields, **fields.get("scores", {})})
         return self.judge.improved or self.judge.ended
-
-    def _document_fields(self) -> dict[str, Any]:
-        if self.documents is None:
-            return {}
-        share = (self.micro_batch, self.engine.rank, self.engine.world)
-        totals = self.engine.evaluate(self.documents.batches(*share), len(self.documents.sources))
-        return self.documents.fields(totals.sums[0])
 
     def _save(self, step: int) -> None:
         # All collectives come first, so that no worker waits in one while the first writes.
@@ -330,62 +349,6 @@ class Training:
             why = failed or f"{self.path}: the checkpoint of step {step} could not be written, as the first worker says"
             raise UserError(f"{why}; fix that and run the same command, which continues from the last checkpoint")
 
-    def _restore(self) -> tuple[int, int, int]:
-        """Restore the newest intact checkpoint of the first worker: (steps done, tokens read, steps skipped)."""
-        found, failed = None, 0
-        if self.engine.rank == 0:
-            try:
-                found = checkpoint.newest(self.path, lambda message: self.progress.write("warning", message=message))
-            except UserError as error:
-                self.progress.write("error", message=str(error))
-                failed = 1
-        if self.engine.broadcast(failed):
-            raise UserError(f"{self.path}: no intact checkpoint to continue from; the log says why")
-        step = self.engine.broadcast(found.step if found else 0)
-        if step == 0:
-            return self._begin()
-        found = found or checkpoint.newest(self.path, lambda _: None, last=step)
-        if found is None or found.step != step:
-            raise UserError(f"{self.path}: worker {self.engine.rank} cannot read the checkpoint of step {step}")
-        self.data.order.resume(found.order)
-        if self.judge is not None:
-            self.judge.resume(found.best)
-        self.engine.restore(checkpoint.read_state(found), updates(read_run(self.path), step, found.skipped))
-        ours = fingerprints(self.config, self.corpus)["code"]
-        if found.fingerprints["code"] != ours:
-            message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
-            self.progress.write("warning", message=message)
-        self.engine.broadcast(0)  # wait for the slowest reader: the next collective has a time limit
-        self._log_resume(found)
-        return step, found.tokens, found.skipped
-
-    def _begin(self) -> tuple[int, int, int]:
-        """As `_restore` for a run without a checkpoint: begin from the weights of its parent, if any."""
-        parent = read_run(self.path).get("parent")
-        if parent is None:
-            return 0, 0, 0
-        if self.judge is None:
-            state = read_state(self.config, self.corpus.tokenizer.specials, parent, self.engine.shapes())
-            self.engine.restore(state, parent["updates"])
-            self.engine.broadcast(0)  # as in `_restore`
-        step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""
-        message = f"from the weights{of} of {parent['path']}"
-        self.progress.write("init", step=step, parent=parent, message=message)
-        return step, parent["tokens"], 0
-
-    def _log_resume(self, found: Checkpoint) -> None:
-        before, now = found.split, self.split
-        message = f"from step {found.step}, {found.tokens:,} tokens"
-        if before != now and self.config.model.dropout > 0:
-            message += (
-                f"; {before.workers} workers with micro-batches of {before.micro_batch} are now {now.workers} with "
-                f"{now.micro_batch}: dropout draws other numbers, so the tokens are exact and the losses only "
-                f"statistically equal"
-            )
-        splits = {"workers_before": before.workers, "workers": now.workers}
-        splits |= {"micro_batch_before": before.micro_batch, "micro_batch": now.micro_batch}
-        self.progress.write("resume", step=found.step, tokens=found.tokens, **splits, message=message)
-
     def _finish(self) -> None:
         if self.engine.rank == 0:
             settings = self.config.checkpoints
@@ -394,23 +357,27 @@ class Training:
             self._score()
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
-            seen = self.data.consumed(self.steps * self.sequences)
-            self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
+            if self.judge is None:
+                seen = self.data.consumed(self.steps * self.sequences)
+                self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
         self.engine.broadcast(0)
 
     def _score(self) -> None:
-        """In fine-tuning, predict and score the splits of the task with the best checkpoint."""
+        """Predict and score the splits of the task with the best checkpoint of a fine-tuning run."""
         if not isinstance(self.config, Finetuning) or not isinstance(self.corpus, TaskCorpus):
             return
-        record = score_run(self.path, self.config, self.corpus)
+        tell = lambda line: self.progress.write("answers", step=self.steps, message=line)  # noqa: E731
+        record = score_run(self.path, self.config, self.corpus, tell)
         for split, scores in record["splits"].items():
             message = f"{record['task']} {split}  {score_line(scores, record['floors'][split])}"
             self.progress.write("score", step=self.steps, split=split, scores=scores, message=message)
 
 
 def _stop_signal() -> threading.Event:
-    """Return an event that SIGTERM sets, where this thread may install a handler."""
+    """Return an event that SIGTERM sets. Outside the main thread no handler can be installed, and nothing
+    sets it.
+    """
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -45,7 +45,7 @@ def main() -> None:
     corpus, output = open_corpus((sys.argv[1],), None), LocalPath(sys.argv[2])
     from trainers.engine.engine import hard_exit, start_group
 
-    rank, _ = start_group()
+    rank, world = start_group()
     import torch
 
     for run in json.loads(LocalPath(sys.argv[3]).read_text()):
@@ -56,7 +56,8 @@ def main() -> None:
             shutil.copytree(output / run["after"], path, ignore=ignored)
         elif rank == 0:
             open_run(path, config, corpus)
-        torch.distributed.barrier()
+        if world > 1:
+            torch.distributed.barrier()
         train(config, corpus, path, None)
     hard_exit(0)
 

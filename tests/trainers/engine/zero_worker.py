@@ -119,7 +119,8 @@ def main() -> None:
         record.path = output / f"{name}.record"
         if rank == 0 and not (output / name).exists():
             open_run(output / name, config, corpus_of(config))
-        torch.distributed.barrier()
+        if world > 1:
+            torch.distributed.barrier()
         train(config, corpus_of(config), output / name, None)
 
     for name, config in runs(corpus, world).items():

@@ -2,15 +2,17 @@
 survives every kill.
 """
 
+import os
+import resource
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from tests.trainers.launching import preloaded
 from trainers.runs import checkpoint
 from trainers.runs.run import SupersededError
 
@@ -131,53 +133,67 @@ def test_the_state_of_the_order_is_kept(tmp_path):
     assert checkpoint.newest(tmp_path, pytest.fail).order == {"sample": 12, "tokens": [5, 1 << 60]}
 
 
-def run_limited(code, *arguments):
-    """Run code in a process of its own that may import this file."""
-    script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}"
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+def run_apart(function, *arguments):
+    """What a function of this file returns in a process of its own."""
+    context = preloaded()
+    answers = context.SimpleQueue()
+    process = context.Process(target=_answer, args=(answers, function, *arguments))
+    process.start()
+    process.join(timeout=300)
+    assert process.exitcode == 0
+    return answers.get()
+
+
+def _answer(answers, function, *arguments):
+    answers.put(function(*arguments))
+
+
+def save_limited(root, limit):
+    """The error of saving where files may hold so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        save(LocalPath(root), 2)
+    except Exception as error:
+        return f"{type(error).__name__} {error}"
 
 
 # A limit on the size of files stands in for a full disk: writing beyond it fails in the same place.
 @pytest.mark.parametrize("limit", [0, 100, 250])
 def test_no_space_while_saving_is_a_user_error_and_leaves_the_older_one(tmp_path, limit):
     save(tmp_path, 1)
-    done = run_limited(
-        "import resource; from gristmill.storage.disk import LocalPath; from test_checkpoint import save\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-        "try: save(LocalPath(sys.argv[1]), 2)\n"
-        "except Exception as error: print(type(error).__name__, error)",
-        tmp_path,
-    )
-    assert done.stdout.startswith("UserError"), done.stderr
-    assert "could not be written" in done.stdout
+    error = run_apart(save_limited, str(tmp_path), limit)
+    assert error.startswith("UserError")
+    assert "could not be written" in error
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
     save(tmp_path, 2)
     assert checkpoint.newest(tmp_path, pytest.fail).step == 2
 
 
-KILLED = """
-import os
-from gristmill.storage.disk import LocalPath
-from test_checkpoint import save
-import safetensors.torch, gristmill.storage.store, trainers.runs.checkpoint
-root, new, left = LocalPath(sys.argv[1]), int(sys.argv[2]), 0
-def hook(event, arguments):
-    global left
-    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-    if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
-        left -= 1
-        if left < 0:
-            os._exit(9)
-for run in sorted(root.iterdir(), key=lambda path: int(path.name)):
-    child = os.fork()
-    if child == 0:
-        left = int(run.name)
-        sys.addaudithook(hook)
-        save(run, new, keep=1)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
+def save_killed(root, new):
+    """The statuses of processes that save to each directory of `root`, killed before as many changes to the disk as its name
+    says.
+    """
+    import safetensors.torch  # noqa: F401  # which saving imports: the first of the processes would write to disk for it
+
+    codes, left = [], 0
+
+    def hook(event, arguments):
+        nonlocal left
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
+            left -= 1
+            if left < 0:
+                os._exit(9)
+
+    for run in sorted(LocalPath(root).iterdir(), key=lambda path: int(path.name)):
+        child = os.fork()
+        if child == 0:
+            left = int(run.name)
+            sys.addaudithook(hook)
+            save(run, new, keep=1)
+            os._exit(0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    return codes
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 2)])
@@ -186,9 +202,8 @@ def test_a_kill_at_any_moment_of_saving_leaves_a_good_one_and_no_rubbish_after_t
     runs = [tmp_path / str(moment) for moment in range(30)]
     for run in runs:
         save(run, old)
-    done = run_limited(KILLED, tmp_path, new)
-    codes = [int(line) for line in done.stdout.split()]
-    assert len(codes) == len(runs), done.stderr
+    codes = run_apart(save_killed, str(tmp_path), new)
+    assert len(codes) == len(runs)
     assert codes == sorted(codes, reverse=True)
     assert codes[6] == 9
     assert codes[-1] == 0

@@ -180,7 +180,7 @@ def test_entering_another_epoch_is_reported_before_training(corpus):
 def test_differences_name_fields_and_say_which_may_change():
     changed = settings("execution.micro_batch=2", "optimizer.learning_rate=0.1")
     found = differences(llama_tiny(), changed)
-    assert found == [("execution.micro_batch", 8, 2), ("optimizer.learning_rate", 0.005, 0.1)]
+    assert found == [("execution.micro_batch", "auto", 2), ("optimizer.learning_rate", 0.005, 0.1)]
     assert [is_free(name) for name, _, _ in found] == [True, False]
 
 

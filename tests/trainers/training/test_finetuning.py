@@ -1,6 +1,7 @@
 """Fine-tuning from the command line: what a run writes, which checkpoint it keeps, when it ends."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,16 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
 from gristmill.storage.store import read_json
 from trainers.__main__ import main, parser
+from trainers.adapters.weights.full import Full
 from trainers.commands.finetune import _finetune
+from trainers.config.finetuning import Encoding
+from trainers.config.job import BatchSize
+from trainers.data.examples.task_corpus import open_tasks, task_training
+from trainers.recipes.decoders import tiny_gpt2
+from trainers.recipes.encoders import tiny_roberta
+from trainers.recipes.finetuning_recipe import finetune
+from trainers.runs.resolve_finetuning import describe_tasks, resolve_finetuning
+from trainers.tasks.load_task import load_task
 from trainers.tasks.predictions import read_predictions
 
 WORDS = ("abcd", "bcde", "cdef", "defg", "efgh")
@@ -54,7 +64,7 @@ def task_file(tmp_path_factory):
     return directory / "find.yaml"
 
 
-def finetune(*arguments):
+def run_finetune(*arguments):
     return main(["finetune", *map(str, arguments)])
 
 
@@ -68,7 +78,7 @@ def events_of(run, kind):
 def test_a_run_learns_its_task_keeps_the_best_checkpoint_and_predicts(task_file, corpus_directory, tmp_path, capsys):
     run = tmp_path / "run"
     tokenizer = f"tokenizer={corpus_directory / 'tokenizer.json'}"
-    assert finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
+    assert run_finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
     validations = events_of(run, "validation")
     accuracies = [event["scores"]["accuracy"] for event in validations]
     best = max(accuracies)
@@ -94,7 +104,7 @@ def test_a_run_learns_its_task_keeps_the_best_checkpoint_and_predicts(task_file,
     assert [row["prediction"] for row in rows] == [("no", "yes")[label] for label in dev.outcomes.predicted]
 
     capsys.readouterr()
-    assert finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
+    assert run_finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
     assert "nothing to do" in capsys.readouterr().out
 
 
@@ -104,7 +114,7 @@ def test_a_run_learns_its_task_keeps_the_best_checkpoint_and_predicts(task_file,
 def test_seeds_make_runs_that_end_early_and_a_table(task_file, corpus_directory, tmp_path, capsys):
     settings = (*SETTINGS, "optimizer.learning_rate=1e-9", "validation.every=2", "validation.patience=2", "seeds=2")
     named = (f"run={tmp_path}", f"tokenizer={corpus_directory / 'tokenizer.json'}", "method=bitfit")
-    assert finetune(task_file, *named, *settings, "budget.epochs=3") == 0
+    assert run_finetune(task_file, *named, *settings, "budget.epochs=3") == 0
     shown = capsys.readouterr().out
     for seed in (0, 1):
         run = tmp_path / f"seed_{seed}"
@@ -124,7 +134,11 @@ def test_seeds_make_runs_that_end_early_and_a_table(task_file, corpus_directory,
         (("model=tiny_roberta",), "tokenizer: missing; tiny_roberta is a recipe"),
         (("model=tiny_roberta", "method=lorra", "tokenizer=T"), "method: got 'lorra', expected one of .* 'lora'"),
         (("model=tiny_roberta", "tokenizer=T", "seeds=0"), "seeds: got '0', expected how many runs"),
-        (("model=tiny_roberta", "tokenizer=T", "batch.sequences=321"), "batch.sequences: got 321, allowed 1 to 320"),
+        (
+            ("model=tiny_roberta", "tokenizer=T", "method=lora", "method.rank=65"),
+            "method.rank: got 65, allowed 1 to 64",
+        ),
+        (("model=tiny_modernbert", "tokenizer=T", "method=bitfit"), "trains biases, and modernbert has none"),
         (("model=tiny_roberta", "tokenizer=T", "encoding.max_length=200"), "max_length: got 200, the model has 128"),
         (("model=tiny_roberta", "tokenizer=T", "encoding.text_to_text=true"), "roberta is an encoder"),
         (("model=tiny_roberta", "tokenizer=T", "head.pooling=last"), "head.pooling: got last"),
@@ -148,6 +162,56 @@ def test_settings_that_cannot_be_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_copy_of_a_training_example_in_a_scored_test_split_is_refused(task_file, corpus_directory, tmp_path):
+    rows = (task_file.parent / "train.jsonl").read_text().splitlines()
+    for name, chosen in (("train", rows[:8]), ("dev", rows[8:12]), ("test", rows[12:14] + rows[3:4])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(chosen) + "\n")
+    (tmp_path / "leaky.yaml").write_text(TASK.replace("unlabelled: [test]\n", ""))
+    tokenizer = f"tokenizer={corpus_directory / 'tokenizer.json'}"
+    given = ["finetune", str(tmp_path / "leaky.yaml"), f"run={tmp_path / 'run'}", "model=tiny_roberta", tokenizer]
+    with pytest.raises(UserError, match=r"test.jsonl: line 3: the text is also that of .*train.jsonl: line 4 "):
+        _finetune(parser().parse_args(given))
+    job = replace(
+        finetune(
+            "leaky", (load_task(str(tmp_path / "leaky.yaml"), ["leak=report"]),), tiny_roberta().model, None, Full()
+        ),
+        tokenizer=str(corpus_directory / "tokenizer.json"),
+    )
+    corpus = open_tasks(job)
+    corpus.examples(job.tasks[0], "test")
+    resolved = resolve_finetuning(job, corpus)
+    described = describe_tasks(job, resolved, corpus, task_training(corpus, resolved))
+    assert described[-1] == "leak  leaky: 1 example of test has the text of one of train"
+
+
+def test_a_set_smaller_than_a_batch_is_read_whole_in_each_step(task_file, corpus_directory, tmp_path):
+    task = load_task(str(task_file))
+    tokenizer = str(corpus_directory / "tokenizer.json")
+    job = replace(finetune("find", (task,), tiny_roberta().model, None, Full()), tokenizer=tokenizer)
+    corpus = open_tasks(job)
+    resolved = [
+        resolve_finetuning(replace(job, batch=BatchSize(sequences=sequences)), corpus) for sequences in (999, 320)
+    ]
+    assert resolved[0] == resolved[1]
+    assert (resolved[0].batch.sequences, resolved[0].budget.steps) == (320, 3)
+    described = describe_tasks(
+        replace(job, batch=BatchSize(sequences=999)), resolved[0], corpus, task_training(corpus, resolved[0])
+    )
+    assert described[-1] == "data  999 inputs a step were asked for, the training set has 320"
+
+
+def test_answers_may_be_as_long_as_the_longest_target_of_the_training_split(task_file, corpus_directory):
+    task = load_task(
+        str(task_file), ["templates={input: '{text}', target: '{label}', words: {no: a, yes: abcd bcde cdef}}"]
+    )
+    tokenizer = str(corpus_directory / "tokenizer.json")
+    job = replace(finetune("find", (task,), tiny_gpt2().model, None, Full()), tokenizer=tokenizer)
+    for given, expected in ((None, len(open_tasks(job).encode("abcd bcde cdef"))), (3, 3)):
+        asked = replace(job, encoding=Encoding(text_to_text=True, answer_tokens=given))
+        assert resolve_finetuning(asked, open_tasks(job)).encoding.answer_tokens == expected
+    assert resolve_finetuning(job, open_tasks(job)).encoding.answer_tokens is None
+
+
 @pytest.mark.deepspeed
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("alone")
@@ -161,7 +225,7 @@ def test_models_that_write_are_scored_by_what_they_write(task_file, corpus_direc
         "budget.steps=30",
         "validation.every=30",
     ]
-    assert finetune(task_file, f"run={run}", f"tokenizer={corpus_directory / 'tokenizer.json'}", *settings) == 0
+    assert run_finetune(task_file, f"run={run}", f"tokenizer={corpus_directory / 'tokenizer.json'}", *settings) == 0
     scores = read_json(run / "scores.json")
     dev = read_predictions(run / "predictions" / "dev.parquet")
     assert scores["splits"]["dev"]["accuracy"]["value"] == pytest.approx(

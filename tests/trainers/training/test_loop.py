@@ -38,17 +38,16 @@ def corpus(corpus_directory):
 
 def small(corpus, stage=0, **changes):
     recipe = llama_tiny()
-    changed = replace(
-        recipe,
-        batch=BatchSize(sequences=2),
-        budget=TrainingBudget(steps=STEPS),
-        schedule=Schedule(warmup_steps=1),
-        validation=Validation(every=STEPS, tokens=128),
-        checkpoints=Checkpoints(every=1, keep=STEPS),
-        log_every=1,
-        execution=replace(recipe.execution, zero_stage=stage, micro_batch=1, peak_tflops=1.0),
-        **changes,
-    )
+    settings = {
+        "batch": BatchSize(sequences=2),
+        "budget": TrainingBudget(steps=STEPS),
+        "schedule": Schedule(warmup_steps=1),
+        "validation": Validation(every=STEPS, tokens=128),
+        "checkpoints": Checkpoints(every=1, keep=STEPS),
+        "log_every": 1,
+        "execution": replace(recipe.execution, zero_stage=stage, micro_batch=1, peak_tflops=1.0),
+    }
+    changed = replace(recipe, **{**settings, **changes})
     return resolve(changed, corpus)
 
 
@@ -58,6 +57,14 @@ def train(corpus, run, stage=0, **changes):
     config = small(corpus, stage, **changes)
     open_run(run, config, corpus)
     train(config, corpus, run, None)
+
+
+def launched(corpus, run, execution):
+    from trainers.training.launch import launch
+
+    config = small(corpus, batch=BatchSize(sequences=5), execution=execution)
+    open_run(run, config, corpus)
+    launch(config, corpus, run, 1, None)
 
 
 @pytest.fixture
@@ -96,11 +103,11 @@ def weights(run, step):
     return {(name, key): value for name, tensors in found.items() for key, value in tensors.items()}
 
 
-@pytest.mark.parametrize(("stage", "wrong"), [(0, "loss"), (0, "gradient"), (2, "loss"), (3, "gradient")])
-def test_a_step_that_is_not_finite_changes_nothing_and_is_recorded(corpus, tmp_path, not_finite, stage, wrong):
+@pytest.mark.parametrize("wrong", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_recorded(corpus, tmp_path, not_finite, wrong):
     run = tmp_path / "run"
     not_finite({3: wrong})
-    train(corpus, run, stage)
+    train(corpus, run)
     (skipped,) = read_events(run / "log.jsonl", "skipped")
     assert (skipped["step"], skipped["in_row"]) == (3, 1)
     assert f"loss {'nan' if wrong == 'loss' else ''}" in skipped["message"]
@@ -116,7 +123,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_recorded(corpus, tmp_p
     for name in ("log.jsonl", "finished.json"):
         (run / name).unlink()
     not_finite({})
-    train(corpus, run, stage)
+    train(corpus, run)
     assert losses(run) == pytest.approx({step: expected[step] for step in (5, 6)}, abs=1e-6)
     assert "CORRUPT CHECKPOINT of step 6" in read_events(run / "log.jsonl", "warning")[0]["message"]
 
@@ -212,6 +219,31 @@ def test_a_run_of_two_lengths_resumes_within_either(corpus, tmp_path, kept):
     tokens = sum(entry["tokens"] for entry in ledger["sources"].values())
     assert tokens + padding == 3 * 2 * 32 + 3 * 2 * 64
     assert tokens == read_config(run).budget.tokens
+
+
+def test_an_automatic_micro_batch_is_halved_when_memory_runs_out(corpus, tmp_path, monkeypatch):
+    import torch
+
+    from trainers.engine.forward import Forward
+
+    execution = replace(small(corpus).execution, micro_batch="auto")
+    train(corpus, tmp_path / "whole", batch=BatchSize(sequences=5), execution=execution)
+    forward = Forward.forward
+
+    def of_two_rows(self, **arrays):
+        if self.training and arrays["inputs"].device.type == "cpu" and len(arrays["inputs"]) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return forward(self, **arrays)
+
+    monkeypatch.setattr(Forward, "forward", of_two_rows)
+    train(corpus, tmp_path / "halved", batch=BatchSize(sequences=5), execution=execution)
+    warnings = read_events(tmp_path / "halved" / "log.jsonl", "warning")
+    assert [warning["micro_batch"] for warning in warnings] == [3, 2]
+    (start,) = read_events(tmp_path / "whole" / "log.jsonl", "start")
+    assert (start["micro_batch"], start["accumulation"]) == (5, 1)
+    assert losses(tmp_path / "halved") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+    with pytest.raises(UserError, match=r"ran out of memory\. Lower execution.micro_batch"):
+        launched(corpus, tmp_path / "fixed", replace(execution, micro_batch=4))
 
 
 def test_validation_documents_too_short_for_the_objective_give_no_loss(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Check before the first step that this machine has the C++ compiler that a run needs."""
+"""Check before the first step that this machine has a C++ compiler if the run needs one."""
 
 import os
 import shutil
@@ -10,7 +10,9 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """Return the fields of a configuration that need a C++ compiler; DeepSpeed's Muon uses torch.compile."""
+    """Return the fields of a configuration that need a C++ compiler. Muon is one, because DeepSpeed compiles
+    it with torch.compile.
+    """
     needs = {
         "execution.compile: true": config.execution.compile,
         "optimizer.kind: muon": config.optimizer.kind == "muon",

@@ -7,8 +7,8 @@ from typing import Any
 
 from trainers.config.job import Job
 
-# Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
-# which torch leaves off. The first pattern found in the device's name counts.
+# Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity. fp32 is
+# without TF32, which torch disables by default. The first pattern that the device's name contains is used.
 PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
     (r"\bGB200\b", 2500.0, 80.0),
     (r"\bB200\b", 2250.0, 75.0),
@@ -27,8 +27,8 @@ PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
 class Flops:
     """Floating-point operations of training, forward and backward, per token.
 
-    `read` is for a token that an encoder or a lone decoder reads, `decoded` for one that the decoder of an
-    encoder-decoder reads (0 in other families), `predicted` for a target.
+    `read` applies to each token that an encoder, or the decoder of a decoder-only model, reads; `decoded` to
+    each that the decoder of an encoder-decoder reads (0 in other families); `predicted` to each target.
     """
 
     read: float
@@ -36,19 +36,20 @@ class Flops:
     predicted: float
 
     def of(self, read: float, decoded: float, predicted: float) -> float:
-        """Return the operations for these numbers of tokens."""
+        """Return the operations for these numbers of tokens: read, decoded and predicted."""
         return self.read * read + self.decoded * decoded + self.predicted * predicted
 
 
 def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
-    """Operations at one sequence length: 6 N + 12 L W T for every token of a stack, and 6 N of the output
-    layer for every target.
+    """Return the operations per token at one sequence length: 6 N + 12 L W T for every token of a stack, and
+    6 N of the output layer for every target.
 
-    N: parameters that are multiplied, so without tables that are only looked up (position and token
-    embeddings); L layers, W the width of all heads together, T the sequence length (Chowdhery et al., 2022,
-    appendix B). Attention counts in full, as is the custom, although a causal mask and isolated documents
-    need less than half of it; a decoder's cross-attention counts as much again. A lone decoder predicts every
-    token it reads: then `read` and `predicted` add up to the published formula.
+    N counts the parameters that are multiplied, so not the tables that are only looked up (position and token
+    embeddings). L is the number of layers, W the width of all heads together, T the sequence length
+    (Chowdhery et al., 2022, appendix B). By convention attention counts in full, although a causal mask and
+    isolated documents need less than half of it. The cross-attention of a decoder counts as much again. A
+    decoder-only model predicts every token that it reads, so its `read` and `predicted` add up to the
+    published formula.
     """
     import torch
 
@@ -70,8 +71,8 @@ def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
 
 
 def peak_flops(device: str, config: Job) -> float | None:
-    """Return the peak FLOP/s of one worker: `execution.peak_tflops`, else the value in the table for the
-    device's name, else None.
+    """Return the peak FLOP/s of one worker: `execution.peak_tflops` if set, else the table's value for the
+    device's name, or None if it is not there.
     """
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12
@@ -82,10 +83,11 @@ def peak_flops(device: str, config: Job) -> float | None:
 
 
 def utilisation(flops_per_second: float, peak: float | None, workers: int) -> float | None:
-    """Return the model FLOPs utilisation: FLOPs per second of all workers / (workers x peak); None without a
-    peak.
+    """Return the model FLOPs utilisation: FLOPs per second of all workers / (workers x peak), or None if the
+    peak is unknown.
 
-    Padding, excluded documents and repeated work (activation checkpointing) do not count as use.
+    Operations on padding and excluded documents do not count, nor do repeated ones (activation
+    checkpointing).
     """
     return None if peak is None else flops_per_second / (workers * peak)
 
@@ -98,8 +100,8 @@ def device_name() -> str:
 
 
 def memory_bytes() -> int:
-    """Return the peak memory of this worker: allocated on its GPU since the last call, else resident since it
-    started.
+    """Return the peak memory of this worker in bytes: allocated on its GPU since the last call, or without a
+    GPU, resident since it started.
     """
     import torch
 

@@ -8,7 +8,7 @@ import torch
 
 from trainers.engine.hardware.device import compute_device
 
-TRAINERS = Path(__file__).parents[3] / "trainers"
+TRAINERS = Path(__file__).parents[4] / "trainers"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -1,0 +1,201 @@
+"""Benchmark training steps of small models on one worker: seconds against the bare loop of the same model, and against
+nanoGPT's model where its checkout is given.
+
+    python -m benchmarks.small_models [--family decoder|encoder|encoder_decoder] [--parameters 0.8 5 10 30]
+        [--precision fp32|bf16] [--threads 1|2] [--steps 20] [--busy 0] [--clock wall|cpu] [--nanogpt DIRECTORY]
+
+The bare loop is the stock model of `transformers` with its own loss: forward, backward, clipping at 1, fused AdamW.
+Models begin with the same weights and train on the same rows; the last column shows that they still have the same loss.
+They take turns step by step, so other load affects all; ratios are medians over rounds, theirs / ours, above 1 where
+ours is faster. `--busy N` keeps N other processes busy meanwhile. `--clock cpu` counts processor time, for machines with
+other work.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import Model, fill
+from trainers.config.job import BatchSize, Execution, Optimizer, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
+from trainers.engine.engine import Engine
+from trainers.engine.forward import forward_of
+from trainers.engine.optimizers import parameter_groups
+from trainers.models import MODELS, build_model, stock_class
+from trainers.rows.batch import IGNORED, Batch, Decoder
+
+# Millions of parameters: (layers, width, heads, vocabulary, rows, tokens per row). The first is nanoGPT's CPU example.
+SIZES = {
+    0.8: (4, 128, 4, 65, 12, 64),
+    5.0: (6, 256, 4, 1024, 16, 128),
+    10.0: (6, 384, 6, 256, 16, 256),
+    30.0: (8, 512, 8, 8192, 8, 256),
+}
+ARCHITECTURE = {"decoder": "gpt2", "encoder": "roberta", "encoder_decoder": "t5"}
+WARM_UP = 3
+RATE = 1e-3
+
+
+def model_of(family: str, size: tuple[int, ...]) -> Model:
+    layers, width, heads, vocabulary, _, length = size
+    every = vocabulary + max(SPECIAL_IDS.values()) + 1
+    model = Model(
+        ARCHITECTURE[family],
+        layers=layers,
+        width=width,
+        heads=heads,
+        positions=length,
+        feed_forward=4 * width,
+        vocab_size=every,
+    )
+    return fill(model, every)
+
+
+def rows_of(family: str, size: tuple[int, ...], step: int) -> Batch:
+    """Random rows of one document each; in an encoder 15 % of the positions have a target."""
+    *_, vocabulary, rows, length = size
+    generator = np.random.default_rng(step)
+    least = max(SPECIAL_IDS.values()) + 1
+    ids = generator.integers(least, least + vocabulary, (rows, length + 1))
+    inputs, targets = np.ascontiguousarray(ids[:, :-1]), np.ascontiguousarray(ids[:, 1:])
+    if family == "encoder":
+        targets = np.where(generator.random(inputs.shape) < 0.15, targets, IGNORED)
+    positions, numbers = np.tile(np.arange(length), (rows, 1)), np.zeros(rows, np.int64)
+    segments = np.zeros_like(positions)
+    decoder = None
+    if family == "encoder_decoder":
+        start = np.full((rows, 1), SPECIAL_IDS["<pad>"])
+        decoder = Decoder(np.concatenate([start, targets[:, :-1]], axis=1), positions, segments)
+    return Batch(inputs, targets, positions, segments, numbers, numbers, numbers, numbers, decoder=decoder)
+
+
+def ours(model: Model, options: argparse.Namespace, size: tuple[int, ...]) -> Callable[[Batch], float]:
+    config = Pretraining(
+        name="benchmark",
+        model=model,
+        batch=BatchSize(sequences=size[4]),
+        budget=TrainingBudget(steps=options.steps),
+        precision=options.precision,
+        data=Data(sequence_length=size[5]),
+        execution=Execution(zero_stage=1),
+    )
+    engine = Engine(forward_of(build_model(model, SPECIAL_IDS, 0), config), config, size[4], 1)
+    steps = iter(range(options.steps + WARM_UP))
+    return lambda batch: engine.train_step([batch], next(steps), config.optimizer.learning_rate, 1, False)[0].loss
+
+
+def bare(model: Model, options: argparse.Namespace) -> Callable[[Batch], float]:
+    configuration = MODELS[model.architecture].configuration(model, SPECIAL_IDS)
+    network = stock_class(model).from_config(configuration)
+    network.load_state_dict(build_model(model, SPECIAL_IDS, 0).state_dict())
+    dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
+    adam = torch.optim.AdamW(parameter_groups(network, Optimizer()), fused=True)
+
+    def step(batch: Batch) -> float:
+        targets = torch.from_numpy(batch.targets)
+        reads = {"input_ids": torch.from_numpy(batch.inputs)}
+        if batch.decoder is not None:
+            reads["decoder_input_ids"] = torch.from_numpy(batch.decoder.inputs)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            logits = network(**reads, **({} if model.family == "encoder" else {"use_cache": False})).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        adam.step()
+        adam.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def nanogpt(model: Model, options: argparse.Namespace) -> Callable[[Batch], float]:
+    """nanoGPT's own model and optimizer, with weights of its own."""
+    sys.path.insert(0, str(options.nanogpt))
+    from model import GPT, GPTConfig  # type: ignore[import-not-found]
+
+    network = GPT(
+        GPTConfig(
+            block_size=model.positions,
+            vocab_size=model.vocab_size,
+            n_layer=model.layers,
+            n_head=model.heads,
+            n_embd=model.width,
+            dropout=0.0,
+            bias=False,
+        )
+    )
+    adam = network.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
+
+    def step(batch: Batch) -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
+            _, loss = network(torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step
+
+
+def measure(options: argparse.Namespace, size: tuple[int, ...]) -> None:
+    """Print a line for one size."""
+    clock = time.perf_counter if options.clock == "wall" else time.process_time
+    model = model_of(options.family, size)
+    loops = {"ours": ours(model, options, size), "bare": bare(model, options)}
+    if options.nanogpt and options.family == "decoder":
+        loops["nanoGPT"] = nanogpt(model, options)
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    losses: dict[str, float] = {}
+    for number in range(options.steps + WARM_UP):
+        batch = rows_of(options.family, size, number)
+        for name, loop in loops.items():
+            began = clock()
+            losses[name] = loop(batch)
+            seconds[name].append(clock() - began)
+    taken = {name: np.array(its[WARM_UP:]) for name, its in seconds.items()}
+    parameters = sum(parameter.numel() for parameter in build_model(model, SPECIAL_IDS, 0).parameters())
+    ratios = [f"{name} / ours {np.median(its / taken['ours']):.2f}" for name, its in taken.items() if name != "ours"]
+    print(
+        f"{parameters / 1e6:6.1f} M   ours {1e3 * np.median(taken['ours']):8.1f} ms   {'   '.join(ratios)}   "
+        f"loss {losses['ours']:.5f}, bare {losses['bare']:.5f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", choices=tuple(ARCHITECTURE), default="decoder")
+    parser.add_argument("--parameters", type=float, nargs="+", choices=tuple(SIZES), default=list(SIZES))
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--nanogpt", type=Path, help="a checkout of karpathy/nanoGPT")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.nanogpt is None:
+        print("nanoGPT is not measured: give its checkout as --nanogpt")
+    print(
+        f"{options.family}, {options.precision}, {options.threads} threads, {options.busy} busy processes, {options.clock}"
+    )
+    others: list[Any] = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)]
+    try:
+        for size in options.parameters:
+            measure(options, SIZES[size])
+    finally:
+        for other in others:
+            other.kill()
+
+
+if __name__ == "__main__":
+    main()

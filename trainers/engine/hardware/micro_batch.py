@@ -1,0 +1,119 @@
+"""`execution.micro_batch` and `execution.threads`: what a worker's memory and cores allow."""
+
+import os
+from typing import Any, Literal
+
+import torch
+
+from gristmill.errors import ConfigError
+from gristmill.machine import free_memory, usable_cores
+from trainers.config.job import Job
+from trainers.engine.forward import Forward, tensors
+from trainers.rows.batch import Batch
+
+# Share of the free memory that a step may use. A laptop's memory is not ours alone, and torch frees a GPU's in pieces.
+_SHARE = {"cpu": 0.5, "cuda": 0.85}
+_NO_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU, of CUDA's libraries
+# Memory beside what is kept for the backward pass, as a share of it: gradients of activations, and what operations need
+# while they run.
+_TRANSIENT = 0.5
+
+
+def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
+    """Return how many rows a worker takes per pass: `execution.micro_batch`, or with `auto` all of its share of a batch,
+    in as few equal passes as the free memory of its device allows. The same on every worker.
+
+    `row` is a batch of one row of the training data; rows may be as long as `longest`. The estimate is `bytes_kept` of
+    the row, and half as much for what is not kept.
+    """
+    share = -(-(config.batch.sequences or 1) // world)
+    if config.execution.micro_batch != "auto":
+        return min(config.execution.micro_batch, share)
+    largest = max(row.inputs.shape[1], 0 if row.decoder is None else row.decoder.inputs.shape[1])
+    scale = max(1.0, longest / largest) * (1 + _TRANSIENT)
+    each = bytes_kept(forward, row, config.precision) * scale
+    fitting = torch.tensor(max(1, int(_free_bytes(forward, config, world) // max(1.0, each))))
+    if world > 1:  # workers may have different memory
+        fitting = fitting.to("cuda" if torch.cuda.is_available() else "cpu")
+        torch.distributed.all_reduce(fitting, op=torch.distributed.ReduceOp.MIN)
+    passes = -(-share // int(fitting))
+    return -(-share // passes)
+
+
+def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
+    """Return the bytes of activations that a pass keeps for its backward pass, except those of a task's head, which are
+    few. The pass is made on the `meta` device, which has no memory and computes nothing.
+    """
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    module = _Kept(forward)
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    shadow = {
+        name: torch.empty_like(
+            tensor,
+            device="meta",
+            dtype=dtype if tensor.is_floating_point() else None,
+            requires_grad=tensor.requires_grad,
+        )
+        for name, tensor in state.items()
+    }
+    own = {tensor.untyped_storage()._cdata for tensor in shadow.values()}
+    kept: dict[int, Any] = {}  # storages by address, alive so that no other gets the same
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.random.fork_rng(devices=[]):
+        torch.func.functional_call(module, shadow, kwargs=tensors(batch, "meta"))
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+class _Kept(torch.nn.Module):
+    """The part of a pass that is counted. The head of a task looks for its positions, which `meta` does not know."""
+
+    def __init__(self, inner: Forward) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **arrays: Any) -> Any:
+        return self.inner.states(**arrays) if hasattr(self.inner.model, "task_head") else self.inner(**arrays)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether torch raised this error for want of memory."""
+    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return known or (isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY))
+
+
+def _free_bytes(forward: Forward, config: Job, world: int) -> float:
+    """Memory that activations may take: what is free, less the gradients and optimizer state that are to come."""
+    stage = config.execution.zero_stage
+    everything = sum(parameter.numel() for parameter in forward.parameters())
+    trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
+    # fp32 gradients and two moments; in bf16 also the fp32 weights. ZeRO spreads them over the workers.
+    to_come = trained * (16 if config.precision == "bf16" else 12) / (world if stage else 1)
+    if torch.cuda.is_available():
+        weights = 4 * everything / (world if stage == 3 else 1)
+        return _SHARE["cuda"] * (torch.cuda.mem_get_info()[0] - to_come - weights)
+    return _SHARE["cpu"] * (free_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - to_come)
+
+
+def set_threads(threads: int | Literal["auto"]) -> int:
+    """Set how many CPU threads this worker computes with (`execution.threads`), and return the number.
+
+    Raises ConfigError if the process may run on fewer cores.
+    """
+    cores = usable_cores()
+    if threads == "auto":
+        if "OMP_NUM_THREADS" not in os.environ:
+            workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), cores // workers)))
+    elif threads > cores:
+        raise ConfigError(
+            f"execution.threads: got {threads}, this process may use {cores} cores; allowed 1 to {cores}, or auto"
+        )
+    else:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()

@@ -1,0 +1,117 @@
+"""A model and its optimizer on one worker: torch alone, without the hooks, buffers and copies that ZeRO needs."""
+
+import math
+from typing import Any
+
+import torch
+
+from trainers.config.job import Job
+from trainers.engine.optimizers import SkippingAdamW, clipping_divisor, job_groups
+
+ADAM = ("exp_avg", "exp_avg_sq")
+
+
+class SingleWorker:
+    """The whole model and the whole optimizer state of AdamW, with the interface of `engine.zero.ZeroWorkers`.
+
+    With `precision: bf16` the model computes in bf16, as under ZeRO: weights are kept in fp32 beside it, and gradients are
+    summed over micro-batches in fp32.
+    """
+
+    def __init__(self, forward: Any, config: Job) -> None:
+        self.forward, self._largest = forward, config.optimizer.gradient_clipping
+        if torch.cuda.is_available():
+            forward.to("cuda")
+        groups = job_groups(forward.model, config)
+        trained = [parameter for parameter in forward.model.parameters() if parameter.requires_grad]
+        self._masters = {parameter: parameter for parameter in trained}
+        self._hooks: list[Any] = []
+        if config.precision == "bf16":
+            self._masters = {each: torch.nn.Parameter(each.detach().clone()) for each in trained}
+            forward.bfloat16()
+            self._hooks = [each.register_post_accumulate_grad_hook(self._add) for each in trained]
+        self._optimizer = SkippingAdamW(
+            [{**group, "params": [self._masters[each] for each in group["params"]]} for group in groups], fused=True
+        )
+        self.allocate(0)
+
+    def _add(self, parameter: Any) -> None:
+        """Move the bf16 gradient of one micro-batch to the fp32 sum."""
+        master, gradient = self._masters[parameter], parameter.grad
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if master.grad is None:
+            master.grad = gradient.float()
+        else:
+            master.grad += gradient
+        parameter.grad = None
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimizer."""
+        groups: list[dict[str, Any]] = self._optimizer.param_groups
+        return groups
+
+    def backward(self, loss: Any, is_last: bool) -> None:
+        """Add the gradients of one micro-batch's part of the loss."""
+        loss.backward()
+
+    def update(self) -> float:
+        """Take a step unless the gradient is not finite; return its norm over all parameters, before clipping."""
+        gradients = [master.grad for master in self._masters.values() if master.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm(gradients))
+        self._optimizer.skip = not math.isfinite(norm)
+        self._optimizer.grad_scale = clipping_divisor(norm, self._largest)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if math.isfinite(norm):
+            self._round()
+        return norm
+
+    def _round(self) -> None:
+        """Give the model the weights of the optimizer, rounded to its precision."""
+        rounded = [(parameter, master) for parameter, master in self._masters.items() if parameter is not master]
+        if rounded:
+            with torch.no_grad():
+                torch._foreach_copy_(*(list(each) for each in zip(*rounded, strict=True)))
+
+    def discard(self) -> None:
+        """Forget the gradients of a step that was not finished."""
+        self._optimizer.zero_grad()
+        for parameter in self._masters:
+            parameter.grad = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def keys(self, parameter: Any) -> tuple[str, ...]:
+        """Return the names of a parameter's optimizer state."""
+        return ADAM
+
+    def allocate(self, updates: int) -> None:
+        """Create zero state for all trained parameters, as if after `updates` steps."""
+        for master in self._masters.values():
+            state = {key: torch.zeros_like(master) for key in ADAM}
+            state["step"] = torch.tensor(float(updates), dtype=torch.float32, device=master.device)
+            self._optimizer.state[master] = state
+
+    def read(self, parameter: Any, key: str) -> torch.Tensor:
+        """Read the fp32 `weight` or optimizer state of a trained parameter."""
+        master = self._masters[parameter]
+        tensor: torch.Tensor = master.data if key == "weight" else self._optimizer.state[master][key]
+        return tensor
+
+    def write(self, parameter: Any, key: str, value: torch.Tensor) -> None:
+        """Set the `weight` or optimizer state of a trained parameter."""
+        self.read(parameter, key).copy_(value)
+        if key == "weight":
+            parameter.data.copy_(value)
+
+    def gradient(self, parameter: Any) -> torch.Tensor:
+        """Return the gradient of a trained parameter before a step, before clipping."""
+        gradient: torch.Tensor = self._masters[parameter].grad
+        return gradient.detach()
+
+    def close(self) -> None:
+        """Remove the hooks, so that another worker can train the same model."""
+        for hook in self._hooks:
+            hook.remove()

@@ -1,0 +1,164 @@
+"""A model and its optimizer under DeepSpeed ZeRO, for several workers. Only this file and `engine.partitions` import
+deepspeed.
+"""
+
+import logging
+import math
+import os
+import socket
+import warnings
+from typing import Any
+
+import torch
+
+from trainers.config.job import Job
+from trainers.engine.optimizers import SkippingAdamW, clipping_divisor, job_groups
+from trainers.engine.partitions import Partitions
+
+
+def join_group() -> None:
+    """Join the workers of this run through torchrun's variables, or use the group that Ray Train has made.
+
+    Without a launcher the group has one worker.
+    """
+    if "RANK" not in os.environ and not torch.distributed.is_initialized():
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        alone = {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        os.environ.update(alone)
+    deepspeed = _deepspeed()
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts != "0" and not torch.distributed.is_initialized():
+        # torchrun keeps the store of the earlier workers, where torch 2.13 would find their addresses.
+        store, rank, world = next(iter(torch.distributed.rendezvous("env://")))
+        own = torch.distributed.PrefixStore(f"restart-{restarts}", store)
+        torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world)
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+
+def _deepspeed() -> Any:
+    """DeepSpeed without its banner, and without the C++ build of its shared-memory collectives (30 to 180 s)."""
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
+    warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import deepspeed
+    log = logging.getLogger("DeepSpeed")
+    log.setLevel(logging.WARNING)
+    log.addFilter(_is_news)
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drop the warning of an optimizer untested with ZeRO: ours are torch's AdamW and DeepSpeed's own Muon."""
+    return "untested optimizer" not in record.getMessage()
+
+
+class ZeroWorkers(Partitions):
+    """This worker's part of the model and of the optimizer state, at a ZeRO stage.
+
+    Has the interface of `engine.single.SingleWorker`.
+    """
+
+    def __init__(self, forward: Any, config: Job, micro_batch: int, accumulation: int) -> None:
+        """Spread the model of `forward` over all workers; a step takes `accumulation` micro-batches."""
+        join_group()
+        stage, offloads = config.execution.zero_stage, config.execution.offload_optimizer
+        world = torch.distributed.get_world_size()
+        self._config = config
+        self._inner = _optimizer(forward.model, config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.forward, *_ = _deepspeed().initialize(
+                model=forward,
+                optimizer=self._inner,
+                config=_settings(config, micro_batch, accumulation, world),
+            )
+        # DeepSpeed would copy all gradients to one buffer and back even for one worker without ZeRO.
+        self.forward.enable_backward_allreduce = stage > 0 or world > 1
+        super().__init__(forward.model, self._inner, self.forward.optimizer, stage, offloads)
+        self.allocate(0)
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimizer."""
+        groups: list[dict[str, Any]] = self.forward.optimizer.param_groups
+        return groups
+
+    def backward(self, loss: Any, is_last: bool) -> None:
+        """Add the gradients of one micro-batch's part of the loss; `is_last` marks the last micro-batch of a step."""
+        # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
+        self.forward.backward(loss * torch.distributed.get_world_size(), scale_wrt_gas=False)
+        if not is_last:
+            self.forward.step()
+
+    def update(self) -> float:
+        """Take a step unless the gradient is not finite; return its norm over all parameters, before clipping."""
+        norm = None
+        if self._stage == 0:  # DeepSpeed does this at the other stages
+            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(gradients))
+            self._inner.skip = not math.isfinite(norm)
+            self._inner.grad_scale = clipping_divisor(norm, self._config.optimizer.gradient_clipping)
+        self.forward.step()
+        return float(self.forward.get_global_grad_norm() if norm is None else norm)
+
+    def close(self) -> None:
+        """Release DeepSpeed's hooks, so that another engine can be created in this process."""
+        self.forward.destroy()
+
+
+def _optimizer(model: Any, config: Job) -> Any:
+    """AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have `skip`."""
+    groups = job_groups(model, config)
+    if config.optimizer.kind == "adamw":
+        return SkippingAdamW(groups, fused=True)
+    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+
+    class SkippingMuon(MuonWithAuxAdam):  # DeepSpeed looks for `muon` in the name
+        skip = False
+
+        def step(self, closure: Any = None, step_id: Any = None) -> Any:
+            return None if self.skip else super().step(closure, step_id)
+
+    return SkippingMuon(groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs={"fused": True})
+
+
+def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
+    """DeepSpeed's configuration.
+
+    Clipping is explicit, because its default has changed between releases; without ZeRO the engine clips,
+    because DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and
+    workers in fp32. Stage 1 then runs as stage 2: DeepSpeed 0.19.8 has another optimizer for stage 1, which
+    cannot skip steps and holds the whole gradient in fp32 on every worker.
+    """
+    half = config.precision == "bf16"
+    zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}
+    if config.execution.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if config.optimizer.kind == "muon":
+        zero["reduce_scatter"] = False  # Muon needs whole matrices
+    return {
+        "train_batch_size": micro_batch * accumulation * world,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": config.optimizer.gradient_clipping if config.execution.zero_stage else 0.0,
+        "zero_optimization": zero,
+        # Offload would require DeepSpeed's own AdamW, which needs a C++ build; our subclasses are not on its list.
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": half},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+        "steps_per_print": None,
+    }

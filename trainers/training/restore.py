@@ -1,0 +1,81 @@
+"""Where a run goes on: from its newest checkpoint, or from the weights of its parent."""
+
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from trainers.config.job import Job
+from trainers.data.job_interface import JobCorpus
+from trainers.data.order import Order
+from trainers.engine.engine import Engine
+from trainers.runs import checkpoint
+from trainers.runs.checkpoint import Checkpoint, ParallelLayout
+from trainers.runs.parent import updates
+from trainers.runs.progress import Progress
+from trainers.runs.run import fingerprints, read_run
+from trainers.training.begin import describe_resume, read_state
+from trainers.training.judge import Judge
+
+
+def restore(
+    config: Job,
+    corpus: JobCorpus,
+    run: LocalPath,
+    engine: Engine,
+    order: Order,
+    judge: Judge | None,
+    progress: Progress,
+    layout: ParallelLayout,
+) -> tuple[int, int, int]:
+    """Restore the newest intact checkpoint of the first worker, or begin from the weights of the run's parent, if any.
+    Returns (steps done, tokens read, steps skipped). Called on every worker.
+    """
+    found, failed = None, 0
+    if engine.rank == 0:
+        try:
+            found = checkpoint.newest(run, lambda message: progress.write("warning", message=message))
+        except UserError as error:
+            progress.write("error", message=str(error))
+            failed = 1
+    if engine.broadcast(failed):
+        raise UserError(f"{run}: no intact checkpoint to continue from; the log says why")
+    step = engine.broadcast(found.step if found else 0)
+    if step == 0:
+        return _begin(config, corpus, run, engine, judge is not None, progress)
+    found = found or checkpoint.newest(run, lambda _: None, last=step)
+    if found is None or found.step != step:
+        raise UserError(f"{run}: worker {engine.rank} cannot read the checkpoint of step {step}")
+    order.resume(found.order)
+    if judge is not None:
+        judge.resume(found.best)
+    engine.restore(checkpoint.read_state(found), updates(read_run(run), step, found.skipped))
+    ours = fingerprints(config, corpus)["code"]
+    if found.fingerprints["code"] != ours:
+        message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
+        progress.write("warning", message=message)
+    engine.broadcast(0)  # wait for the slowest reader: the next collective has a time limit
+    _log_resume(config, found, layout, progress)
+    return step, found.tokens, found.skipped
+
+
+def _begin(
+    config: Job, corpus: JobCorpus, run: LocalPath, engine: Engine, fine_tunes: bool, progress: Progress
+) -> tuple[int, int, int]:
+    """As `restore`, without a checkpoint."""
+    parent = read_run(run).get("parent")
+    if parent is None:
+        return 0, 0, 0
+    if not fine_tunes:
+        state = read_state(config, corpus.tokenizer.specials, parent, engine.shapes())
+        engine.restore(state, parent["updates"])
+        engine.broadcast(0)  # as in `restore`
+    step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""
+    message = f"from the weights{of} of {parent['path']}"
+    progress.write("init", step=step, parent=parent, message=message)
+    return step, parent["tokens"], 0
+
+
+def _log_resume(config: Job, found: Checkpoint, now: ParallelLayout, progress: Progress) -> None:
+    before = found.split
+    splits = {"workers_before": before.workers, "workers": now.workers}
+    splits |= {"micro_batch_before": before.micro_batch, "micro_batch": now.micro_batch}
+    message = describe_resume(found, now, config.drops)
+    progress.write("resume", step=found.step, tokens=found.tokens, **splits, message=message)
