@@ -59,8 +59,10 @@ test-fast: .venv/installed
 test-slow: .venv/installed
 	$(PY) -m pytest -m "slow and not ray and not deepspeed and not chaos and not gpu"
 
+# Only files that name a mark are collected: importing all of them takes each worker longer than many of these tests.
 test-ray: .venv/installed
-	$(PY) -m pytest -n 2 --dist loadfile -m "(ray or deepspeed or (faults and not slow)) and not chaos and not gpu"
+	$(PY) -m pytest -n 2 --dist loadfile -m "(ray or deepspeed or (faults and not slow)) and not chaos and not gpu" \
+	  $$(grep -rlE "mark\.(ray|deepspeed|faults)" tests --include="test_*.py" | sort)
 
 chaos: .venv/installed
 	@mkdir -p build && rm -f build/chaos.jsonl

@@ -1,18 +1,25 @@
-"""Benchmark fine-tuning on one process: examples per second beside HF Trainer with the same model, batch and dtype.
+"""Benchmark fine-tuning on one process: examples per second and peak memory beside HF Trainer with the same model, batch and
+dtype.
 
-    python -m benchmarks.finetuning [TASK] [--method full|lora|ia3|prefix] [--grouped] [--layers 6] [--width 512]
-        [--batch 32] [--steps 12] [--data DIR]
+    python -m benchmarks.finetuning [TASK] [--method full|lora|ia3|prefix] [--grouped] [--memory] [--layers 6] [--width 512]
+        [--batch 32] [--steps 12] [--evaluated 512] [--data DIR]
 
 The model is a RoBERTa with random weights, and the tokenizer is trained on the texts of the task. HF Trainer pads each
 batch (`DataCollatorWithPadding`), of random inputs or, with `--grouped`, of inputs of similar length; methods are peft's.
 Both take turns, a step each, so other load affects both, and the time of a step includes making its batch. Then both
-predict the dev split, or its first examples. The last line is for an epoch of the task with one evaluation. With
-`--grouped`, use 50 steps or a multiple: the trainer sorts inputs by length within each 50 batches. Needs the package
-`accelerate`.
+predict the dev split, or its first examples. The last line is for an epoch of the task with one evaluation. Rates are
+given by wall-clock and by processor time, which other load on the machine changes less. With `--grouped`, use 50 steps or
+a multiple: the trainer sorts inputs by length within each 50 batches.
+
+`--memory` gives each of the two a process of its own instead, and prints how much memory training and one evaluation take
+on top of libraries and data. Needs the package `accelerate`.
 """
 
 import argparse
 import os
+import re
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -36,7 +43,7 @@ from trainers.engine.assembly import build_forward, outputs_of
 from trainers.models import MODELS
 from trainers.tasks.load_task import load_task
 
-WARM_UP, EVALUATED, LENGTH = 3, 512, 128
+WARM_UP, LENGTH = 3, 128
 
 
 def job_of(options: argparse.Namespace, tokenizer: Path) -> Finetuning:
@@ -101,10 +108,10 @@ def peer_of(job: Finetuning) -> Any:
     return peft.get_peft_model(model, configs[job.method.kind]())
 
 
-def features(data: TaskData | HeldOut, limit: int | None = None) -> list[dict[str, Any]]:
+def features(data: TaskData | HeldOut) -> list[dict[str, Any]]:
     """The inputs as lists of ids, with their labels."""
     (task,) = data.tasks
-    count = min(len(task), limit or len(task))
+    count = len(task)
     rendered = task.render(np.arange(count))
     assert task.labels is not None
     ids = np.split(rendered.ids, rendered.offsets[1:-1])
@@ -114,31 +121,16 @@ def features(data: TaskData | HeldOut, limit: int | None = None) -> list[dict[st
     ]
 
 
-def measure(
-    options: argparse.Namespace, job: Finetuning, corpus: TaskCorpus, output: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of (HF Trainer, ours): of each step [steps, 2], and of each of three evaluations [3, 2]."""
-    from transformers import (
-        DataCollatorWithPadding,
-        PreTrainedTokenizerFast,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
+def clocks() -> np.ndarray:
+    """Wall-clock and processor seconds, the latter of all threads."""
+    return np.array([time.perf_counter(), time.process_time()])
 
-    data, held_out = task_training(corpus, job), task_validation(corpus, job)
-    seconds: list[tuple[float, float]] = []
 
-    class Turns(TrainerCallback):
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.ours = Ours(job, data)
-            self.began = time.perf_counter()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            ended = time.perf_counter()
-            self.ours.step(len(seconds))
-            seconds.append((ended - self.began, time.perf_counter() - ended))
-            self.began = time.perf_counter()
+def trainer_of(
+    options: argparse.Namespace, job: Finetuning, data: TaskData, held_out: HeldOut, output: str, callbacks: Any = ()
+) -> Any:
+    """HF Trainer for the same steps and evaluation."""
+    from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(job.tokenizer), pad_token="<pad>")
     arguments = TrainingArguments(
@@ -157,31 +149,87 @@ def measure(
         use_cpu=not torch.cuda.is_available(),
         optim="adamw_torch_fused",
     )
-    turns, examples = Turns(), min(EVALUATED, len(held_out.tasks[0]))
-    trainer = Trainer(
+    return Trainer(
         model=peer_of(job),
         args=arguments,
         train_dataset=features(data),
-        eval_dataset=features(held_out, examples),
+        eval_dataset=features(held_out),
         data_collator=DataCollatorWithPadding(tokenizer),
-        callbacks=[turns],
+        callbacks=list(callbacks),
     )
+
+
+def measure(
+    options: argparse.Namespace, job: Finetuning, corpus: TaskCorpus, output: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Wall-clock and processor seconds of (HF Trainer, ours): of each step [steps, 2, 2], and of each of three evaluations
+    [3, 2, 2].
+    """
+    from transformers import TrainerCallback
+
+    data, held_out = task_training(corpus, job), first(task_validation(corpus, job), options.evaluated)
+    seconds: list[list[np.ndarray]] = []
+
+    class Turns(TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.ours = Ours(job, data)
+            self.began = clocks()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            ended = clocks()
+            self.ours.step(len(seconds))
+            seconds.append([ended - self.began, clocks() - ended])
+            self.began = clocks()
+
+    turns = Turns()
+    trainer = trainer_of(options, job, data, held_out, output, [turns])
     trainer.train()
-    held_out = first(held_out, examples)
     evaluations = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = clocks()
         trainer.evaluate()
-        ended = time.perf_counter()
+        ended = clocks()
         turns.ours.predict(held_out)
-        evaluations.append((ended - began, time.perf_counter() - ended))
+        evaluations.append([ended - began, clocks() - ended])
     turns.ours.close()
     return np.array(seconds[WARM_UP:]), np.array(evaluations)
+
+
+def measure_memory(options: argparse.Namespace, job: Finetuning, corpus: TaskCorpus, output: str) -> None:
+    """Train and evaluate with one side in this process, and print the megabytes that it takes (Linux). Model and libraries
+    are there before; the parameters are counted.
+    """
+    data, held_out = task_training(corpus, job), first(task_validation(corpus, job), options.evaluated)
+    ours = trainer = None
+    if options.alone == "trainer":
+        trainer = trainer_of(options, job, data, held_out, output)
+    else:
+        ours = Ours(job, data)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = resident("VmRSS")
+    if trainer is not None:
+        trainer.train()
+        trainer.evaluate()
+    if ours is not None:
+        for step in range(options.steps + WARM_UP):
+            ours.step(step)
+        ours.predict(held_out)
+    taken = resident("VmHWM") - before
+    taken += sum(each.numel() for each in peer_of(job).parameters()) * 4 / 1e6
+    print(f"{options.alone:8} {taken:,.0f} MB")
+
+
+def resident(field: str) -> float:
+    """Megabytes of this process, from /proc."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) / 1000
 
 
 def first(held_out: HeldOut, count: int) -> HeldOut:
     """The first inputs of what is held out."""
     (task,) = held_out.tasks
+    count = min(count, len(task))
     fewer = replace(task, offsets=task.offsets[: count + 1], example=task.example[:count])
     return replace(held_out, tasks=(fewer,))
 
@@ -191,10 +239,16 @@ def main() -> None:
     parser.add_argument("task", nargs="?", default="sst2")
     parser.add_argument("--method", choices=("full", "lora", "ia3", "prefix"), default="full")
     parser.add_argument("--grouped", action="store_true")
-    for name, value in {"layers": 6, "width": 512, "batch": 32, "steps": 12}.items():
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--alone", choices=("trainer", "ours"), help=argparse.SUPPRESS)  # a process of --memory
+    for name, value in {"layers": 6, "width": 512, "batch": 32, "steps": 12, "evaluated": 512}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--data", default=os.environ.get("GRISTMILL_DATA", ".") + "/tasks")
     options = parser.parse_args()
+    if options.memory and options.alone is None:
+        for side in ("trainer", "ours"):
+            subprocess.run([sys.executable, "-m", "benchmarks.finetuning", *sys.argv[1:], "--alone", side], check=True)
+        return
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GRISTMILL_CACHE"] = folder
@@ -205,8 +259,10 @@ def main() -> None:
         tokenizer.write_bytes(train("byte_bpe", [text for column in texts for text in column.to_pylist()], 8000))
         job = job_of(options, tokenizer)
         corpus = open_tasks(job)
-        steps, evaluations = measure(options, job, corpus, folder)
-        report(options, steps, evaluations, *sizes(corpus))
+        if options.alone:
+            measure_memory(options, job, corpus, folder)
+        else:
+            report(options, *measure(options, job, corpus, folder), *sizes(corpus))
 
 
 def sizes(corpus: TaskCorpus) -> tuple[int, int]:
@@ -219,19 +275,18 @@ def sizes(corpus: TaskCorpus) -> tuple[int, int]:
 def report(
     options: argparse.Namespace, steps: np.ndarray, evaluations: np.ndarray, trained: int, held_out: int
 ) -> None:
-    theirs, ours = options.batch / np.median(steps, axis=0)
-    ratio = float(np.median(steps[:, 0] / steps[:, 1]))
     how = "grouped by length" if options.grouped else "padded"
-    print(f"{options.task}, {options.method}, {torch.get_num_threads()} threads; HF Trainer {how}")
     print(
-        f"training    ours {ours:,.1f} examples/s, HF Trainer {theirs:,.1f}; median of {len(steps)} pairs {ratio:.2f} x"
+        f"{options.task}, {options.method}, {torch.get_num_threads()} threads; HF Trainer {how}; load {os.getloadavg()[0]:.1f}"
     )
-    examples = min(EVALUATED, held_out)
-    evaluated = examples / np.median(evaluations, axis=0)
-    times = float(np.median(evaluations[:, 0] / evaluations[:, 1]))
-    print(f"evaluation  ours {evaluated[1]:,.1f} examples/s, HF Trainer {evaluated[0]:,.1f}; median {times:.2f} x")
-    whole = np.median(steps, axis=0) * trained / options.batch + np.median(evaluations, axis=0) * held_out / examples
-    print(f"an epoch of {trained:,} and {held_out:,} examples: {whole[0] / whole[1]:.2f} x")
+    examples = min(options.evaluated, held_out)
+    whole = steps.mean(axis=0) * trained / options.batch + evaluations.mean(axis=0) * held_out / examples
+    for clock, name in enumerate(("wall-clock", "processor")):
+        theirs, ours = options.batch / steps[:, :, clock].mean(axis=0)
+        print(f"training    ours {ours:,.1f} examples/s by {name}, HF Trainer {theirs:,.1f}: {ours / theirs:.2f} x")
+        theirs, ours = examples / evaluations[:, :, clock].mean(axis=0)
+        print(f"evaluation  ours {ours:,.1f} examples/s by {name}, HF Trainer {theirs:,.1f}: {ours / theirs:.2f} x")
+        print(f"an epoch of {trained:,} and {held_out:,} examples by {name}: {whole[0, clock] / whole[1, clock]:.2f} x")
 
 
 if __name__ == "__main__":

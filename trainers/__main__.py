@@ -3,24 +3,32 @@ are imported only by the commands that need them.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from gristmill.cli import run_command
-from trainers.commands import examine, finetune, pretrain, use
+from trainers.commands import examine, finetune, pretrain, study, use
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands and their arguments."""
     top = argparse.ArgumentParser(prog="python -m trainers", description="Pretrain and use language models.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for group in (pretrain, finetune, examine, use):
+    for group in (pretrain, finetune, study, examine, use):
         group.add_commands(commands)
     return top
 
 
+# How often an idle OpenMP thread looks for work before it sleeps, some 10 microseconds in all. With libgomp's default of
+# 300,000, threads that wait hold the cores that busy neighbours need: a step beside them takes many times as long.
+_SPINS = "1000"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status of `gristmill.cli.run_command`."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     return run_command(parser(), arguments, "continues from the last checkpoint")
 
 

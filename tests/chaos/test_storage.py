@@ -268,5 +268,5 @@ def test_rays_own_disk(small: Small, injected: Injected, tmp_path: Path, size: i
         injected(GROUP, "temporary directory of Ray full (ENOSPC)", build_outcome(small.reference, out), seconds)
         return
     assert done.returncode == 2
-    assert f"{full} has no room" in done.stderr.splitlines()[-1]
+    assert f"{full} is full" in done.stderr.splitlines()[-1]
     injected(GROUP, "no room for Ray to start (ENOSPC)", *small.finished(out))

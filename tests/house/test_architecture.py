@@ -28,7 +28,7 @@ HOMES = {
         "pipelines/commands/jobs.py",
         "trainers/training/launch.py",
     ),
-    "deepspeed": ("trainers/engine/engine.py", "trainers/engine/partitions.py"),
+    "deepspeed": ("trainers/engine/zero.py", "trainers/engine/partitions.py"),
     "presidio_analyzer": ("pipelines/stages/pii/",),
     "tldextract": ("pipelines/stages/pii/", "pipelines/stages/measure/url_rules.py"),
     "phonenumbers": ("pipelines/stages/pii/",),
@@ -49,6 +49,7 @@ HOMES = {
     "wandb": ("trainers/runs/sinks.py",),
     "mlflow": ("trainers/runs/sinks.py",),
     "peft": ("trainers/adapters/shared/peft_layers.py",),
+    "scipy": ("trainers/studies/",),
     "fsspec": ("gristmill/storage/remote.py",),
     "aiohttp": ("gristmill/storage/remote.py",),
 }

@@ -3,6 +3,7 @@ read.
 """
 
 import json
+import multiprocessing
 import os
 import sys
 from collections import defaultdict
@@ -28,6 +29,15 @@ def environment(**more):
     """The variables of a process that starts workers: nothing of a launch that this one may belong to."""
     kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     return {**kept, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **more}
+
+
+def preloaded():
+    """The multiprocessing context whose processes begin with torch and what exports a run loaded: a server of this test process
+    loads them once, and each process is a fork of it. For tests that need a process of its own, not a fresh interpreter.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainers.inference.model_export", "transformers.models.llama.modeling_llama"])
+    return context
 
 
 def torchrun(workers, *script, restarts=0):

@@ -1,14 +1,16 @@
 """An adapter as a directory: the parameters that a method has trained, without its base.
 
 `adapter_model.safetensors` has the tensors. If peft supports the method, they are in its layout and
-`adapter_config.json` is its configuration, so that `PeftModel.from_pretrained(base, directory)` computes the
-same. Otherwise the tensors have the names of our parameters. The head of the task is in
-`task_head.safetensors`. `gristmill.json`, written last, has the method, the architecture and the fingerprint
-of the base.
+`adapter_config.json` is its configuration, so that `PeftModel.from_pretrained(base, directory)` gives the
+same results. Otherwise the tensors have our parameter names. If the stock model for the task has the same
+head, the head is among peft's `modules_to_save`, and `base` is that stock model with a new head of the same
+size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, has the method, the
+architecture and the fingerprint of the base.
 """
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -19,9 +21,12 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json, write_json
 from trainers.adapters import METHODS
+from trainers.adapters.shared.blocks import STACKS, stack_modules
+from trainers.adapters.shared.peft_layers import PeftMethod
 from trainers.adapters.shared.training_method import TrainingMethod, set_tensors, trained_state
 
-FORMAT = "gristmill-adapter/1"
+FORMAT = "gristmill-adapter/2"
+_PREFIX, _OF_HEAD = "base_model.model.", "task_head."  # prefixes of parameter names: in peft, and of our head
 _TENSORS, _HEAD, _RECORD, _PEFT = (
     "adapter_model.safetensors",
     "task_head.safetensors",
@@ -30,19 +35,50 @@ _TENSORS, _HEAD, _RECORD, _PEFT = (
 )
 
 
-def base_fingerprint(network: Any) -> str:
-    """Return the xxh3_128 digest of the names, shapes and fp32 values of all parameters except those of the
-    task's head. Call it before a method is applied.
+def base_fingerprint(network: Any, architecture: str) -> str:
+    """Return the xxh3_128 digest of the names, shapes and fp32 values of the parameters of the stacks. Heads
+    and the pooler are excluded: a base may lack them, and then their values are random. Call it before a
+    method is applied.
     """
     import torch
     import xxhash
 
+    within = {id(p) for stack in stack_modules(network, architecture) for p in stack.parameters()}
     state = xxhash.xxh3_128()
     for name, parameter in sorted(network.named_parameters()):
-        if not name.startswith("task_head."):
+        if id(parameter) in within and ".pooler." not in name:
             state.update(f"{name} {list(parameter.shape)} ".encode())
             state.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().data)
     return state.hexdigest()
+
+
+@dataclass(frozen=True)
+class StockHead:
+    """The head of a task in the stock model that peft wraps. `names` maps our names of its parameters to the
+    stock names. `stacks` is (our prefix, the stock prefix) of the names in the stacks. `task_type` is peft's
+    name for the kind of task.
+    """
+
+    names: Mapping[str, str]
+    stacks: tuple[str, str]
+    task_type: str | None
+
+    def modules(self, architecture: str) -> list[str]:
+        """Return the modules of the stock model that hold the head, for peft's `modules_to_save`."""
+        found = []
+        for name in self.names.values():
+            first, *_ = name.split(".")
+            found.append(name.rpartition(".")[0] if first in STACKS[architecture] else first)
+        return list(dict.fromkeys(found))
+
+    def peft_names(self, own: Iterable[str]) -> dict[str, str]:
+        """Map names to the names that peft gives them in the stock model: our names of the head's parameters,
+        and `own`, which are peft's names in our model.
+        """
+        ours, theirs = (f"{_PREFIX}{beginning}" for beginning in self.stacks)
+        return {name: theirs + name.removeprefix(ours) for name in own} | {
+            name: f"{_PREFIX}{stock}" for name, stock in self.names.items()
+        }
 
 
 def save_adapter(
@@ -53,40 +89,51 @@ def save_adapter(
     family: str,
     base: str,
     path: str | None = None,
+    head: StockHead | None = None,
 ) -> None:
     """Write the parameters of `network` that `method` has trained to a new directory.
 
-    `base` is the fingerprint of the base. `path` is where peft finds the base; None records no path.
+    `base` is the fingerprint of the base. `path` is the path at which peft looks for the base; None records
+    no path. If `head` is None, the head of the task is stored in a file of its own instead of for peft.
     """
-    from safetensors.torch import save_file
-
     directory.mkdir(parents=True)
     config = method.peft_config(network, architecture, family)
+    in_peft = head if config is not None and isinstance(method, PeftMethod) else None
     trained = trained_state(network)
-    head = {name: tensor for name, tensor in trained.items() if name.startswith("task_head.")}
-    own = {name: tensor for name, tensor in trained.items() if name not in head}
+    heads = {name: tensor for name, tensor in trained.items() if name.startswith(_OF_HEAD)}
+    own = {name: tensor for name, tensor in trained.items() if name not in heads}
     if config is not None:
         own = method.peft_state(network, architecture)
+        if in_peft is not None:
+            names = in_peft.peft_names(own)
+            own, heads = {names[name]: tensor for name, tensor in (own | heads).items()}, {}
+            config = {**config, "modules_to_save": in_peft.modules(architecture), "task_type": in_peft.task_type}
         (directory / _PEFT).write_text(
             json.dumps({**config, "base_model_name_or_path": path}, indent=2) + "\n", encoding="utf-8"
         )
-    tensors = {name: tensor.contiguous() for name, tensor in own.items()}
-    host().deliver(str(directory / _TENSORS), partial(save_file, tensors, metadata={"format": "pt"}))
-    if head:
-        tensors = {name: tensor.contiguous() for name, tensor in head.items()}
-        host().deliver(str(directory / _HEAD), partial(save_file, tensors))
+    _write_tensors(directory / _TENSORS, own)
+    if heads:
+        _write_tensors(directory / _HEAD, heads)
     record = {
         "format": FORMAT,
         "method": plain(method if config is None else method.deployed),
         "architecture": architecture,
         "base": base,
+        "head": None if in_peft is None else asdict(in_peft),
         "files": [asdict(directory.record(each.name)) for each in sorted(directory.glob("*.safetensors"))],
     }
     write_json(directory / _RECORD, record)
 
 
+def _write_tensors(path: LocalPath, tensors: Mapping[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    host().deliver(str(path), partial(save_file, contiguous, metadata={"format": "pt"}))
+
+
 def read_method(directory: LocalPath) -> TrainingMethod:
-    """Return the method of the adapter in `directory`, which `load_adapter` would apply."""
+    """Return the method of the adapter in `directory`, without applying it."""
     record = _record(directory)
     return parse(METHODS[record["method"]["kind"]], record["method"], str(directory / _RECORD))
 
@@ -95,30 +142,35 @@ def load_adapter(directory: LocalPath, network: Any, architecture: str, family: 
     """Apply an adapter to the network of its base and return its method. If the task has a head, it must be
     attached beforehand.
 
-    Raises UserError if the directory has pickled weights or was not written by us, ConfigError if `network`
-    is not the base that the adapter was trained on.
+    Raises UserError if the directory has pickled weights or was not written by gristmill, and ConfigError if
+    `network` is not the base that the adapter was trained on.
     """
     from safetensors.torch import load_file
 
     record, method = _record(directory), read_method(directory)
-    found = base_fingerprint(network)
-    if (record["architecture"], record["base"]) != (architecture, found):
+    fingerprint = base_fingerprint(network, architecture)
+    if (record["architecture"], record["base"]) != (architecture, fingerprint):
         raise ConfigError(
             f"{directory}: the adapter was trained on another base ({record['architecture']} {record['base'][:12]}, this is "
-            f"{architecture} {found[:12]}); give model= the base it was trained on"
+            f"{architecture} {fingerprint[:12]}); give model= the base it was trained on"
         )
     for entry in record["files"]:
         directory.verify(FileRecord(**entry))
-    head = {name: parameter for name, parameter in network.named_parameters() if name.startswith("task_head.")}
     method.apply(network, architecture, family, 0)
+    trained = trained_state(network)
+    head = {name: tensor for name, tensor in trained.items() if name.startswith(_OF_HEAD)}
     state = load_file(lent(directory / _TENSORS))
+    if record["head"] is not None:
+        names = StockHead(**record["head"]).peft_names(method.peft_state(network, architecture))
+        known = {stock: name for name, stock in names.items()}
+        state = {known.get(name, name): tensor for name, tensor in state.items()}
+        set_tensors(head, {name: state.pop(name) for name in list(state) if name.startswith(_OF_HEAD)})
+    elif head and (directory / _HEAD).exists():
+        set_tensors(head, load_file(lent(directory / _HEAD)))
     if (directory / _PEFT).exists():
         method.load_peft(network, architecture, state)
     else:
-        ours = {name: tensor for name, tensor in trained_state(network).items() if name not in head}
-        set_tensors(ours, state)
-    if head and (directory / _HEAD).exists():
-        set_tensors({name: parameter.detach() for name, parameter in head.items()}, load_file(lent(directory / _HEAD)))
+        set_tensors({name: tensor for name, tensor in trained.items() if name not in head}, state)
     return method
 
 
@@ -132,7 +184,7 @@ def _record(directory: LocalPath) -> dict[str, Any]:
         record = read_json(directory / _RECORD, "export the adapter again")
     except FileNotFoundError:
         raise UserError(
-            f"{directory}: is no adapter of gristmill: it has no {_RECORD}; export one from a run"
+            f"{directory}: is not an adapter of gristmill: it has no {_RECORD}; export one from a run"
         ) from None
     if record.get("format") != FORMAT:
         raise UserError(

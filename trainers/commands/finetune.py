@@ -1,10 +1,11 @@
 """`finetune`: train a base on a task, or on every task of a suite."""
 
 import argparse
+import gc
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
@@ -13,9 +14,12 @@ from trainers.commands.settings import split_settings
 
 if TYPE_CHECKING:
     from trainers.config.finetuning import Finetuning
+    from trainers.data.examples.task_corpus import TaskCorpus
+    from trainers.runs.run import Opened
+    from trainers.studies.settings_sweep import Setting
     from trainers.tasks.load_task import Suite
 
-_NAMED = ("model", "run", "data", "method", "seeds", "tokenizer")
+_NAMED = ("model", "run", "data", "method", "seeds", "tokenizer", "leak", "sweep")
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -31,7 +35,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="a.b=value",
         nargs="*",
         help="model=RUN|EXPORT|HF_DIR|RECIPE, run=DIR (data/runs/TASK), data=DIR (the tasks' files), method=NAME, seeds=N, "
-        "tokenizer=FILE (with a recipe), or any field of the job",
+        "tokenizer=FILE (with a recipe), leak=report (accept copies of training examples), sweep={a.b: [value, ...]} or a YAML "
+        "file (settings to choose from on dev), or any field of the job",
     )
     finetune.add_argument("--workers", type=int, default=1, help="more than one run on Ray; ignored under torchrun")
     finetune.set_defaults(handler=_finetune)
@@ -39,14 +44,16 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 @dataclass(frozen=True)
 class _Request:
-    """One run: its directory, its task, and how it differs from the defaults."""
+    """One run: its directory, its task, its setting in a sweep, and how it differs from the defaults."""
 
     run: LocalPath
     task: str
+    setting: "Setting"
     overrides: tuple[str, ...]
 
 
 def _finetune(options: argparse.Namespace) -> int:
+    from trainers.studies.settings_sweep import Setting, read_grid
     from trainers.tasks.load_task import is_suite, load_suite
 
     if options.workers < 1:
@@ -55,24 +62,36 @@ def _finetune(options: argparse.Namespace) -> int:
     if "model" not in named:
         raise ConfigError("model: missing; give model=DIR, a run, an export or a Hugging Face directory")
     suite = load_suite(options.task) if is_suite(options.task) else None
-    tasks = suite.tasks if suite else (options.task,)
     name = options.task.rsplit("/", 1)[-1].removesuffix(".yaml")
     output = parse_local(named.get("run", f"data/runs/{name}"), "run")
-    seeds = _seeds(named.get("seeds"))
+    sweeps = "sweep" in named
+    settings = read_grid(named["sweep"], (*_NAMED, "seed", "final_splits")) if sweeps else (Setting(),)
+    dev_only = ("final_splits=dev",) if sweeps else ()
     requests = [
-        _Request(_directory(output, task if suite else None, seed), task, (*overrides, *_seed(seed)))
-        for task in tasks
-        for seed in seeds
+        _Request(
+            _directory(output, task if suite else None, setting, seed),
+            task,
+            setting,
+            (*overrides, *setting.overrides, *dev_only, *_seed(seed)),
+        )
+        for task in (suite.tasks if suite else (options.task,))
+        for setting in settings
+        for seed in _seeds(named.get("seeds"))
     ]
-    if len(requests) > 1 and os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError("torchrun trains one run; give one task and no seeds, or --workers N without torchrun")
+    if (sweeps or len(requests) > 1) and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError(
+            "torchrun trains one run; give one task, no seeds and no sweep, or --workers N without torchrun"
+        )
+    if sweeps:
+        _check_settings(requests, named)
     for number, request in enumerate(requests, 1):
         if len(requests) > 1:
             print(f"run {number} of {len(requests)}  {request.run}", flush=True)
         if not _train(request, named, options.workers):
             return 0  # stopped: the same command continues
+    runs = _chosen(output, requests, suite) if sweeps else [request.run for request in requests]
     if len(requests) > 1:
-        _show_results([request.run for request in requests], suite)
+        _show_results(runs, suite)
     return 0
 
 
@@ -88,24 +107,26 @@ def _seed(seed: int | None) -> tuple[str, ...]:
     return () if seed is None else (f"seed={seed}",)
 
 
-def _directory(output: LocalPath, task: str | None, seed: int | None) -> LocalPath:
-    directory = output if task is None else output / task
-    return directory if seed is None else directory / f"seed_{seed}"
+def _directory(output: LocalPath, task: str | None, setting: "Setting", seed: int | None) -> LocalPath:
+    parts = [task, str(setting) or None, None if seed is None else f"seed_{seed}"]
+    return output.joinpath(*(part for part in parts if part is not None))
 
 
-def _job(request: _Request, named: dict[str, str]) -> "tuple[Finetuning, dict[str, Any]]":
-    """The job of a request before it is resolved, and its defaults as plain data."""
+def _job(request: _Request, named: dict[str, str]) -> "Finetuning":
+    """The job of a request before it is resolved."""
     from gristmill.config import near_match, override, parse, plain
     from trainers.adapters import METHODS
     from trainers.config.finetuning import Finetuning
     from trainers.inference.base import open_base
     from trainers.recipes import RECIPES
     from trainers.recipes.finetuning_recipe import finetune
+    from trainers.runs.run import known_init
     from trainers.tasks.load_task import load_task
     from trainers.tasks.scores import require_libraries
 
     model = named["model"]
-    tasks = tuple(load_task(task) for task in request.task.split(","))
+    settings = [f"leak={named['leak']}"] if "leak" in named else []
+    tasks = tuple(load_task(task, settings) for task in request.task.split(","))
     for task in tasks:
         require_libraries(task.metrics)
     kind = named.get("method", "full")
@@ -125,27 +146,49 @@ def _job(request: _Request, named: dict[str, str]) -> "tuple[Finetuning, dict[st
         recipe = finetune(name, tasks, base.model, str(base.path), method)
     data = plain(recipe) | {"files": named.get("data"), "tokenizer": named.get("tokenizer")}
     config: Finetuning = parse(Finetuning, override(data, list(request.overrides)), f"finetune {names}")
-    return config, data
+    return replace(config, init=known_init(request.run, config.init))
+
+
+def _check_settings(requests: Sequence[_Request], named: dict[str, str]) -> None:
+    """Check every setting of a sweep on every task before the first run begins."""
+    from trainers.data.examples.task_corpus import open_tasks
+    from trainers.studies.settings_sweep import require_dev
+
+    corpora: dict[str, TaskCorpus] = {}
+    for request in {(request.task, request.setting): request for request in requests}.values():
+        job = _job(request, named)
+        corpus = corpora.setdefault(request.task, open_tasks(job))
+        require_dev(corpus)
+        _resolve(job, corpus, request.run)
+
+
+def _chosen(output: LocalPath, requests: Sequence[_Request], suite: "Suite | None") -> list[LocalPath]:
+    """The runs of the setting that a sweep chooses for each task."""
+    from trainers.studies.settings_sweep import finish_sweep
+
+    of_task: dict[str, dict[Setting, list[LocalPath]]] = {}
+    for request in requests:
+        of_task.setdefault(request.task, {}).setdefault(request.setting, []).append(request.run)
+    return [
+        run
+        for task, runs in of_task.items()
+        for run in finish_sweep(output / task if suite else output, runs, lambda line: print(line, flush=True))
+    ]
 
 
 def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
     """Train one run, unless it is finished; False if it was stopped."""
-    from dataclasses import replace
-
-    from gristmill.config import plain
-    from trainers.data.examples.task_corpus import open_tasks, task_training
-    from trainers.inference.predict import held_out_splits
-    from trainers.runs.resolve_finetuning import describe_tasks, resolve_finetuning
-    from trainers.runs.run import differing, known_init, locked, open_run
+    from trainers.data.examples.task_corpus import open_tasks
+    from trainers.runs.parent import require_parent
+    from trainers.runs.run import locked, open_run, read_run
     from trainers.training.launch import launch
 
-    config, defaults = _job(request, named)
-    config = replace(config, init=known_init(request.run, config.init))
-    corpus = open_tasks(config)
-    for task in config.tasks:  # what is scored at the end is checked before the beginning
-        for split in held_out_splits(corpus, task):
-            corpus.examples(task, split)
-    config = resolve_finetuning(config, corpus)
+    if (request.run / "run.json").exists() and (parent := read_run(request.run).get("parent")):
+        require_parent(parent)
+    job = _job(request, named)
+    gc.freeze()  # the modules imported by now: each full collection would walk their million objects
+    corpus = open_tasks(job)
+    config = _resolve(job, corpus, request.run)
 
     def show(line: str) -> None:
         print(line, flush=True)
@@ -158,18 +201,49 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
         if opened.finished:
             print(f"{request.run}: finished at step {opened.finished['step']}, nothing to do")
             return True
-        print(
-            f"run  {opened.path}  {'new' if opened.is_new else 'resumed'}; settings in {opened.path / 'resolved.yaml'}"
-        )
-        print("\n".join(f"  {line}" for line in differing(defaults, plain(config)) if not line.startswith("tasks")))
-        print("\n".join(describe_tasks(config, corpus, task_training(corpus, config, frozenset()))), flush=True)
+        _describe(job, config, corpus, opened)
         launch(config, corpus, request.run, workers, show)
     if not (request.run / "finished.json").exists():
         return False
-    print(
-        f"run          {request.run}\nscores       {request.run / 'scores.json'}\npredictions  {request.run / 'predictions'}"
-    )
+    for name, path in (
+        ("scores", "scores.json"),
+        ("report", "report.html"),
+        ("predictions", "predictions"),
+        ("export", "export"),
+    ):
+        print(f"{name:<12} {request.run / path}")
     return True
+
+
+def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
+    """Resolve the job of a run, and refuse before anything is written what would be refused later: a directory
+    with half a run in it is continued by no corrected command. What is scored at the end is read here, too.
+    """
+    from trainers.engine.hardware.compiler import check_compiler
+    from trainers.inference.base import check_model
+    from trainers.inference.predict import held_out_splits
+    from trainers.runs.resolve_finetuning import resolve_finetuning
+
+    for task in job.tasks:
+        for split in held_out_splits(corpus, task):
+            corpus.examples(task, split)
+    config = resolve_finetuning(job, corpus)
+    if not (run / "run.json").exists():
+        check_compiler(config)
+        check_model(config, corpus)
+    return config
+
+
+def _describe(job: "Finetuning", config: "Finetuning", corpus: "TaskCorpus", opened: "Opened") -> None:
+    """Print what a run begins with, and what has changed since it began."""
+    from trainers.data.examples.task_corpus import task_training
+    from trainers.runs.resolve_finetuning import describe_tasks
+
+    state = "new" if opened.is_new else "resumed"
+    print(f"run  {opened.path}  {state}; all settings in {opened.path / 'resolved.yaml'}")
+    for change in opened.changed:
+        print(f"changed since the run began: {change}")
+    print("\n".join(describe_tasks(job, config, corpus, task_training(corpus, config))), flush=True)
 
 
 def _show_results(runs: Sequence[LocalPath], suite: "Suite | None") -> None:

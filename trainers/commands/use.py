@@ -25,13 +25,20 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     fill.add_argument("--top", type=int, default=5, help="how many of the likeliest tokens to show")
     fill.set_defaults(handler=_fill_mask)
     predict = commands.add_parser("predict", help="predict the examples of a file with a fine-tuned model")
-    predict.add_argument("run", metavar="RUN", type=local_path)
+    predict.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
+    predict.add_argument(
+        "--model",
+        dest="base",
+        metavar="DIR",
+        type=local_path,
+        help="the base of an adapter that is no longer where it was",
+    )
     predict.add_argument(
         "--input",
         metavar="FILE",
         type=location_argument,
         required=True,
-        help="JSONL, CSV, TSV or Parquet, without labels",
+        help="JSONL, CSV, TSV or Parquet, without labels; a quoted name with * means several files",
     )
     predict.add_argument("--output", metavar="FILE", type=local_path, required=True, help="a .jsonl or .parquet file")
     predict.set_defaults(handler=_predict)
@@ -74,7 +81,7 @@ def _predict(options: argparse.Namespace) -> int:
 
     if options.output.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--output: got {options.output}, expected a name that ends in .jsonl or .parquet")
-    predictions = predict_file(options.run, options.input)
+    predictions = predict_file(options.model, options.input, base=options.base)
     (write_rows if options.output.suffix == ".jsonl" else write_predictions)(predictions, options.output)
     print(f"{options.output}: {len(predictions):,} predictions")
     return 0

@@ -3,15 +3,16 @@
 The validation loss of a run is measured on rows that depend on its own packing, length and objective, so it
 is not comparable to that of other runs. This metric depends on none of them:
 
-- The documents of a source are those of its validation split with the smallest ids (which are hashes), up to
-  BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
-- Each is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before it, the first one
-  from `<bos>` alone. A window is WINDOW positions, or fewer if the model has fewer.
+- From the validation split of each source, the documents with the smallest ids (which are hashes) are taken,
+  up to BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
+- Each document is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before
+  it; the first one, from `<bos>` only. A window is WINDOW positions, or fewer if the model has fewer.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
-and prefix LMs on a decoder or an encoder-decoder learn it, as does a mixture with such a part, of which the
-first is measured. Masked models, sentence pairs, span corruption and denoising do not, and get no number.
+and prefix LMs on a decoder or an encoder-decoder learn it. So does a mixture that contains one of these
+objectives; its first such part is measured. Masked models, sentence pairs, span corruption and denoising do
+not learn it and get no value.
 """
 
 import math
@@ -72,8 +73,9 @@ class DocumentData:
         return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
-        """Return `document_bits_per_byte` of all documents, the same per source under `sources`, and the
-        window. `sums` are nats and targets of tokens over the batches, float64 [2, sources].
+        """Return `document_bits_per_byte` of all documents, its value for each source under `sources`, and
+        the window. `sums`, float64 [2, sources], are the nats and the number of targets, summed over the
+        batches.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
@@ -81,8 +83,8 @@ class DocumentData:
 
 
 def add_document_fields(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the fields of a validation (`loss_metrics.loss_fields`) with those of `DocumentData.fields`, if
-    any.
+    """Return the fields of a validation (`loss_metrics.loss_fields`) together with those of
+    `DocumentData.fields`, which may be empty.
     """
     more = documents.get("sources", {})
     sources = {name: {**entry, **more.get(name, {})} for name, entry in losses["sources"].items()}
@@ -95,8 +97,8 @@ def window(data: DocumentData) -> int:
 
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
-    """Return the documents that a run is measured on; None if its objective gives no likelihood, or no source
-    has documents.
+    """Return the documents on which a run is measured; None if its objective gives no likelihood, or if no
+    source has documents.
     """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
     if not members:
@@ -131,7 +133,7 @@ def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData |
 
 
 def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
-    """Return the tokens of the documents of a source that are measured, and the bytes of their text."""
+    """Return the tokens of the measured documents of a source, and the number of bytes of their text."""
     shards = [source.shard(number) for number in range(len(source.shards))]
     ids = np.concatenate([_id_prefixes(shard.doc_ids) for shard in shards])
     sizes = np.concatenate([shard.n_bytes for shard in shards])

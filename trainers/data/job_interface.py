@@ -1,4 +1,4 @@
-"""What a job reads, as the loop and the run directory see it, whatever the kind of job."""
+"""The interfaces through which the training loop and the run directory access the data of any kind of job."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from trainers.rows.batch import Batch
 
 
 class JobCorpus(Protocol):
-    """What a job reads: its fingerprint, and its tokenizer's file below a directory."""
+    """The data that a job reads: its fingerprint, and the file of its tokenizer in a directory."""
 
     @property
     def fingerprint(self) -> str:
@@ -30,7 +30,9 @@ class JobCorpus(Protocol):
 
 
 class JobSource(Protocol):
-    """A source, or a task: one that losses are shown for. `tokens` and `text_bytes` are those of an epoch."""
+    """A source or a task, for which losses are shown separately. `tokens` and `text_bytes` are those of an
+    epoch.
+    """
 
     @property
     def name(self) -> str:
@@ -58,7 +60,7 @@ class JobTraining(Protocol):
 
     @property
     def since(self) -> int:
-        """The sample from which on the run reads this corpus."""
+        """The first sample that the run reads from this corpus."""
         ...
 
     @property
@@ -72,42 +74,46 @@ class JobTraining(Protocol):
         ...
 
     def read_since(self, sample: int) -> Self:
-        """Return the same, read from `sample` on."""
+        """Return the same data, read from `sample` on."""
         ...
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of the samples of a step, in batches of `size` samples: as many on
-        every rank.
+        """Yield the share of rank `rank` of a step's samples, in batches of `size` samples. Every rank gets
+        the same number of batches.
         """
         ...
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """What the samples up to `samples` read of each source, as `packed_corpus.TrainingData` has it."""
+        """Return what the samples up to `samples` read of each source, in the form of
+        `packed_corpus.TrainingData.consumed`.
+        """
         ...
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Events for the log that describe the data: (event, fields with a `message`)."""
+        """Yield events for the log that describe the data: (event, fields, which include a `message`)."""
         ...
 
 
 class JobValidation(Protocol):
-    """What is held out."""
+    """The held-out samples of a run."""
 
     @property
     def sources(self) -> Sequence[JobSource]:
-        """The sources that something of is held out; none for no validation."""
+        """The sources that have held-out samples; empty if there is no validation."""
         ...
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The share of each source in the loss over all; empty for the mean over targets."""
+        """The weight of each source in the total loss; empty for the mean over targets."""
         ...
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` in batches of `size` samples: as many on every rank."""
+        """Yield the share of rank `rank` in batches of `size` samples. Every rank gets the same number of
+        batches.
+        """
         ...
 
 
 def verified_tokenizer(corpus: JobCorpus) -> Path:
-    """Return the path of the corpus's tokenizer.json, checksum verified."""
+    """Return the path of the corpus's tokenizer.json after verifying its checksum."""
     return corpus.directory.verify(corpus.tokenizer.file)

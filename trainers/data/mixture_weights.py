@@ -21,8 +21,8 @@ class SourceMixture:
     """The requests of sources `names`. `shares` [parts, sources] sum to 1 in each part; `ends` [parts] are
     tokens of the whole run.
 
-    `caps` [sources] are the most tokens a source may give, 0 for a source that no part reads. `stages` are
-    the arguments it was built from.
+    `caps` [sources] is the maximum number of tokens drawn from each source, 0 if no part reads it. `stages`
+    are those that the mixture was built from.
     """
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class SourceMixture:
         """Tokens requested from each source before each part, shape [parts, sources]."""
         sizes = (self.ends - self.starts)[:-1, None] * self.shares[:-1]
         before: np.ndarray = np.concatenate([np.zeros((1, len(self.names))), np.cumsum(sizes, axis=0)])
-        # Rounding must not request a fraction of a token above a cap.
+        # Rounding errors must not lift a request above a cap.
         return np.minimum(before, self.caps)
 
     def requested(self, tokens: int) -> np.ndarray:

@@ -12,8 +12,8 @@ source, if shorter, comes last in its epoch.
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
 mixture and its caps. Since the sequences differ, every source begins a new epoch.
 
-World size, micro-batch and workers have no influence. The state is a few integers per source. Any later
-sample is reached from it by replaying the decisions in between, about ten million per second.
+World size, micro-batch and workers have no influence. The state is a few integers per source. To reach a
+later sample, the decisions in between are replayed, about ten million per second.
 """
 
 from bisect import bisect_right, insort
@@ -32,18 +32,28 @@ from trainers.data.order_kernels import draw, reachable_tokens
 
 _VERSION = 2  # of the permutations in trainers.data.order_kernels
 _CHUNK = 1 << 20
-_REPLAY_INTERVAL = 1 << 23  # samples between remembered states: replayed in under a second
+_REPLAY_INTERVAL = 1 << 23  # samples between stored states, which are replayed in under a second
 
 
 @dataclass(frozen=True)
 class Stream:
     """A source in the order of samples. `tokens` is the length of an epoch. `sizes` are the tokens of each
-    sequence, or None if sequences are cut from the stream one after another.
+    sequence, or None if sequences are cut from the stream one after another. `subset`, if only some sequences of
+    the source are read, holds their numbers; `tokens` and `sizes` are then of these alone.
     """
 
     name: str
     tokens: int
     sizes: np.ndarray | None = None
+    subset: np.ndarray | None = None
+
+
+def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
+    """Choose `share` of `count` sequences, at least one if there is any, at random by `key`: their numbers, ascending
+    int64. A smaller share of the same key is a subset of a larger one.
+    """
+    generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
+    return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class DrawTotals:
-    """What a number of samples has drawn from each source, each of shape [sources].
+    """The totals that the first samples draw from each source, each of shape [sources].
 
     `sequences`, `tokens`, `capacity` (positions those sequences have room for) and `epochs` begun are int64;
     `requested`, the tokens that the mixture requests, is float64.
@@ -105,9 +115,9 @@ class DrawTotals:
 
 @dataclass(frozen=True)
 class _State:
-    """The state after `sample` samples: sequences drawn in this phase and tokens drawn in the run, each
-    [sources]. `begun` [4, sources] holds, as of the start of the phase, sequences, capacity and tokens drawn
-    and epochs begun.
+    """The state after `sample` samples: the sequences drawn in this phase and the tokens drawn in the run,
+    each [sources]. `begun` [4, sources] has the totals at the start of the phase: sequences, capacity and
+    tokens drawn, and epochs begun.
     """
 
     sample: int
@@ -147,7 +157,7 @@ class Order:
         self._remember(self._at)
 
     def clone(self) -> "Order":
-        """Return an independent reader of the same order: neither moves the other."""
+        """Return an independent reader of the same order. Reading from one does not move the other."""
         return copy(self)
 
     @cached_property
@@ -156,6 +166,8 @@ class Order:
         tables = [[xxhash.xxh3_128_hexdigest(array.tobytes()) for array in table] for table in self._tables]
         phases = [(phase.length, phase.until) for phase in self.phases]
         stages = [(repr(until), dict(weights)) for until, weights in self._requested.stages]
+        chosen = [s.subset.tobytes() for phase in self.phases for s in phase.streams if s.subset is not None]
+        tables += [[xxhash.xxh3_128_hexdigest(numbers) for numbers in chosen]] if chosen else []
         return digest([_VERSION, tables, phases, stages, self._requested.names, self._requested.caps.tolist()])
 
     def phase_of(self, sample: int) -> int:
@@ -193,7 +205,7 @@ class Order:
         steps, total = 0, 0
         longest = size * max(phase.length for phase in self.phases)
         while True:
-            # First as many steps as are sure to fit, then one at a time.
+            # Count at once the steps that are certain to fit, then add steps one at a time.
             many = min(max(1, (tokens - total) // longest), max(1, _CHUNK // size))
             sums = np.cumsum(self.take(steps * size, many * size).tokens.reshape(many, size).sum(axis=1))
             fitting = int(np.searchsorted(sums, tokens - total, side="right"))
@@ -243,6 +255,10 @@ class Order:
         if count_drawn < count:
             raise MixtureExhausted(state.sample + count_drawn, int(drawn.sum()))
         epoch += state.begun[3][source]
+        for index, stream in enumerate(phase.streams):
+            if stream.subset is not None:
+                drawn_here = source[:count_drawn] == index
+                sequence[drawn_here] = stream.subset[sequence[drawn_here]]
         after = _State(state.sample + count, state.phase, sequences, drawn, state.begun)
         self._at = self._next_phase(after) if after.sample == phase.until else after
         if self._at.phase > state.phase or after.sample // _REPLAY_INTERVAL > state.sample // _REPLAY_INTERVAL:
@@ -264,9 +280,9 @@ class Order:
         return np.stack([sequences + state.sequences, capacity + state.sequences * length, state.tokens, epochs])
 
     def caps(self, samples: int = 0) -> np.ndarray:
-        """Return the tokens that each source gives at most in the whole run, int64 [sources]: those drawn
-        before the phase of sample `samples`, plus the whole sequences of that phase that still fit under the
-        cap.
+        """Return the maximum number of tokens drawn from each source in the whole run, int64 [sources]: those
+        drawn before the phase of sample `samples`, plus the whole sequences of that phase that still fit
+        under the cap.
         """
         self._seek(samples)
         return self._caps(self._at)
@@ -293,9 +309,9 @@ def _replay_points(_identity: str) -> list[_State]:
 
 
 class _SequenceTable(NamedTuple):
-    """The sequences of a phase by source: how many full ones, the tokens of a last, shorter one (0: none),
-    the concatenated token counts of sources that list them, where each source's list begins in these (-1: no
-    list), and the keys of the permutations.
+    """The sequences of a phase by source: the number of full sequences; the tokens of a shorter last one (0
+    if there is none); the concatenated token counts of the sources that list them; the index at which each
+    source's list begins there (-1 if it has none); and the keys of the permutations.
     """
 
     full: np.ndarray

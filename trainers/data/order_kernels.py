@@ -1,4 +1,4 @@
-"""Numba kernels of `trainers.data.order`: which source is drawn next, and which of its sequences."""
+"""Numba kernels of `trainers.data.order`, which choose the source to draw from and the sequence within it."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def draw(
     live = (caps > 0).sum()
     due = 1.0 / (2 * live - 2) if live > 1 else 0.0
     total, part, ahead_part = drawn.sum(), 0, 0
-    # Orders of small sources, shuffled when an epoch is first read.
+    # The orders of small sources. Each is shuffled when its epoch is first read.
     small = np.where(full < _SHUFFLE_BELOW, full, 0)
     begins_at = np.cumsum(small) - small
     orders: np.ndarray = np.empty(small.sum(), dtype=np.int64)
@@ -100,8 +100,8 @@ def draw(
                 deadline = _deadline(ends, shares, given, part, s, drawn[s] + (1.0 - due) * length)
                 if best < 0 or deadline < best_deadline:
                     best, best_deadline = s, deadline
-        # The lags sum to 1, so some source is due, except for rounding and at the end of a mixture. Then the
-        # source furthest behind is drawn.
+        # The lags sum to 1, so some source is due. Rounding and the end of a mixture are exceptions: the
+        # source furthest behind is then drawn.
         chosen = best if best >= 0 else latest
         if chosen < 0:
             return n
@@ -127,8 +127,8 @@ def draw(
 
 @kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Tokens of the whole run at which the request of a source reaches `tokens`. The search
-    begins at `part`.
+    """Return the number of tokens of the whole run at which the request of a source reaches `tokens`. The
+    search begins at `part`.
     """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1
@@ -161,8 +161,8 @@ def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
 
 @kernel(nogil=True)
 def _permute(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
-    """Element `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size, iterated
-    until the value is inside.
+    """Return element `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size,
+    iterated until the value is below `size`.
     """
     half = _U(1)
     while (_U(1) << (_U(2) * half)) < _U(size):

@@ -1,4 +1,5 @@
-"""From the shards of a build to batches: memory-mapped reading, packing, and the rows of each worker.
+"""Turn the shards of a build into batches: read them memory-mapped, pack them, and make the rows of each
+worker.
 
 The stream of a source is cut into sequences once. `trainers.data.order` gives the sequence of sample n, and
 the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
@@ -17,12 +18,13 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import digest
+from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.job_interface import verified_tokenizer
 from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
-from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream
+from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream, choose_sequences
 from trainers.data.sequence_documents import mask_documents
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
@@ -36,7 +38,6 @@ from trainers.rows.sequences import SENTENCE_PACKINGS
 if TYPE_CHECKING:
     from trainers.objectives.shared.character_cuts import TokenTexts
 
-SPLITS = ("train", "validation")
 _MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector units
 
 
@@ -45,7 +46,8 @@ class TrainingCorpus:
     """The shards that one tokenizer made of one or more corpora, by split and source.
 
     `directory` is the directory of the first corpus. `empty` names the sources that have no training
-    documents, and `columns` the optional columns that all shards have.
+    documents, and `columns` the optional columns that all shards have. `test` is the split `test`, which only
+    some sources have.
     """
 
     fingerprint: str
@@ -57,6 +59,11 @@ class TrainingCorpus:
     validation: dict[str, SourceStream]
     empty: frozenset[str]
     columns: frozenset[str]
+    test: dict[str, SourceStream]
+
+    def held_out(self, split: str) -> dict[str, SourceStream]:
+        """Return the sources of the split `validation` or `test`."""
+        return self.test if split == TEST else self.validation
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
@@ -74,6 +81,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     first = parts[0]
     train: dict[str, SourceStream] = {}
     validation: dict[str, SourceStream] = {}
+    test: dict[str, SourceStream] = {}
     for directory, part in zip(directories, parts, strict=True):
         if part.tokenizer.xxh3_128 != first.tokenizer.xxh3_128:
             raise UserError(
@@ -87,12 +95,13 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
             )
         train.update(part.train)
         validation.update(part.validation)
+        test.update(part.test)
     fingerprint = first.fingerprint if len(parts) == 1 else digest([part.fingerprint for part in parts])
     mixtures = first.mixtures if len(parts) == 1 else {}
     empty = frozenset[str]().union(*(part.empty for part in parts))
     columns = frozenset.intersection(*(part.columns for part in parts))
     common = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
-    return TrainingCorpus(*common, train, validation, empty, columns)
+    return TrainingCorpus(*common, train, validation, empty, columns, test)
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
@@ -122,12 +131,14 @@ def _open_one(directory: Location, wanted: str | None, frame: Frame) -> Training
     missing = [mark for mark in (frame.before, frame.after) if mark and mark not in tokenizer.specials]
     if missing:
         raise UserError(
-            f"{directory}: its tokenizer has no {', '.join(missing)}, with which the objective marks documents; name the "
-            "objective in `add_reserved` of the `shards` step and build the corpus again"
+            f"{directory}: its tokenizer has no {', '.join(missing)}, which the objective needs to mark documents; "
+            f"name the objective in `add_reserved` of the `shards` step and build the corpus again"
         )
     splits = (by_split["train"], by_split["validation"], frozenset(manifest.sources) - set(by_split["train"]))
     columns = frozenset(chosen.columns)
-    return TrainingCorpus(manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns)
+    return TrainingCorpus(
+        manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns, by_split[TEST]
+    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,7 @@ class PackedCorpus:
 
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
-        """Tokens of an epoch of each source that are in no sequence; 0 if its sequences are cut from the
+        """The tokens per epoch of each source that are in no sequence; 0 if its sequences are cut from the
         stream.
         """
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
@@ -232,7 +243,7 @@ class TrainingData:
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
         """Return what samples `since` to `samples` consumed of each source, in tokens (marks included) and
-        epochs, next to what the mixture requests.
+        epochs, and the tokens that the mixture requested.
 
         `padding` counts the positions of its sequences without a token; if an objective adds marks to each
         document, their positions are included. `cropped` counts the tokens of these epochs that are in no
@@ -246,9 +257,9 @@ class TrainingData:
                 "requested_tokens": float(requested[i]),
                 "tokens": int(tokens[i]),
                 "sequences": int(sequences[i]),
-                "epochs": float(tokens[i] / source.tokens),
+                "epochs": float(tokens[i] / self.order.streams[i].tokens),
                 "padding": int(padding[i]),
-                "cropped": int(tokens[i] / source.tokens * self.packed_phases[-1].cropped_tokens[i]),
+                "cropped": int(tokens[i] / self.order.streams[i].tokens * self.packed_phases[-1].cropped_tokens[i]),
             }
             for i, source in enumerate(self.sources)
         }
@@ -302,13 +313,25 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[P
     ends = [*(phase.until_step * (config.batch.sequences or 0) for phase in config.data.phases), None]
     phases = [
         OrderPhase(
-            tuple(Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in packed.sources),
+            tuple(_stream(source, packed.length, config) for source in packed.sources),
             packed.length,
             end,
         )
         for packed, end in zip(packed_phases, ends, strict=True)
     ]
     return Order(phases, mixture_of(corpus, config.data), config.seed, corpus.fingerprint)
+
+
+def _stream(source: SourceStream, length: int, config: Pretraining) -> Stream:
+    """Return what a run reads of a source: all of it, or a random subset of its sequences."""
+    sizes = source.packing.sizes if source.packing else None
+    if config.data.subset == 1:
+        return Stream(source.name, source.tokens, sizes)
+    count = source.tokens // length if sizes is None else len(sizes)
+    chosen = choose_sequences(count, config.data.subset, f"{config.seed}/{source.name}/{length}")
+    if sizes is None:
+        return Stream(source.name, len(chosen) * length, None, chosen)
+    return Stream(source.name, int(sizes[chosen].sum()), sizes[chosen], chosen)
 
 
 def _pack(
@@ -360,8 +383,8 @@ def _texts(corpus: TrainingCorpus) -> "TokenTexts":
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
-    """Which tokens of the corpus's tokenizer begin and end words. Raises ConfigError if its file does not
-    tell.
+    """Return which tokens of the corpus's tokenizer begin and end words. Raises ConfigError if its file does
+    not say.
     """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
@@ -382,7 +405,11 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
     stages.append((math.inf, data.weights))
     names = sorted({name for _, weights in stages for name, weight in weights.items() if weight > 0})
     epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
-    caps = {name: epoch_cap(corpus.train[name].tokens, epochs[name]) for name in names if name in epochs}
+    caps = {
+        name: epoch_cap(round(data.subset * corpus.train[name].tokens), epochs[name])
+        for name in names
+        if name in epochs
+    }
     return build_mixture(stages, caps, names)
 
 
@@ -436,7 +463,7 @@ def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray,
     total, longest, count = source.count(length), source.longest(length), 0
     sizes = np.empty(0, np.int64)
     while sizes.sum() < tokens and count < total:
-        # A lower bound: no fewer sequences can hold the missing tokens.
+        # A lower bound on the number of sequences that contain the missing tokens.
         count = min(total, count + max(1, int(tokens - sizes.sum()) // longest))
         chosen = np.arange(count) * total // count
         sizes = source.sizes(length, chosen)

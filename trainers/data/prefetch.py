@@ -14,8 +14,8 @@ Result = TypeVar("Result")
 def prefetch(items: Iterable[Item], make: Callable[[Item], Result], threads: int) -> Generator[Result]:
     """Yield `make(item)` for each of `items`, in order.
 
-    With `threads`, up to threads + 1 further results are made while the caller works on one; `items` is read
-    only in the caller's thread. With 0, each is made on demand.
+    With `threads`, up to threads + 1 further results are made while the caller works on one. `items` is read
+    only in the caller's thread. With 0 threads, each result is made on demand.
 
     An exception from `make` or `items` is raised where the result would have come. Closing the iterator ends
     the threads.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
     """Return (shard number, row in the shard) of the document of each segment of a packed sequence, in the
-    order of segments. `epoch` matters for sentence pairs, which are re-paired in every epoch.
+    order of segments. `epoch` is used only for sentence pairs, which are paired anew in every epoch.
     """
     marks = source.frame.marks
     if source.packing is not None:
@@ -35,7 +35,7 @@ def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int 
 
 
 def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[int]:
-    """Documents of a shard that occupy positions `first` to `end` of its stream."""
+    """Return the documents of a shard that occupy positions `first` to `end` of its stream."""
     rows = range(len(offsets))
 
     def begin(row: int) -> int:

@@ -37,13 +37,13 @@ class SourceStream:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Stream position at which each shard begins, and last the length of the stream."""
+        """The stream position at which each shard begins, followed by the length of the stream."""
         marks = self.frame.marks
         return list(accumulate((shard.tokens + marks * shard.documents for shard in self.shards), initial=0))
 
     @property
     def tokens(self) -> int:
-        """Tokens of one epoch, marks included."""
+        """The number of tokens in one epoch, marks included."""
         return self.starts[-1]
 
     @property
@@ -56,7 +56,7 @@ class SourceStream:
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:
-        """Return the tokens of the longest sequence of up to `length`."""
+        """Return the number of tokens in the longest sequence of up to `length` tokens."""
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
@@ -78,8 +78,8 @@ class SourceStream:
         return self._opened[number]
 
     def check(self) -> None:
-        """Raise CorruptFileError if a shard is missing or its size differs from its manifest's, without
-        reading any.
+        """Raise CorruptFileError if a shard is missing or its size differs from the one in the manifest. No
+        shard is read.
 
         The content of a shard is verified when it is first opened. A check that passed is not repeated.
         """
@@ -104,8 +104,8 @@ class SourceStream:
             )
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
-        """Return this source in the sequences of a packing of `trainers.rows.sequences`. Opens the shards
-        that are not in the cache.
+        """Return this source, cut into the sequences of a packing of `trainers.rows.sequences`. Opens the
+        shards whose packing is not in the cache.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -114,7 +114,9 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """Return this source in rows of sentence pairs. Opens the shards that are not in the cache."""
+        """Return this source, cut into rows of sentence pairs. Opens the shards whose pairs are not in the
+        cache.
+        """
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
             for number, record in enumerate(self.shards)

@@ -28,9 +28,9 @@ from trainers.runs.run import read_config, read_run
 class Blamed:
     """A document of a step.
 
-    `losses` are nats per target of each loss in which it has targets, `tokens` its targets in the first one.
-    `excess` is how much more the document contributes to the minimised sum than an average document with as
-    many targets, times the tokens of the step. With one loss it is in nats.
+    `losses` are the nats per target of each loss in which it has targets. `tokens` is its number of targets
+    in the first loss. `excess` is how much more the document contributes to the minimised sum than an average
+    document with as many targets, times the tokens of the step. With one loss it is in nats.
     """
 
     id: bytes
@@ -69,11 +69,11 @@ class Blame:
         published = _published(self.corpus.train[document.source].directory)
         if not published.steps:
             raise UserError(f"{published.directory}: records no steps")
-        found = published.find(document.id.hex())
-        if isinstance(found, Quarantined):
-            return History(found.printed, None, (f"set aside: {found.reason}",))
-        part = select_rows(found.part, [found.row])
-        lines = [f"{published.read_step(found.source).label}: part {part.name}, row {found.row}"]
+        location = published.find(document.id.hex())
+        if isinstance(location, Quarantined):
+            return History(location.printed, None, (f"set aside: {location.reason}",))
+        part = select_rows(location.part, [location.row])
+        lines = [f"{published.read_step(location.source).label}: part {part.name}, row {location.row}"]
         for annotation in part.annotations:
             assert annotation.table is not None
             row = annotation.table.to_pylist()[0]
@@ -82,7 +82,7 @@ class Blame:
             columns = len(row.keys() - {DROP, EDITS_COLUMN})
             said += [f"{columns} columns"] if columns else []
             lines.append(f"{annotation.step}: {', '.join(said) or 'nothing'}")
-        return History(found.printed, part.table(("url",))["url"][0].as_py(), tuple(lines))
+        return History(location.printed, part.table(("url",))["url"][0].as_py(), tuple(lines))
 
 
 @lru_cache(maxsize=8)
@@ -107,15 +107,15 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
     corpus = corpus_of(config)
     if corpus.fingerprint != record["fingerprints"]["corpus"]:
         raise ConflictError(
-            f"{run}: read the corpus {record['fingerprints']['corpus']}, {corpus.directory} is {corpus.fingerprint} by now; "
-            f"its order of documents is another"
+            f"{run}: read the corpus {record['fingerprints']['corpus']}, {corpus.directory} is now "
+            f"{corpus.fingerprint} and has another order of documents"
         )
     if step <= record.get("since", 0):
         raise ConflictError(f"{run}: --step: got {step}, up to step {record['since']} the run read another corpus")
     data = training_data(corpus, config)
-    found = checkpoint.nearest(run, warn, step - 1)
-    data.order.resume(found.order if found else {})
-    losses, sums = _sums(_model(run, config, found), config, data, step)
+    start = checkpoint.nearest(run, warn, step - 1)
+    data.order.resume(start.order if start else {})
+    losses, sums = _sums(_model(run, config, start), config, data, step)
     nothing = np.zeros((len(losses), 2))
     total = sum(sums.values(), nothing)
     finite = sum((each for each in sums.values() if np.isfinite(each).all()), nothing)
@@ -128,29 +128,31 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
         for (identifier, source), each in sums.items()
     ]  # fmt: skip
     documents.sort(key=lambda d: (math.isfinite(d.excess), -d.excess if math.isfinite(d.excess) else 0.0, d.id))
-    return Blame(step, found.step if found else 0, _means(losses, total), tuple(documents), corpus)
+    return Blame(step, start.step if start else 0, _means(losses, total), tuple(documents), corpus)
 
 
 def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
-    """Nats per target of each loss that has targets."""
+    """Return the nats per target of each loss that has targets."""
     return {loss.name: float(nats / targets) for loss, (nats, targets) in zip(losses, sums, strict=True) if targets}
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """See Blamed. `finite` are the sums over the documents whose nats are, `total` those over all."""
+    """Return a document's excess (`Blamed`). `finite` are the sums over the documents whose nats are finite,
+    `total` the sums over all.
+    """
     means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
     scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
     return float((scales * (document[:, 0] - means * document[:, 1])).sum())
 
 
-def _model(run: LocalPath, config: Pretraining, found: checkpoint.Checkpoint | None) -> Any:
-    if found is None:
+def _model(run: LocalPath, config: Pretraining, start: checkpoint.Checkpoint | None) -> Any:
+    if start is None:
         from trainers.models import build_model
 
         return build_model(config.model, read_run(run)["specials"], config.seed).eval()
     from trainers.inference.model_export import trained_model
 
-    return trained_model(run, found)
+    return trained_model(run, start)
 
 
 def _sums(
@@ -173,8 +175,9 @@ def _sums(
     forward = forward_of(model.to(device), config)
     samples = data.order.take((step - 1) * sequences, sequences)
     sums: dict[tuple[bytes, str], np.ndarray] = {}
-    for first in range(0, sequences, config.execution.micro_batch):
-        chosen = samples.select(np.arange(first, min(first + config.execution.micro_batch, sequences)))
+    rows = config.execution.rows(auto=8)
+    for first in range(0, sequences, rows):
+        chosen = samples.select(np.arange(first, min(first + rows, sequences)))
         batch = data.rows(chosen)
         with torch.no_grad():
             nats = {name: its.double().cpu().numpy() for name, its in forward(**tensors(batch, device)).items()}
@@ -197,14 +200,16 @@ def _sums(
     return forward.losses, sums
 
 
-def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
+def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
     """Print the `count` worst documents. Untrusted paths and URLs are escaped, and no text is shown."""
-    weights = f"the weights of step {found.weights}" if found.weights else "the initial weights"
-    weights += ", no checkpoint before it is kept" if found.weights >= found.step else ""
-    line(f"step {found.step}: {len(found.documents):,} documents, {_shown(found.losses)} with {weights}; worst first")
-    for number, document in enumerate(found.documents[:count], 1):
+    weights = f"the weights of step {blamed.weights}" if blamed.weights else "the initial weights"
+    weights += ", no checkpoint before it is kept" if blamed.weights >= blamed.step else ""
+    line(
+        f"step {blamed.step}: {len(blamed.documents):,} documents, {_shown(blamed.losses)} with {weights}; worst first"
+    )
+    for number, document in enumerate(blamed.documents[:count], 1):
         try:
-            history = found.history(document)
+            history = blamed.history(document)
         except UserError as error:
             history = History(document.id.hex(), None, (f"no history: {error}",))
         mark = ", excluded" if document.excluded else ""
@@ -216,13 +221,13 @@ def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
             line(f"   url {printable(history.url)}")
         for step in history.steps:
             line(f"   {printable(step)}")
-    if len(found.documents) > count:
-        line(f"{len(found.documents) - count:,} more; --documents shows them")
+    if len(blamed.documents) > count:
+        line(f"{len(blamed.documents) - count:,} more; --documents shows them")
     line(
         "`python -m pipelines inspect CORPUS ID` shows a document; ids in a file are left out by `--exclude-documents`"
     )
 
 
 def _shown(losses: Mapping[str, float]) -> str:
-    """Losses by name; the first one has no target in some documents."""
+    """Format losses by name. Some documents have no target in the first loss, which is then 0."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in ({"loss": 0.0} | dict(losses)).items())

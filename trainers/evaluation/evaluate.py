@@ -2,32 +2,42 @@
 engine.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
+from pipelines.contracts.given_split import HELD_OUT
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainers.data.packed_corpus import ValidationData
+    from trainers.config.pretraining import Pretraining
+    from trainers.data.packed_corpus import TrainingCorpus, ValidationData
+    from trainers.data.stream import SourceStream
     from trainers.rows.batch import Batch
 
 _UNIGRAM_TOKENS = 1 << 20  # tokens per source, evenly spread over its training documents
 
 
-def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = None, batch: int = 8) -> dict[str, Any]:
+def evaluate(
+    path: LocalPath,
+    corpora: Sequence[str] = (),
+    tokens: int | None = None,
+    batch: int = 8,
+    split: str = "validation",
+) -> dict[str, Any]:
     """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a
     run.
 
-    They are measured on the validation split of `corpora`, by default those of the run, with `tokens` per
-    source, by default as in the run. `unigram_loss` next to each `loss` is that of a model that ignores the
-    context: it knows how often each token is a target in the source's training documents, or in those of all
-    sources together.
+    They are measured on the `split` (validation or test) of `corpora`, by default those of the run, with
+    `tokens` per source, by default as in the run. Each `loss` is accompanied by `unigram_loss`, the loss of a
+    model that ignores the context and knows only how often each token is a target in the source's training
+    documents, or for the total in those of all sources. A source without training documents is compared with
+    those of all sources.
 
-    Raises UserError if the corpus was made with another tokenizer than the model.
+    Raises UserError if the corpus was made with another tokenizer than the model, or has no such split.
     """
     import torch
 
@@ -48,9 +58,8 @@ def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = 
             f"{path}: the model was trained with tokenizer {trained.fingerprints['tokenizer']}, the corpus was made "
             f"with {corpus.tokenizer.xxh3_128}; evaluate on a corpus made with the same tokenizer"
         )
+    corpus = replace(corpus, validation=_held_out(corpus, split))
     data = validation_data(corpus, config, tokens or config.validation.tokens)
-    if not data.sources:
-        raise UserError("the corpus has no validation documents; raise validation_share of its `shards` step")
     device = compute_device()
     forward = forward_of(trained.model.to(device), config)
 
@@ -64,8 +73,8 @@ def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = 
     sums, counts = total(data.batches(batch, 0, 1), len(data.sources)), _target_counts(data)
     if not sums[0, 1].any():
         raise UserError(
-            f"the {config.objective.kind} objective finds nothing to predict in the corpus's validation documents; raise "
-            "--tokens, or validation_share of its `shards` step"
+            f"the {config.objective.kind} objective finds nothing to predict in the corpus's {split} documents; raise "
+            "--tokens, or hold out more documents"
         )
     assert isinstance(config.data.weights, dict)
     names = [loss.name for loss in forward.losses]
@@ -74,18 +83,42 @@ def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = 
     if documents is not None:
         measured = total(documents.batches(batch, 0, 1), len(documents.sources))
         fields = add_document_fields(fields, documents.fields(measured[0]))
-    read = {name: corpus.train[name] for name in fields["sources"] if name in corpus.train}
-    known = _target_counts(validation_data(replace(corpus, validation=read), config, _UNIGRAM_TOKENS))
-    for name, entry in fields["sources"].items():
-        if name in known:
-            entry["unigram_loss"] = unigram_loss(known[name], counts[name])
-    if len(known) == len(fields["sources"]):
-        together = sum(known.values())
-        shares = {name: config.data.weights.get(name, 0.0) for name in known}
-        shares = shares if any(shares.values()) else dict.fromkeys(known, 1.0)
-        each = (share * unigram_loss(together, counts[name]) for name, share in shares.items())
-        fields["unigram_loss"] = sum(each) / sum(shares.values())
+    _add_unigram(fields, counts, corpus, config)
     return fields
+
+
+def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]:
+    """Return the sources of a split. Raises UserError, which names the splits that there are, if it has none."""
+    if found := corpus.held_out(split):
+        return found
+    others = [name for name in HELD_OUT if corpus.held_out(name)]
+    hint = (
+        f"it has {others[0]}" if others else "give a source a `split`, or raise validation_share of its `shards` step"
+    )
+    raise UserError(f"{corpus.directory}: no source has {split} documents; {hint}")
+
+
+def _add_unigram(
+    fields: dict[str, Any], counts: Mapping[str, Any], corpus: "TrainingCorpus", config: "Pretraining"
+) -> None:
+    """Add `unigram_loss` to the fields of a validation. `counts` are its targets by source."""
+    from trainers.data.packed_corpus import validation_data
+
+    assert isinstance(config.data.weights, dict)
+    names = list(fields["sources"])
+    given = [name for name in names if name not in corpus.train]
+    trained = {name for name, weight in config.data.weights.items() if weight > 0} if given else set()
+    read = {name: stream for name, stream in corpus.train.items() if name in trained or name in names}
+    known = _target_counts(validation_data(replace(corpus, validation=read), config, _UNIGRAM_TOKENS))
+    if not known:
+        return
+    together = sum(known.values())
+    for name in names:
+        fields["sources"][name]["unigram_loss"] = unigram_loss(known.get(name, together), counts[name])
+    shares = {name: config.data.weights.get(name, 0.0) for name in names}
+    shares = shares if any(shares.values()) else dict.fromkeys(names, 1.0)
+    each = (share * unigram_loss(together, counts[name]) for name, share in shares.items())
+    fields["unigram_loss"] = sum(each) / sum(shares.values())
 
 
 def _target_counts(data: "ValidationData") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The base that a fine-tuning run begins with: a run, an export or a Hugging Face directory.
 
-open_base(path) -> sizes, tokenizer, specials      base_weights(config) -> tensors      trained_forward(run) -> its model
+open_base(path) -> sizes, tokenizer, specials      base_weights(config) -> tensors      trained_forward(run)
+-> its model
 """
 
 from collections.abc import Mapping
@@ -12,27 +13,31 @@ from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from tokenizer.vocabulary.definition import read_definition
 from tokenizer.vocabulary.specials import add_fallback_marks
-from trainers.adapters.adapter_files import base_fingerprint, save_adapter
+from trainers.adapters.adapter_files import StockHead, base_fingerprint, save_adapter
 from trainers.config.architecture import Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
+from trainers.data.examples.task_corpus import TaskCorpus
 from trainers.engine.assembly import base_network, build_forward
 from trainers.engine.forward import Forward
-from trainers.inference.export_form import WEIGHTS, read_export
+from trainers.inference.export_form import WEIGHTS, read_export, read_whole
 from trainers.models import MODELS, build_model
+from trainers.models.heads.stock_heads import stock_names, why_not_stock_head
 from trainers.models.interface import HeadKind
 from trainers.runs import checkpoint
-from trainers.runs.parent import checkpoint_of, kind_of, require_unchanged, weights_digest
+from trainers.runs.parent import checkpoint_of, describe, kind_of, require_parent, require_unchanged, weights_digest
 from trainers.runs.published_model import model_of, published_head, published_weights
 from trainers.runs.run import read_config, read_run, verified_copy
+
+_PEFT_TASKS = {"classify": "SEQ_CLS", "regress": "SEQ_CLS", "tag": "TOKEN_CLS", "span": "QUESTION_ANS"}
 
 
 @dataclass(frozen=True)
 class Base:
-    """What a fine-tuning run must know about its base before it reads a tensor.
+    """The base of a fine-tuning run, without its tensors.
 
-    `kind` is that of `runs.parent.kind_of`. `specials` are the ids of the tokenizer's special tokens by role.
-    `step` is that of a run's checkpoint, None for other bases.
+    `kind` is what `runs.parent.kind_of` returns. `specials` maps the roles of the tokenizer's special tokens
+    to their ids. `step` is the step of a run's checkpoint, None for other bases.
     """
 
     path: LocalPath
@@ -44,14 +49,15 @@ class Base:
 
 
 def open_base(path: LocalPath, step: int | None = None) -> Base:
-    """Open the base at `path`; of a run, the checkpoint of `step` or the newest.
+    """Open the base at `path`. For a run, `step` selects the checkpoint; None means the one that
+    `checkpoint.pick` returns.
 
     Raises UserError or ConfigError if `path` is not a base, or if we do not support its model.
     """
     kind = kind_of(path)
     if kind == "run":
-        found = checkpoint_of(path, step)
-        return Base(path, kind, read_config(path).model, verified_copy(path), read_run(path)["specials"], found.step)
+        picked = checkpoint_of(path, step)
+        return Base(path, kind, read_config(path).model, verified_copy(path), read_run(path)["specials"], picked.step)
     tokenizer = path / "tokenizer.json"
     if not tokenizer.is_file():
         raise UserError(f"init.path: {path} has no tokenizer.json; save its tokenizer there")
@@ -63,35 +69,54 @@ def open_base(path: LocalPath, step: int | None = None) -> Base:
 def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors that a fine-tuning run begins with: {parameter name: fp32 tensor on the CPU}.
 
-    Names that the base lacks are left out, and so are the heads of its pretraining unless the run uses them.
-    If the base has hidden layers of a head, they are `task_head.*`. `record` describes the parent, as in
-    `run.json`. Raises UserError if its files have changed or lack what the run needs, ConfigError if the
-    run's model is another one.
+    Parameters that the base lacks are left out, and so are its pretraining heads unless the run uses them.
+    Hidden layers of a head in the base are named `task_head.*`. `record` describes the parent, as in
+    `run.json`. Raises UserError if its files are gone, have changed or lack a tensor that the run needs, and
+    ConfigError if the run's model is a different one.
     """
     assert config.init is not None
     path = LocalPath(config.init.path)
+    require_parent(record)
     base = open_base(path, record.get("step"))
     _check_sizes(config.model, base.model)
     if base.kind == "hugging_face":
         require_unchanged(path, weights_digest(path), record["fingerprints"]["weights"])
         weights = _published(path, base.model, config)
     elif base.kind == "export":
-        require_unchanged(path, read_export(path)[0]["checkpoint"], record["checkpoint"])
-        weights = _exported(path, base.model, config)
+
+        def read(origin: dict[str, Any]) -> dict[str, Any]:
+            require_unchanged(path, origin["checkpoint"], record["checkpoint"])
+            return _tensors(path, origin, config)
+
+        weights = read_whole(path, read)
     else:
-        found = checkpoint_of(path, record["step"])
-        require_unchanged(path, found.checksum, record["checkpoint"])
-        weights = _weights_of_run(path, found)
+        parent = checkpoint_of(path, record["step"])
+        require_unchanged(path, parent.checksum, record["checkpoint"])
+        weights = _weights_of_run(path, parent)
     if _head_kind(config) is None and (absent := _absent(config, specials, weights)):
         raise UserError(
-            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing), which writes text; take another base"
+            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing), which generating text needs; "
+            f"take another base"
         )
     return weights
 
 
-def trained_forward(run: LocalPath, found: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
-    """Return the model of a run at a checkpoint with its losses, ready to predict, in fp32 on the CPU.
-    `weights` are those of the checkpoint; None reads them.
+def check_model(config: Finetuning, corpus: TaskCorpus) -> None:
+    """Raise the errors that building the model of a resolved run would raise, from its base, its head or its
+    method. Nothing is written, and no memory is allocated for the tensors.
+    """
+    import torch
+
+    specials = corpus.tokenizer.specials
+    with torch.device("meta"):
+        build_forward(config, specials, {}, corpus.encode)
+    if config.init is not None:
+        base_weights(config, specials, describe(config, corpus))
+
+
+def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
+    """Return the model of a run at a checkpoint with its losses, in evaluation mode, in fp32 on the CPU.
+    `weights` are those of the checkpoint if they were read before.
     """
     import torch
 
@@ -99,40 +124,51 @@ def trained_forward(run: LocalPath, found: checkpoint.Checkpoint, weights: Mappi
     forward = build_forward(config, record["specials"], _frozen(config, record))
     parameters = dict(forward.model.named_parameters())
     with torch.no_grad():
-        for name, weight in (checkpoint.read_weights(found) if weights is None else weights).items():
+        for name, weight in (checkpoint.read_weights(picked) if weights is None else weights).items():
             parameters[name].copy_(weight)
     forward.eval()
     return forward
 
 
 def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights that checkpoints of a run do not have: those of its base, where its method freezes it."""
+    """Return the weights that the checkpoints of a run lack: those of its base if its method freezes it,
+    otherwise none.
+    """
     if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
         return base_weights(config, record["specials"], record["parent"])
     return {}
 
 
-def save_run_adapter(run: LocalPath, found: checkpoint.Checkpoint, directory: LocalPath) -> None:
+def save_run_adapter(run: LocalPath, picked: checkpoint.Checkpoint, directory: LocalPath) -> None:
     """Write the parameters that a run's method has trained to a new directory (`adapters.adapter_files`)."""
     config, record = read_config(run), read_run(run)
     assert isinstance(config, Finetuning)
+    sizes, network = config.model, trained_forward(run, picked).model
     base = base_network(config, record["specials"], _frozen(config, record))
-    fingerprint, path = base_fingerprint(base), config.init.path if config.init else None
-    sizes = (config.model.architecture, config.model.family)
-    save_adapter(directory, trained_forward(run, found).model, config.method, *sizes, fingerprint, path)
+    fingerprint, path = base_fingerprint(base, sizes.architecture), config.init.path if config.init else None
+    head = _stock_head(config, network)
+    save_adapter(directory, network, config.method, sizes.architecture, sizes.family, fingerprint, path, head)
 
 
-def _weights_of_run(run: LocalPath, found: checkpoint.Checkpoint) -> dict[str, Any]:
-    """The weights of a run; what its method has added is merged into them."""
+def _stock_head(config: Finetuning, network: Any) -> StockHead | None:
+    """Return the head of a run's task in the stock model, or None if it has no such head."""
+    kind, architecture = config.head_kind, MODELS[config.model.architecture]
+    if kind is None or why_not_stock_head(architecture, config.model, kind, config.head.pooling, config.layers):
+        return None
+    return StockHead(*stock_names(network, architecture), _PEFT_TASKS.get(kind))
+
+
+def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, Any]:
+    """Return the weights of a run, with the parameters that its method has added merged into them."""
     config, record = read_config(run), read_run(run)
     if not isinstance(config, Finetuning) or not config.method.freezes:
-        return checkpoint.read_weights(found)
+        return checkpoint.read_weights(picked)
     if not config.method.mergeable:
         raise ConfigError(
-            f"init.path: {run} was fine-tuned by {config.method.kind}, which adds what no weight of a base can hold; take a run "
-            f"of another method"
+            f"init.path: {run} was fine-tuned by {config.method.kind}, whose parameters cannot be merged into weights "
+            f"of a base; take a run of another method"
         )
-    network = trained_forward(run, found).model
+    network = trained_forward(run, picked).model
     config.method.merge(network)
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     if record.get("parent") is None:
@@ -147,12 +183,18 @@ def _published(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
     return weights if kind is None else weights | published_head(path, MODELS[model.architecture].heads[kind])
 
 
-def _exported(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
-    """An export that plain `transformers` does not load has the tensors by our names."""
+def exported_weights(path: LocalPath, config: Job) -> dict[str, Any]:
+    """Return the tensors of a verified export by their names in our models, with those of the head of the task of
+    `config`. An export that plain `transformers` does not load has them by these names.
+    """
+    return read_whole(path, lambda origin: _tensors(path, origin, config))
+
+
+def _tensors(path: LocalPath, origin: Mapping[str, Any], config: Job) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    if read_export(path)[0]["transformers"]["loads"]:
-        return _published(path, model, config)
+    if origin["transformers"]["loads"]:
+        return _published(path, config.model, config)
     return dict(load_file(lent(path / WEIGHTS)))
 
 
@@ -165,9 +207,11 @@ def _absent(config: Job, specials: dict[str, int], weights: Mapping[str, Any]) -
 
 
 def _check_sizes(ours: Model, theirs: Model) -> None:
-    """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute something else."""
+    """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute other
+    results from them.
+    """
     free = {"dropout", "initializer_range", "sentence_head"}
-    if theirs.scheme != "learned":  # without a table of positions
+    if theirs.scheme != "learned":  # no position table limits the length
         free.add("positions")
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)

@@ -1,10 +1,12 @@
-"""What an export contains, and whether plain `transformers` can use it."""
+"""The form of an export: what it contains, and whether plain `transformers` can use it."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gristmill.errors import CorruptFileError, UserError
+from gristmill.host import host
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json
@@ -16,13 +18,15 @@ from trainers.models.heads.stock_heads import why_not_stock_head
 
 ORIGIN, WEIGHTS, ADAPTER = "gristmill.json", "model.safetensors", "adapter"
 _INDEX = "model.safetensors.index.json"
+_TRIES, _PAUSE_SECONDS = 5, 0.2  # an export is replaced by two renames, one right after the other
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ExportForm:
-    """The form of a run's export: an adapter if `is_adapter`, otherwise a model, into which the parameters
-    that its method has added are merged if `merges`. `obstacle` is why plain `transformers` cannot compute
-    the model, or None if it can. `notes` are what users of the export must know.
+    """The form of a run's export: an adapter if `is_adapter`, otherwise a model. If `merges`, the parameters
+    that the method has added are merged into the model. `obstacle` is the reason why plain `transformers`
+    cannot run the model, or None if it can. `notes` are lines for users of the export.
     """
 
     is_adapter: bool
@@ -32,15 +36,16 @@ class ExportForm:
 
 
 def export_form(config: Job, merge: bool) -> ExportForm:
-    """Return the form of a run's export. Raises ConfigError if `merge` is set and there is nothing to merge
-    or no way to do it.
+    """Return the form of a run's export. Raises ConfigError if `merge` is set and there is nothing to merge,
+    or it cannot be merged.
     """
     if not isinstance(config, Finetuning):
         return ExportForm(False, False, why_not_stock(config.model), _notes(config))
     method = config.method
     if merge and not method.mergeable:
         raise UserError(
-            f"--merge: the run's method is {method.kind}, which adds what no weight of the base can hold; leave it out"
+            f"--merge: the run's method is {method.kind}, whose parameters cannot be merged into weights of the base; "
+            f"leave it out"
         )
     if method.freezes and not merge:
         note = (
@@ -60,7 +65,7 @@ def _notes(config: Job) -> tuple[str, ...]:
         notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
     if config.model.family == "decoder" and config.objective.sees_prefix:
         notes.append(
-            "trained with a prefix that sees itself in both directions; transformers attends causally, with another loss; "
+            "trained with bidirectional attention within a prefix; transformers attends causally, which gives another loss; "
             "`python -m trainers generate` and `evaluate` attend as in training"
         )
     return tuple(notes)
@@ -72,14 +77,50 @@ def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
     return ()
 
 
-def read_origin(export: LocalPath) -> dict[str, Any]:
-    """Verify every file of an export and return its `gristmill.json`. Raises CorruptFileError for a file that
-    has changed, or one that every export needs and this one lacks.
+def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> Result:
+    """Verify every file of an export and return what `read` makes of its `gristmill.json` and files, all of one export.
+
+    Training and `trainers export` replace an export by two renames, so a reader may see files of both, or none. It
+    then reads again. Raises CorruptFileError for a file that has changed, or one that every export needs and this one
+    lacks; UserError if there is no export, or never twice the same one.
     """
-    origin = read_json(export / ORIGIN, "export again")
+    for _ in range(_TRIES):
+        origin = _origin(export)
+        if origin is not None:
+            try:
+                _verify(export, origin)
+                result = read(origin)
+            except (CorruptFileError, FileNotFoundError):
+                if _origin(export) == origin:
+                    raise
+            else:
+                if _origin(export) == origin:
+                    return result
+        host().sleep(_PAUSE_SECONDS)
+    raise UserError(f"{export}: was replaced or removed while it was read; export again, or run the same command again")
+
+
+def read_origin(export: LocalPath) -> dict[str, Any]:
+    """Return the `gristmill.json` of an export whose files are all verified. Raises as `read_whole` does."""
+    return read_whole(export, lambda origin: origin)
+
+
+def _origin(export: LocalPath) -> dict[str, Any] | None:
+    try:
+        return read_json(export / ORIGIN, "export again")
+    except FileNotFoundError:
+        return None
+
+
+def _verify(export: LocalPath, origin: dict[str, Any]) -> None:
     names = {entry["path"] for entry in origin["files"]}
     for entry in origin["files"]:
-        export.verify(FileRecord(**entry))
+        try:
+            export.verify(FileRecord(**entry))
+        except CorruptFileError:
+            raise CorruptFileError(
+                f"{export / entry['path']}: is missing or not what {ORIGIN} recorded; export again"
+            ) from None
     required = {"tokenizer.json", "tokenizer_config.json"}
     if origin.get("adapter"):
         required.add(f"{ADAPTER}/{ORIGIN}")
@@ -90,14 +131,18 @@ def read_origin(export: LocalPath) -> dict[str, Any]:
         required.update({"config.json", WEIGHTS})
     if missing := sorted(required - names):
         raise CorruptFileError(f"{export}: has no {missing[0]}; export again")
-    return origin
 
 
 def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
-    """Return (the `gristmill.json` of a verified export, the configuration of its run). Raises UserError if
-    the export is an adapter, which is no model by itself.
+    """Return the `gristmill.json` of a verified export and the configuration of its run. Raises UserError if
+    the export is an adapter, which is not a model by itself.
     """
     origin = read_origin(path)
+    return origin, config_of(path, origin)
+
+
+def config_of(export: LocalPath, origin: dict[str, Any]) -> Job:
+    """Return the configuration of the run that an export is of. Raises UserError if the export is an adapter."""
     if origin.get("adapter"):
-        raise UserError(f"{path}: holds an adapter without its base; give the run, or export it with --merge")
-    return origin, parse_job(origin["config"], str(path / ORIGIN))
+        raise UserError(f"{export}: holds an adapter without its base; give the run, or export it with --merge")
+    return parse_job(origin["config"], str(export / ORIGIN))

@@ -18,7 +18,7 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are sampled. `temperature` 0 takes the most probable token. `top_k` and `top_p` cut off the
-    tail of the distribution; 0 and 1 disable them.
+    tail of the distribution; `top_k` 0 and `top_p` 1 disable this.
     """
 
     tokens: int = 100
@@ -38,10 +38,10 @@ class Sampling:
 def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     """Generate text from a prompt with the model of an export or a run; the same seed gives the same text.
 
-    The objective defines how its models read prompts (`PromptFormat`). Most models continue the prompt. Span
-    corruption replaces each sentinel in it (`<extra_id_0>` and so on) by text from the model. Denoising
-    rewrites the whole text and fills in each `<mask>`. If the objective needs a gap and the prompt has none,
-    one is appended. The model of a mixture treats the prompt as input to a single member
+    The objective defines how its models read prompts (`PromptFormat`). Most models continue the prompt. A
+    model of span corruption generates text for each sentinel in it (`<extra_id_0>` and so on). A model of
+    denoising rewrites the whole text and fills in each `<mask>`. If the objective needs a gap and the prompt
+    has none, one is appended. The model of a mixture treats the prompt as input to a single member
     (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after `sampling.tokens` tokens,
     or at the model's last position.
     """
@@ -81,8 +81,8 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
 def _model_input(
     text: list[int], lead: str | None, objective: TrainingObjective, family: str, encoder: Encoder
 ) -> list[int]:
-    """Ids of the model's input: the prompt's text after the special `lead`, between the marks of the
-    objective.
+    """Return the ids of the model's input: the special token `lead`, then the prompt, between the marks of
+    the objective.
     """
     first, frame = [encoder.specials[lead]] if lead else [], objective.text_frame(family)
     if family == "encoder_decoder":
@@ -97,9 +97,11 @@ def _with_gap(prompt: str, form: PromptFormat) -> str:
 
 
 def _room(model: Model, tokens: int, both: bool) -> int:
-    """Return how many tokens can be generated. Raises ConfigError if the prompt leaves no position for any."""
+    """Return the maximum number of tokens to generate. Raises ConfigError if the prompt leaves no free
+    position.
+    """
     if model.scheme == "t5_bias":
-        return sys.maxsize  # relative distances are unlimited
+        return sys.maxsize  # relative positions do not limit the length
     room = model.positions if both else model.positions - tokens
     if tokens > model.positions or room < 1:
         raise ConfigError(f"--prompt: has {tokens} tokens, the model has {model.positions} positions; shorten it")
@@ -107,8 +109,8 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Sampling arguments for `generate`. All are given, because defaults come from the model's
-    generation_config.json.
+    """Return the sampling arguments of `generate`. All are set explicitly, because defaults would come from
+    the model's generation_config.json.
     """
     if sampling.temperature == 0:
         return {}
@@ -116,8 +118,8 @@ def _choice(sampling: Sampling) -> dict[str, Any]:
 
 
 def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]:
-    """Ids that are never generated: those that only pad the vocabulary, and specials that an answer cannot
-    contain.
+    """Return the ids that are never generated: those that only pad the vocabulary, and special tokens that an
+    answer cannot contain.
     """
     wanted = {"<eos>", *form.generated}
     reserved = [number for name, number in encoder.specials.items() if name not in wanted]
@@ -126,8 +128,8 @@ def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]
 
 
 def _prefix(model: Any, given: Any) -> dict[str, Any]:
-    """Compute the cache of the prompt with bidirectional attention. The last token is left out of it: it sees
-    the whole prompt anyway, and generation starts from it.
+    """Return the cache of the prompt, computed with bidirectional attention. It excludes the last token, from
+    which generation starts; that token attends to the whole prompt anyway.
     """
     import torch
 

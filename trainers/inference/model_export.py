@@ -1,12 +1,12 @@
-"""Export in Hugging Face layout: config.json, safetensors and tokenizer files that `AutoTokenizer` and an
-auto class load.
+"""Export in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer` and an
+auto class can load.
 
-The auto class is `AutoModelForCausalLM`, `MaskedLM` or `Seq2SeqLM`, and for tasks `SequenceClassification`,
-`TokenClassification`, `QuestionAnswering` or `MultipleChoice`. `gristmill.json` in the same directory records
-which run, step, corpus and tokenizer the model comes from, and whether plain `transformers` can use it. A
-model that `transformers` cannot compute is written so that it refuses to load it; the commands of this
-package load it. If the run's method freezes its base, `adapter/` has the parameters that the method has
-trained, unless they are merged.
+The auto class is `AutoModelForCausalLM`, `...MaskedLM` or `...Seq2SeqLM`; for tasks it is
+`...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering` or `...MultipleChoice`.
+`gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
+whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that
+it refuses to load it; only the commands of this package do. If the run's method freezes its base, `adapter/`
+has the parameters that the method has trained, unless they are merged.
 """
 
 import errno
@@ -29,7 +29,17 @@ from trainers.config.architecture import Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.inference.base import save_run_adapter, trained_forward
-from trainers.inference.export_form import ADAPTER, ORIGIN, WEIGHTS, ExportForm, export_form, read_export, read_origin
+from trainers.inference.export_form import (
+    ADAPTER,
+    ORIGIN,
+    WEIGHTS,
+    ExportForm,
+    config_of,
+    export_form,
+    read_origin,
+    read_whole,
+)
+from trainers.inference.task_model import threshold_of
 from trainers.inference.tokenizer_export import save_tokenizer
 from trainers.models import MODELS, build_model, stack_parameters, untie_stacks, why_not_stock
 from trainers.models.heads.stock_heads import stock_task_model
@@ -37,7 +47,7 @@ from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
 
 FORMAT = "gristmill-export/1"
-_TRIES = 5  # each fails only where another process exports to the same directory, or the run trains
+_TRIES = 5  # a try fails only if another process exports to the same directory, or if the run is training
 
 
 def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) -> LocalPath:
@@ -45,14 +55,14 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
     With `merge`, the parameters that a method of fine-tuning has added are merged into the weights of the
     base.
 
-    An earlier export there is replaced. Raises ConflictError if the directory has anything else. Exports to
-    the same directory take turns by the lease of the directory `.NAME` next to it, in which each is also
-    prepared. A process that has lost the lease may notice that its attempt was removed, or that another
-    export was published; it then checks again.
+    An earlier export there is replaced. Raises ConflictError if the directory holds other files. Exports to
+    the same directory are serialised by a lease on the directory `.NAME` next to it, in which they are also
+    prepared. If a process that has lost the lease finds its attempt removed, or another export published, it
+    starts over.
     """
     from safetensors import SafetensorError
 
-    read_run(run)  # refuses what is no run before anything is created
+    read_run(run)  # raises if this is not a run, before anything is created
     work = output.with_name(f".{output.name}")
     try:
         with lock(work, "exporting", lambda line: print(line, flush=True)):
@@ -62,7 +72,7 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
                 if _export(run, output, work, merge):
                     break
             else:
-                raise UserError(f"{output}: other processes export to it all the time; end them and export again")
+                raise UserError(f"{output}: other processes keep exporting to it; stop them and export again")
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{output}: the export could not be written ({error}); fix that and run the same command"
@@ -73,46 +83,49 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
 
 
 def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> bool:
-    """Export, unless that is done; False where another process removed what this one reads or writes."""
-    earlier = _origin_of(output)  # read before the checkpoints, so it is of no later step than the newest of them
+    """Export, unless `output` is up to date. Returns False if another process removed files that this one
+    reads or writes.
+    """
+    earlier = _origin_of(output)  # read before the checkpoints, so its step is not after the newest checkpoint
     record, config = read_run(run), read_config(run)
-    found = checkpoint.pick(run, print)
-    if found is None:
+    picked = checkpoint.pick(run, print)
+    if picked is None:
         raise UserError(f"{run}: has no checkpoint yet, there is nothing to export")
     form = export_form(config, merge)
     origin = {
         "format": FORMAT,
         "run": record["name"],
-        "step": found.step,
-        "tokens": found.tokens,
-        "fingerprints": found.fingerprints,
-        "checkpoint": found.checksum,
+        "step": picked.step,
+        "tokens": picked.tokens,
+        "fingerprints": picked.fingerprints,
+        "checkpoint": picked.checksum,
         "config": plain(config),
         "adapter": form.is_adapter,
+        "threshold": threshold_of(run),
         "transformers": {"loads": form.obstacle is None, "notes": list(form.notes)},
     }
     if output.exists() and any(output.iterdir()):
         if not (output / ORIGIN).exists():
-            raise ConflictError(f"{output}: holds files that are no export; give another --output")
+            raise ConflictError(f"{output}: holds files that are not an export; give another --output")
         if _is_export_of(output, origin):
             return True
     attempt = _aside(work)
     attempt.mkdir(parents=True)
-    mark = attempt / ".mark"  # missing once the attempt was removed, though libraries make its directory again
+    mark = attempt / ".mark"  # shows whether the attempt was removed; libraries would recreate its directory
     mark.touch()
     try:
         _silence_progress_bars()
-        _save_model(run, found, form, attempt)
+        _save_model(run, picked, form, attempt)
         save_tokenizer(verified_copy(run), record["specials"], config, attempt)
         names = sorted(str(file.relative_to(attempt)) for file in attempt.rglob("*") if file.is_file() and file != mark)
-        for name in names:  # what libraries write does not reach the disk by itself
+        for name in names:  # libraries do not flush the files they write to the disk
             with host().open(str(attempt / name)) as written:
                 host().fsync(written)
         files = [asdict(attempt.record(name)) for name in names]
         write_json(attempt / ORIGIN, {**origin, "files": files})
         mark.unlink()
     except Exception:
-        if mark.exists() and (found.path / checkpoint.WEIGHTS).exists():
+        if mark.exists() and (picked.path / checkpoint.WEIGHTS).exists():
             raise
         return False
     else:
@@ -122,12 +135,17 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> 
 
 
 def _aside(work: LocalPath) -> LocalPath:
-    """Return a temporary directory in `work`. Leftovers are removed by the next export to the same path."""
+    """Return the path of a new temporary directory in `work`. The next export to the same path removes
+    leftovers.
+    """
     return work / f"{host().unique()}.tmp"
 
 
 def _remove(left: LocalPath) -> None:
-    """Remove a directory in one operation, by renaming it first, so that no process publishes a part of it."""
+    """Remove a file, or a directory in one operation, by renaming it first, so that no process publishes a part of it."""
+    if not left.is_dir():  # a killed process was about to write its lease
+        left.unlink(missing_ok=True)
+        return
     gone = _aside(left.parent)
     with suppress(FileNotFoundError):
         left.rename(gone)
@@ -136,9 +154,10 @@ def _remove(left: LocalPath) -> None:
 
 def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | None) -> bool:
     """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export.
+    Returns False if the finished export is gone.
 
-    An export of a later step of the same run stays, unless it is `earlier`, which was there before. A directory is
-    not renamed over another, so each process knows what it replaces. False if what was to be published is gone.
+    An export of a later step of the same run is kept, unless it is `earlier`, the export that was there at
+    the start. A directory is never renamed over another, so each process knows what it replaces.
     """
     chosen = attempt
     replaced: list[LocalPath] = []
@@ -149,7 +168,7 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 if replaced:
-                    with suppress(OSError):  # another process has published one, or removed this one
+                    with suppress(OSError):  # another process has published an export, or removed this one
                         replaced[-1].rename(output)
                 if isinstance(error, FileNotFoundError):
                     return False
@@ -169,7 +188,7 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
 
 
 def _is_later(other: dict[str, Any] | None, chosen: dict[str, Any] | None, earlier: dict[str, Any] | None) -> bool:
-    """Whether an export is of a later step than the chosen one, of the same run, and not the earlier one."""
+    """Whether export `other` has a later step of the same run than `chosen`, and is not `earlier`."""
     if other is None or chosen is None or other == earlier:
         return False
     return bool(
@@ -188,15 +207,15 @@ def _origin_of(export: LocalPath) -> dict[str, Any] | None:
 def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
     """Whether `output` is an intact export of this origin."""
     try:
-        found = read_origin(output)
+        published = read_origin(output)
     except CorruptFileError:
         return False
-    return {name: value for name, value in found.items() if name not in ("files", "checksum")} == origin
+    return {name: value for name, value in published.items() if name not in ("files", "checksum")} == origin
 
 
-def trained_model(run: LocalPath, found: checkpoint.Checkpoint) -> Any:
+def trained_model(run: LocalPath, picked: checkpoint.Checkpoint) -> Any:
     """Return the model of a checkpoint, in fp32 on the CPU."""
-    return trained_forward(run, found).model
+    return trained_forward(run, picked).model
 
 
 def _with_weights(sizes: Model, specials: dict[str, int], weights: dict[str, Any]) -> Any:
@@ -216,19 +235,20 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """Return what users of plain `transformers` must know about an export."""
+    """Return lines on an export for users of plain `transformers`."""
     return list(read_json(export / ORIGIN)["transformers"]["notes"])
 
 
-def _save_model(run: LocalPath, found: checkpoint.Checkpoint, form: ExportForm, output: LocalPath) -> None:
-    """Write config.json and the weights, or the adapter. A model that plain `transformers` cannot compute gets a
-    `model_type` unknown to it; otherwise it would silently leave out weights and give different results.
+def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm, output: LocalPath) -> None:
+    """Write config.json and the weights, or the adapter. A model that plain `transformers` cannot run gets a
+    `model_type` that `transformers` does not know. It would otherwise silently ignore weights and give
+    different results.
     """
     config, specials = read_config(run), read_run(run)["specials"]
     if form.is_adapter:
-        save_run_adapter(run, found, output / ADAPTER)
+        save_run_adapter(run, picked, output / ADAPTER)
         return
-    model, sizes = trained_model(run, found), config.model
+    model, sizes = trained_model(run, picked), config.model
     if form.merges:
         assert isinstance(config, Finetuning)
         config.method.merge(model)
@@ -236,7 +256,7 @@ def _save_model(run: LocalPath, found: checkpoint.Checkpoint, form: ExportForm, 
         from safetensors.torch import save_file
 
         kept = dict(model.named_parameters())
-        if hasattr(model, "task_head"):  # the heads of pretraining are not used, and not trained
+        if hasattr(model, "task_head"):  # pretraining heads are neither trained nor used
             stack = stack_parameters(model, sizes)
             kept = {name: kept[name] for name in kept if name in stack or name.startswith("task_head.")}
         weights = {name: weight.detach().contiguous() for name, weight in kept.items()}
@@ -269,27 +289,31 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """Return the model of an export or of a run; of a run, at its newest checkpoint, or in fine-tuning at the
-    best.
+    """Return the model of an export or a run. A run is read at its best checkpoint in fine-tuning, otherwise
+    at its newest.
 
     Raises UserError if `path` is neither, if the run has no checkpoint yet, or if the model has a task head
-    and so cannot write text.
+    and therefore cannot generate text.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()
-        origin, config = read_export(path)
-        _require_language_head(path, config)
-        return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
+        return read_whole(path, lambda origin: _load_export(path, origin))
     read_run(path)  # says what is wrong with a path that is no run
     config = read_config(path)
     _require_language_head(path, config)
     if isinstance(config, Finetuning):
-        found, weights = checkpoint.pick(path, print), None
+        picked, weights = checkpoint.pick(path, print), None
     else:
-        found, weights = checkpoint.read_newest(path, print) or (None, None)
-    if found is None:
+        picked, weights = checkpoint.read_newest(path, print) or (None, None)
+    if picked is None:
         raise UserError(f"{path}: has no checkpoint yet; let it train until the first one")
-    return Trained(trained_forward(path, found, weights).model, verified_copy(path), config, found.fingerprints)
+    return Trained(trained_forward(path, picked, weights).model, verified_copy(path), config, picked.fingerprints)
+
+
+def _load_export(path: LocalPath, origin: dict[str, Any]) -> Trained:
+    config = config_of(path, origin)
+    _require_language_head(path, config)
+    return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
 
 
 def _require_language_head(path: LocalPath, config: Job) -> None:

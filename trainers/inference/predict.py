@@ -1,13 +1,13 @@
-"""The predictions of a fine-tuned run: for the splits of its task, stored and scored, and for a file."""
+"""Predict with a fine-tuned run: the splits of its task, which are stored and scored, or a file."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Location
-from gristmill.storage.store import read_json, write_json
+from gristmill.storage.store import write_json
 from tokenizer.encode import Encoder
 from trainers.config.finetuning import Finetuning
 from trainers.data.examples.held_out import HeldOut
@@ -15,10 +15,11 @@ from trainers.data.examples.task_corpus import TRAIN, TaskCorpus, open_tasks, ta
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.hardware.device import compute_device
 from trainers.inference.base import trained_forward
+from trainers.inference.task_model import open_task_model
 from trainers.inference.write_answers import target_nats, writable_ids, write_answers
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 from trainers.runs import checkpoint
-from trainers.runs.run import SCORES, read_config, verified_copy
+from trainers.runs.run import SCORES
 from trainers.tasks.majority import majority_scores
 from trainers.tasks.predictions import Predictions, score_predictions, tune_threshold, write_predictions
 from trainers.tasks.schema.task import GOLD, Layout, Task
@@ -26,12 +27,10 @@ from trainers.tasks.task_files import available_splits
 
 PREDICTIONS = "predictions"
 """The directory of a run's predictions, one Parquet file for each split."""
-ANSWER_TOKENS = 128
-"""The maximum number of tokens in an answer that a model writes."""
 
 
 def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutputs:
-    """Return the outputs of the model's head for every input, computed in batches of `size` inputs."""
+    """Return the outputs of the model's head for every input, in batches of `size` inputs."""
     import torch
 
     kind = forward.model.task_head.kind
@@ -45,91 +44,101 @@ def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutpu
     return join_outputs(parts)
 
 
-def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[str, Any]:
-    """Predict every split of the run's tasks except `train` with its best checkpoint; write the predictions
-    and `scores.json`.
+def score_run(
+    run: LocalPath, config: Finetuning, corpus: TaskCorpus, tell: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Predict the `final_splits` of the run's tasks with its best checkpoint; write the predictions and
+    `scores.json`.
 
     Splits whose gold is hidden are predicted but not scored. The threshold of no answer is tuned on the split
     that the run validates on, and kept for `predict`. If there are several tasks, splits are named
-    `TASK.SPLIT`. `floors` are the scores of the majority of the training split.
+    `TASK.SPLIT`. `floors` are the scores of the majority of the training split. `tell` is called with a line for
+    each split of which answers were cut off.
     """
-    found = checkpoint.pick(run, print)
-    assert found is not None
-    forward = trained_forward(run, found).to(compute_device())
+    best = checkpoint.pick(run, print)
+    assert best is not None
+    forward = trained_forward(run, best).to(compute_device())
     (run / PREDICTIONS).mkdir(exist_ok=True)
     splits: dict[str, Any] = {}
     floors: dict[str, dict[str, float]] = {}
     for task in config.tasks:
         threshold: float | None = None
-        for split in held_out_splits(corpus, task):
+        for split in held_out_splits(corpus, task) if config.final_splits == "all" else corpus.splits(task)[1:]:
             name = split if len(config.tasks) == 1 else f"{task.name}.{split}"
             tunes = split in corpus.splits(task)
-            predictions = _decide(_predict(forward, config, corpus, task, split, str(run)), threshold, tunes)
+            predictions = _decide(_predict(forward, config, corpus, task, split, str(run), tell), threshold, tunes)
             threshold = predictions.threshold
             write_predictions(predictions, run / PREDICTIONS / f"{name}.parquet")
             if predictions.labelled:
                 splits[name] = {metric: asdict(score) for metric, score in score_predictions(predictions).items()}
                 floors[name] = majority_scores(corpus.examples(task, TRAIN), corpus.examples(task, split))
     names = ",".join(task.name for task in config.tasks)
-    record = {"task": names, "method": config.method.kind, "step": found.step, "splits": splits, "floors": floors}
+    record = {"task": names, "method": config.method.kind, "step": best.step, "splits": splits, "floors": floors}
     record["threshold"] = threshold
     write_json(run / SCORES, record)
     return record
 
 
 def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
-    """Return a line with the scores of a split: each metric with its interval and, if known, the majority's
-    score.
+    """Return a line with the scores of a split: each metric with its 95 % interval and, if known, its floor
+    (`majority_scores`).
     """
     parts = []
     for name, score in scores.items():
-        floor = f" (majority {floors[name]:.4f})" if name in floors else ""
+        floor = f" (floor {floors[name]:.4f})" if name in floors else ""
         parts.append(f"{name} {score['value']:.4f} [{score['low']:.4f}, {score['high']:.4f}]{floor}")
     return ", ".join(parts)
 
 
 def _predict(
-    forward: Forward, config: Finetuning, corpus: TaskCorpus, task: Task, split: str, model: str
+    forward: Forward,
+    config: Finetuning,
+    corpus: TaskCorpus,
+    task: Task,
+    split: str,
+    model: str,
+    tell: Callable[[str], None],
 ) -> Predictions:
     """Predictions of a split of one task, by the model's head or from what it writes."""
-    held_out, size = task_split(corpus, config, split, task), config.execution.micro_batch
+    held_out, size = task_split(corpus, config, split, task), config.execution.rows(auto=32)
     if not config.writes_text:
         return held_out.predictions(predict_outputs(forward, held_out, size), model)
     encoder = Encoder.load(str(corpus.directory.verify(corpus.tokenizer.file)))
     (inputs,) = held_out.tasks
     vocabulary = config.model.vocab_size or encoder.vocab_size
     allowed = writable_ids(corpus.tokenizer.specials, encoder.vocab_size, vocabulary, inputs.format.target_after[0])
-    answers = write_answers(forward, inputs, allowed, ANSWER_TOKENS, held_out.length, size)
+    limit = config.encoding.answer_tokens or held_out.length
+    answers, cut = write_answers(forward, inputs, allowed, limit, held_out.length, size)
+    if cut:
+        tell(f"{task.name} {split}: {cut:,} of {len(answers):,} answers are cut off (encoding.answer_tokens {limit:,})")
     measured = "perplexity" in task.metrics and held_out.examples[0].labelled
     nats, tokens = target_nats(forward, inputs, size) if measured else (None, None)
     return held_out.written_predictions([encoder.decode(answer) for answer in answers], model, nats, tokens)
 
 
-def predict_file(run: LocalPath, file: Location, split: str = "input") -> Predictions:
-    """Predict the examples of a file with the best checkpoint of a fine-tuning run.
+def predict_file(model: LocalPath, file: Location, split: str = "input", base: LocalPath | None = None) -> Predictions:
+    """Predict the examples of a file with a fine-tuned model: that of a run at its best checkpoint, or of an
+    export. The base of an export that is an adapter is `base`, or else where the run had it.
 
-    The file is JSONL, CSV, TSV with a header, or Parquet. Its fields have the names of the roles of the
-    task's kind: `text`, `text_b`, `words`, `question`, `passage`, `candidates`. Raises UserError for a run
-    that is not fine-tuning, has no checkpoint, or has several tasks.
+    The file, or each that matches a name with `*`, is JSONL, CSV, TSV with a header, or Parquet. Its fields have the
+    names of the roles of the task's kind: `text`, `text_b`, `words`, `question`, `passage`, `candidates`. Raises
+    UserError for what is no fine-tuned model of one task.
     """
-    config = read_config(run)
-    if not isinstance(config, Finetuning) or len(config.tasks) > 1:
-        raise UserError(f"{run}: predicts no examples of one task; give a run of `finetune` with one task")
-    found = checkpoint.pick(run, print)
-    if found is None:
-        raise UserError(f"{run}: has no checkpoint yet; let it train until the first one")
-    if not file.is_file():
+    opened = open_task_model(model)
+    name = str(file if file.local is None else file.local.absolute())
+    task = _task_of_file(opened.config.tasks[0], name, split)
+    if not available_splits(task, None):
         raise UserError(f"{file}: no such file; give one with --input")
-    name = str(file if file.local is None else file.local.resolve())
-    task = _task_of_file(config.tasks[0], name, split)
-    config = replace(config, tasks=(task,), init=None, tokenizer=str(verified_copy(run)))
-    forward = trained_forward(run, found).to(compute_device())
-    threshold = read_json(run / SCORES).get("threshold") if (run / SCORES).exists() else None
-    return _decide(_predict(forward, config, open_tasks(config), task, split, str(run)), threshold, tunes=False)
+    config = replace(opened.config, tasks=(task,))
+    corpus = open_tasks(replace(config, init=None, tokenizer=str(opened.tokenizer)))
+    forward = opened.forward(base, corpus).to(compute_device())
+    return _decide(_predict(forward, config, corpus, task, split, str(model), print), opened.threshold, tunes=False)
 
 
 def _task_of_file(task: Task, file: str, split: str) -> Task:
-    """The task with one split, whose file names its fields as the columns of the kind of task, and has no gold."""
+    """Return the task with `file` as its only split, without gold. The fields of the file have the names of
+    the roles of the task's kind.
+    """
     roles = [role for role in task.roles if role not in (GOLD[task.kind], "id", "group", "accepted")]
     plain = Layout(files={split: file}, columns={role: role for role in roles}, unlabelled=(split,))
     return replace(task, **{each.name: getattr(plain, each.name) for each in fields(Layout)}, elsewhere=(), folder=".")
@@ -144,8 +153,8 @@ def held_out_splits(corpus: TaskCorpus, task: Task) -> list[str]:
 
 
 def _decide(predictions: Predictions, threshold: float | None, tunes: bool) -> Predictions:
-    """Apply the threshold of no answer: that given, or one tuned on these predictions if `tunes`. Answers that a
-    model has written have no scores, and need none.
+    """Apply the no-answer threshold: `threshold`, or if `tunes` one tuned on these predictions. Generated
+    answers have no scores and need no threshold.
     """
     if predictions.scores is None or not predictions.task.no_answer or predictions.task.kind != "span":
         return predictions

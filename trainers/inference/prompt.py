@@ -1,7 +1,7 @@
-"""Prompts: encode text typed by a user in the form that an objective's model reads.
+"""Encode a prompt, which is text typed by a user, in the form that models of an objective read.
 
-A prompt may contain the special tokens that its objective names, written out: `<mask>`, `<extra_id_0>`,
-`<fim_prefix>`. In documents the same characters are plain text.
+A prompt may contain the special tokens of its objective by name: `<mask>`, `<extra_id_0>`, `<fim_prefix>`. In
+documents the same characters are plain text.
 """
 
 import re
@@ -14,15 +14,15 @@ from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, ad
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Frame
 
-_PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # the space before one of these belongs to the part that ends there
+_PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # a space before one of these belongs to the part before it
 
 
 def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingObjective, str | None, str]:
-    """Choose the objective by which a model reads a prompt. Returns (objective, the special token that
-    precedes its inputs, the prompt without that token).
+    """Choose the objective that determines how a model reads a prompt. Returns the objective, the special
+    token that precedes its inputs, and the prompt without that token.
 
-    In a mixture, it is the member whose special token the prompt begins with; otherwise the first member that
-    uses a special token in the prompt; otherwise the first member that trains on plain text.
+    In a mixture, it is the member whose special token begins the prompt. If there is none, it is the first
+    member that uses a special token in the prompt, or else the first that trains on plain text.
     """
     members = objective.members()
     for member, lead in members:
@@ -41,7 +41,7 @@ def spaces_lead(encoder: Encoder) -> bool:
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Encode a text in which the special tokens `names` may be written out. Nothing is added around it."""
+    """Encode a text that may contain the special tokens `names` by name. No tokens are added around it."""
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]
     ids: list[int] = []

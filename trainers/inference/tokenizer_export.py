@@ -1,4 +1,4 @@
-"""The tokenizer files of an export."""
+"""Write the tokenizer files of an export."""
 
 import json
 from dataclasses import dataclass
@@ -28,7 +28,9 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class _Marks:
-    """The ids around a text, or around and between two; `second` is the token type of the second text."""
+    """The ids before, between and after a text or a pair of texts; `second` is the token type of the second
+    text.
+    """
 
     before: tuple[int, ...]
     between: tuple[int, ...]
@@ -37,8 +39,8 @@ class _Marks:
 
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
-    """Write the tokenizer files of an export: the run's tokenizer with the roles of its special tokens, which
-    it puts around a text as in training.
+    """Write the tokenizer files of an export: the run's tokenizer and the roles of its special tokens. It
+    adds the same special tokens around a text as training did.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -78,7 +80,7 @@ def _marks(config: Job, specials: dict[str, int]) -> _Marks:
 
 
 def _template(marks: _Marks, written: dict[int, str]) -> dict[str, Any]:
-    """Return the post-processor that puts marks around a text or a pair of texts."""
+    """Return the post-processor that adds the marks around a text or a pair of texts."""
 
     def put(ids: tuple[int, ...], kind: int) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": written[number], "type_id": kind}} for number in ids]

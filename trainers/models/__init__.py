@@ -1,6 +1,6 @@
 """Models: `transformers` architectures by name, initialised from a seed.
 
-To add one, write a file here and add a line with the same name to
+To add an architecture, write a file here and add a line with the same name to
 `trainers.config.architecture.ARCHITECTURES`.
 """
 
@@ -40,13 +40,27 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
         else:
             network = getattr(transformers, _STOCK[model.family]).from_config(configuration)
         _replace_positions(network, architecture, model)
+        _fuse_gelu(network)
     if model.tied_stacks:
         _tie_stacks(network, architecture)
     return network
 
 
+def _fuse_gelu(network: Any) -> None:
+    """Compute GELU's tanh approximation in one operation; `transformers` takes seven, a quarter of a small model's step."""
+    from torch.nn import GELU
+    from transformers.activations import NewGELUActivation
+
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, GELU(approximate="tanh"))
+
+
 def stack_parameters(network: Any, model: Model) -> set[str]:
-    """The names of the parameters that the states of a model depend on: all but those of the heads of pretraining."""
+    """Return the names of the parameters that the states of a model depend on: all except those of the
+    pretraining heads.
+    """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
     return {name for name, p in network.named_parameters() if id(p) in used and ".pooler." not in name}
@@ -108,7 +122,7 @@ def untie_stacks(network: Any, architecture: str) -> None:
 
 
 def why_not_stock(model: Model) -> str | None:
-    """Say why plain `transformers` cannot compute this model; None if it can."""
+    """Return the reason why plain `transformers` cannot run this model, or None if it can."""
     if model.position == "relative":
         return "clipped relative positions are not part of transformers"
     return None

@@ -1,15 +1,23 @@
 """BART (Lewis et al., 2020), with the blocks of `transformers`: an encoder-decoder with learned positions,
 post-norm blocks and GELU.
 
-`transformers` counts positions along the row and accepts no others. The layers of both stacks are therefore
-called here one by one, on embeddings whose positions restart at every document.
+`transformers` counts positions along the row and accepts no other positions. The layers of both stacks are
+therefore called here one by one, on embeddings whose positions restart at every document.
 """
 
 from dataclasses import replace
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, decoder_start_id, special_ids
+from trainers.models.interface import (
+    Architecture,
+    HeadForm,
+    HeadKind,
+    Inputs,
+    decoder_start_id,
+    encode_once,
+    special_ids,
+)
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -58,13 +66,19 @@ def _embed(stack: Any, inputs: Inputs) -> Any:
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
     assert inputs.decoder is not None
-    encoder, decoder = network.model.encoder, network.model.decoder
-    encoded = _embed(encoder, inputs)
-    for layer in encoder.layers:
-        encoded = layer(encoded, inputs.mask)
+    decoder = network.model.decoder
+    encoded = encode_once(inputs, lambda: _encoded(network.model.encoder, inputs))
     states = _embed(decoder, inputs.decoder)
+    kept = {"past_key_values": inputs.cache, "use_cache": inputs.cache is not None}
     for layer in decoder.layers:
-        states = layer(states, inputs.decoder.mask, encoded, encoder_attention_mask=inputs.cross, use_cache=False)
+        states = layer(states, inputs.decoder.mask, encoded, encoder_attention_mask=inputs.cross, **kept)
+    return states
+
+
+def _encoded(encoder: Any, inputs: Inputs) -> Any:
+    states = _embed(encoder, inputs)
+    for layer in encoder.layers:
+        states = layer(states, inputs.mask)
     return states
 
 

@@ -8,7 +8,6 @@ one by one, with a mask per position.
 from dataclasses import replace
 from typing import Any
 
-from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
@@ -46,16 +45,15 @@ def _sizes(configuration: Any) -> Model:
 def _hidden(network: Any, inputs: Inputs) -> Any:
     import torch
 
-    if bool(inputs.mask.triu(1).any()):
-        raise ConfigError(
-            "model.architecture: got gpt with a bidirectional prefix; its attention is causal by "
-            "construction; use gpt2 or llama"
-        )
     stack = network.transformer
     states = stack.drop(stack.tokens_embed(inputs.ids) + stack.positions_embed(inputs.positions))
     unseen = torch.zeros_like(inputs.mask, dtype=states.dtype).masked_fill(~inputs.mask, torch.finfo(states.dtype).min)
+    length = inputs.ids.shape[1]
     for block in stack.h:
-        block.attn.bias = block.attn.bias.to(states.dtype)  # the causal mask, fp32 even if weights are bf16
+        causal = block.attn.bias  # fp32 even if weights are bf16; its size is the maximum length of a document
+        if length > causal.shape[-1]:
+            causal = causal.new_ones(1, 1, length, length).tril()
+        block.attn.bias = causal.to(states.dtype)
         states = block(states, unseen)[0]
     return states
 
@@ -76,6 +74,7 @@ ARCHITECTURE = Architecture(
     logits=lambda network, states: network.lm_head(states),
     blocks=lambda network: list(network.transformer.h),
     heads=_HEADS,
+    caches=False,
     tables=lambda network: [(network.transformer.positions_embed, 0)],
     attention="eager",
 )

@@ -1,5 +1,4 @@
-"""What the trainer needs from an architecture: its `transformers` configuration, and the forward pass in two
-parts.
+"""The interface of an architecture: its `transformers` configuration, and its forward pass in two parts.
 
 The first part ends before the output layer, so that logits are computed at the targets only. Masked language
 modelling needs them at 15 % of the positions.
@@ -12,6 +11,37 @@ from typing import Any, Literal, Optional
 from trainers.config.architecture import Model
 
 
+@dataclass
+class Past:
+    """The states that a model keeps of positions it has read, so that it reads each position only once.
+
+    `cache` has the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
+    columns], says which of its columns hold text. An encoder-decoder also has `encoded`, the states of the
+    encoder, and `source`, bool [rows, length], which says which of them are text.
+    """
+
+    cache: Any
+    seen: Any = None
+    encoded: Any = None
+    source: Any = None
+
+    def trim(self) -> None:
+        """Forget the columns after the longest row: they hold padding, and T5 counts distances over columns."""
+        columns = int(self.seen.any(0).sum())
+        own = self.cache if self.source is None else self.cache.self_attention_cache
+        if columns < self.seen.shape[1]:
+            own.crop(columns - self.seen.shape[1])  # a negative number is removed from the end
+        self.seen = self.seen[:, :columns]
+
+    def select(self, rows: Any) -> None:
+        """Keep the rows with these numbers, int64 [n]."""
+        self.cache.batch_select_indices(rows)
+        for name in ("seen", "encoded", "source"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, value[rows])
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows, length],
@@ -19,7 +49,8 @@ class Inputs:
 
     `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` has the
     inputs of the decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it
-    attends to.
+    attends to. `past` keeps what earlier calls have read, and this call adds to it. Ids, positions and mask
+    are then those of the new positions only, and the encoder runs only once.
     """
 
     ids: Any
@@ -28,6 +59,12 @@ class Inputs:
     token_types: Any = None
     decoder: Optional["Inputs"] = None
     cross: Any = None
+    past: Past | None = None
+
+    @property
+    def cache(self) -> Any:
+        """The keys and values of `past`."""
+        return self.past.cache if self.past is not None else None
 
 
 HeadKind = Literal["classify", "regress", "tag", "span", "choose"]
@@ -35,13 +72,13 @@ HeadKind = Literal["classify", "regress", "tag", "span", "choose"]
 
 @dataclass(frozen=True)
 class HeadForm:
-    """The layers of a task's head, as the `transformers` class `stock` of an architecture has them; None if
-    there is no such class, or if it computes another thing.
+    """The layers of a task's head in the `transformers` class `stock` of an architecture. `stock` is None if
+    there is no such class, or if it gives other results.
 
     A head is [dropout], dense layer, activation, [norm], dropout, output layer, or without `dense` dropout
     and output layer alone. `dense`, `norm` and `output` are the names of the layers in the stock model, which
-    an untrained head shares with a published one. `drops` says whether there is dropout without a rate being
-    given, `drops_first` whether there is one before the dense layer, too.
+    an untrained head shares with a published one. `drops` says whether there is dropout by default, and
+    `drops_first` whether there is also dropout before the dense layer.
     """
 
     stock: str | None
@@ -75,7 +112,7 @@ class Architecture:
 
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
     argument, and returns them, or a tuple that begins with them. `heads` has the form of the head of each
-    kind of task.
+    kind of task. `caches` says whether `hidden` takes `Inputs.past`.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
@@ -91,6 +128,18 @@ class Architecture:
     decoder_name: Callable[[str], str] | None = None
     publish: Callable[[Any, dict[str, int]], None] | None = None
     attention: str = "sdpa"
+    caches: bool = True
+
+
+def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:
+    """Return the states of the encoder [rows, length, width], from `inputs.past` if they are there. Otherwise
+    compute them and store them there.
+    """
+    if inputs.past is None:
+        return encode()
+    if inputs.past.encoded is None:
+        inputs.past.encoded = encode()
+    return inputs.past.encoded
 
 
 def special_ids(specials: dict[str, int]) -> dict[str, int | None]:

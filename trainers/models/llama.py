@@ -47,7 +47,8 @@ def _sizes(configuration: Any) -> Model:
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
     reads = {"input_ids": inputs.ids, "position_ids": inputs.positions, "attention_mask": inputs.mask}
-    return network.model(**reads, use_cache=False).last_hidden_state
+    kept = {"past_key_values": inputs.cache, "use_cache": inputs.cache is not None}
+    return network.model(**reads, **kept).last_hidden_state
 
 
 _SCORE = HeadForm("LlamaForSequenceClassification", "score", bias=False, drops=False)

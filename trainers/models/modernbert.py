@@ -9,7 +9,7 @@ from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
-_LOCAL_BASE = 10000.0  # RoPE's base in local layers; the paper raises that of global ones for long contexts
+_LOCAL_BASE = 10000.0  # RoPE's base in local layers; the paper raises the base only in global layers, for long contexts
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -55,7 +55,7 @@ def _sizes(configuration: Any) -> Model:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    # Local layers use a given mask as it is, so they get one that includes their window.
+    # Local layers apply a given mask unchanged, so the mask must include their window.
     length, window = inputs.ids.shape[1], network.config.sliding_window
     import torch
 

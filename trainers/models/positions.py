@@ -70,14 +70,16 @@ class RelativePositions(torch.nn.Module):
 
 
 def _keys(module: Any, rows: Any) -> Any:
-    """W_K of an attention layer, by its name in GPT-2, BERT and BART."""
+    """Compute W_K of an attention layer, whose name differs between GPT-2, BERT and BART."""
     if hasattr(module, "c_attn"):
         return module.c_attn(rows).split(module.split_size, dim=-1)[1]
     return module.key(rows) if hasattr(module, "key") else module.k_proj(rows)
 
 
 def _attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[Any, None]:
-    """sdpa plus the logits of relative positions, if the layer has them (cross-attention does not)."""
+    """Attend with sdpa, plus the logits of relative positions if the layer has them (cross-attention does
+    not).
+    """
     relative = getattr(module, "relative", None)
     if relative is not None:
         scaling = options.get("scaling") or query.shape[-1] ** -0.5

@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any, ClassVar
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, decoder_start_id
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, decoder_start_id, encode_once
 
-_LENGTH = 512  # of the published models, whose configurations do not all say so; no table depends on it
+_LENGTH = 512  # training length of the published models, which some configurations omit; no table depends on it
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -92,13 +92,14 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 def _hidden(network: Any, inputs: Inputs) -> Any:
     assert inputs.decoder is not None
     # Distances between columns equal those between positions, since a document's tokens are contiguous.
-    encoded = network.encoder(inputs.ids, attention_mask=inputs.mask).last_hidden_state
+    encoded = encode_once(inputs, lambda: network.encoder(inputs.ids, attention_mask=inputs.mask).last_hidden_state)
     return network.decoder(
         inputs.decoder.ids,
         attention_mask=inputs.decoder.mask,
         encoder_hidden_states=encoded,
         encoder_attention_mask=inputs.cross,
-        use_cache=False,
+        past_key_values=inputs.cache,
+        use_cache=inputs.cache is not None,
     ).last_hidden_state
 
 
@@ -109,7 +110,9 @@ def _logits(network: Any, states: Any) -> Any:
 
 
 def _decoder_name(name: str) -> str:
-    """The feed-forward layer is the second of an encoder block and the third of a decoder block."""
+    """Return the decoder's name of an encoder parameter. The feed-forward layer is the second layer of an
+    encoder block and the third of a decoder block.
+    """
     return name.replace(".layer.1.", ".layer.2.")
 
 

@@ -1,4 +1,4 @@
-"""Objectives: how a batch of packed documents becomes inputs and targets.
+"""Objectives, which turn batches of packed documents into inputs and targets.
 
 The protocol is `shared.training_objective`. To add an objective, add a file here and its class to the union
 `Objective`.

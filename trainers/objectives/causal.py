@@ -13,7 +13,7 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class Causal(TrainingObjective):
-    """Predict the next token; a document begins after `<bos>` and its last token predicts `<eos>`."""
+    """Predict the next token. A document is preceded by `<bos>`, and its last token predicts `<eos>`."""
 
     kind: Literal["causal"] = "causal"
 

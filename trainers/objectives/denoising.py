@@ -37,12 +37,12 @@ class Denoising(PairObjective):
     """BART's noises. A noise is off when its share is 0 or its switch is false.
 
     `masking` and `deletion` are probabilities per token. `infilling` is the share of a document's tokens,
-    rounded, that spans of Poisson(`mean_span`) tokens remove: lengths are drawn until they add up to it, the
-    last one is cut to fit, and the spans are placed uniformly among the other tokens. A span of length 0
-    inserts a mask. If the masks would make the documents of a row longer than the row has room for, the last
-    span takes all that is left. `permute_sentences` needs shards with sentence boundaries; a row that
-    continues a document may begin in the middle of a sentence. Every document has a target, even one that no
-    noise touched.
+    rounded, that spans of Poisson(`mean_span`) tokens remove: lengths are drawn until they add up to that
+    number, and the last one is cut to fit. The spans are placed uniformly among the other tokens. A span of
+    length 0 inserts a mask. If the masks would make the documents of a row too long for it, the last span
+    takes all tokens still to be removed. `permute_sentences` needs shards with sentence boundaries; a row
+    that continues a document may begin in the middle of a sentence. Every document has a target, even one
+    that no noise touched.
     """
 
     kind: Literal["denoising"] = "denoising"
@@ -89,8 +89,8 @@ class Denoising(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the positions of the document and its marks; for a decoder the document counts twice. Noise
-        lengthens it only into free positions.
+        """Return the number of positions of the document and its marks; for a decoder the document counts
+        twice. Noise makes a document longer only if there are free positions.
         """
         return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 
@@ -197,8 +197,8 @@ def infill_spans(
 
 
 def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
-    """`drawn` has one number per token of `original`; keep the first of each document, as many as it
-    has in `text`.
+    """Select uniform numbers for the tokens of `text`. `drawn` has one per token of `original`; each document
+    keeps the first of its numbers.
     """
     if len(text.tokens) == len(original.tokens):
         return drawn
@@ -262,7 +262,8 @@ def _infill(
             length = 0
             while length < len(cumulative) - 1 and lengths[drawn + count] >= cumulative[length]:
                 length += 1
-            # If spans of length 0 use up the numbers drawn or the room, the last span takes all that is left.
+            # If spans of length 0 use up the numbers drawn or the room, the last span takes all tokens still
+            # to be removed.
             spans[count] = left if length > left or count == most - 1 else length
             left -= spans[count]
             count += 1

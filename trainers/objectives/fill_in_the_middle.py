@@ -60,9 +60,9 @@ class FillInTheMiddle(PairObjective):
 
     @property
     def _reserved(self) -> int:
-        """Positions reserved in each document for cutting it: enough for the marks, and for the average
-        growth over cut and uncut documents. A document that grows more uses `spare` and what the others of
-        its row leave unused.
+        """Return the number of positions reserved in each document for cutting it: enough for the marks, and
+        for the average growth over cut and uncut documents. A document that grows more uses the `spare`
+        positions and those that the other documents of its row leave unused.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 
@@ -115,7 +115,7 @@ def _move(
     targets: np.ndarray,
     target_offsets: np.ndarray,
 ) -> None:
-    """Write each document in its order, then its `last` token unless that is negative."""
+    """Write each document in the order chosen for it, then its `last` token unless that is negative."""
     prefix, middle, suffix = marks
     for document in range(len(offsets) - 1):
         first, end, place = offsets[document], offsets[document + 1], target_offsets[document]

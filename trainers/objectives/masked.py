@@ -88,7 +88,9 @@ class Masking(TrainingObjective):
         choose_words(*row, context.word_marks, self.rate, longer, rounding, last, draws, lengths, group)
 
     def _uniforms(self, batch: Batch, context: Context, name: str, columns: int | None = None) -> np.ndarray:
-        """Uniform numbers, float64 [rows, columns]; by default as many columns as the inputs have."""
+        """Draw uniform numbers, float64 [rows, columns]. By default there are as many columns as in the
+        inputs.
+        """
         keys, masks = batch.sample, "masked"
         if self.copies is not None:
             # 44 bits are enough for the sequences of any source times 1,000 copies.
@@ -102,7 +104,7 @@ class Masked(Masking):
 
     In each document a share `rate` of the tokens is chosen, never special ones. Of the chosen tokens,
     `mask_share` become `<mask>`, `random_share` become a random token that is not special, and the rest stay
-    as they are; the loss is taken at all chosen tokens. `unit` is what gets chosen: `tokens`, whole `words`,
+    unchanged; the loss is taken at all chosen tokens. `unit` is the unit of choice: `tokens`, whole `words`,
     or `spans` of words. The length of a span is geometric with parameter `span_p`, at most `span_words` words
     (SpanBERT's 0.2 and 10 give a mean of 3.8 words). The tokens of words are replaced one by one, those of a
     span all in the same way.

@@ -2,15 +2,15 @@
 Learning Paradigms", 2023, section 3.1).
 
 The choice is a function of the run's seed and the sample's number. A mode token may precede the inputs of an
-objective, to tell the model which task it is given. UL2's mode tokens are reserved entries of the vocabulary
-here:
+objective, to tell the model which task to solve. Here, UL2's mode tokens are reserved entries of the
+vocabulary:
 
     R, regular spans         <reserved_0>   spans of 3 and of 8 tokens, 15 % of the tokens
     S, sequential            <reserved_1>   the last 25 % of a document, given the rest
     X, extreme               <reserved_2>   spans of 3, 8 and 64 tokens, 50 %; spans of 64 tokens, 15 %
 
 All parts read one stream. Its documents begin with `<bos>` if any part needs it; the other parts drop it. A
-row takes as much of the stream as fits the part with the least room.
+row takes as much of the stream as fits in every part.
 """
 
 from collections.abc import Sequence
@@ -161,7 +161,8 @@ class ObjectiveMixture(TrainingObjective):
             return None
         length, positions = min(room.length for room in rooms), min(room.positions for room in rooms)
         needed = np.max([room.needed[: length + 1] for room in rooms], axis=0)
-        # A document may need positions that some part keeps spare: capped, it fills a row alone.
+        # A document may need positions that some part keeps spare. Its need is capped, so that it fills a row
+        # by itself.
         return Room(np.minimum(needed, positions), positions)
 
     def apply(self, batch: Batch, context: Context) -> Batch:

@@ -3,9 +3,10 @@ Summarizing Long Sequences", 2018): split a document and predict the second part
 
 "Thank you for inviting" -> "me to your party last week ."
 
-For a decoder this is one text, and the positions of its first part may see one another in both directions. In
-an encoder-decoder the encoder reads the first part and `<eos>`, and the decoder predicts the second. The last
-target is `<eos>` at the end of a document, and the next token where the row cuts the document off.
+For a decoder this is one text, and the positions of its first part may attend to one another in both
+directions. In an encoder-decoder the encoder reads the first part and `<eos>`, and the decoder predicts the
+second. The last target is `<eos>` at the end of a document, or the next token if the row cuts the document
+off.
 """
 
 from dataclasses import dataclass
@@ -47,8 +48,8 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return one position more than the document: for the `<eos>` of an encoder's input, or a decoder's
-        `<bos>`, which a continued document gets too.
+        """Return one position more than the document has tokens: for the `<eos>` of an encoder's input, or
+        for a decoder's `<bos>`, which a continued document gets too.
         """
         return tokens + 1
 

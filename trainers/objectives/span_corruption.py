@@ -38,9 +38,9 @@ _MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest
 class SpanCorruption(PairObjective):
     """Corrupt a share `rate` of a document's tokens as noise, and restore it: `spans` of `mean_span` tokens
     on average, or `tokens` chosen one by one. `style` says what happens to the noise. The target is the noise
-    when each run of it is replaced by a sentinel of its own (replace) or cut out (drop). The target is the
-    original when noise tokens become masks (mass) or masks and random tokens (bert), and when the whole
-    document is shuffled (deshuffle).
+    if each run of noise is replaced by a sentinel of its own (replace) or removed (drop). The target is the
+    original if noise tokens become masks (mass), or masks and random tokens (bert), or if the whole document
+    is shuffled (deshuffle).
 
     As in T5's code, the noise of a document of n tokens is min(max(round(rate n), 1), n - 1) tokens in
     max(round(tokens / mean_span), 1) spans, with no more spans than there are tokens left between them. Their
@@ -73,7 +73,9 @@ class SpanCorruption(PairObjective):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """With sentinels the model fills the gaps; in the other styles it writes the noise or the whole text."""
+        """How to write a prompt. With sentinels the model fills gaps; in the other styles it generates the
+        noise or the whole text.
+        """
         if self.style == "replace":
             return PromptFormat(SENTINELS, SENTINELS[0], closed=True, generated=SENTINELS, answer=fill_sentinels)
         names = (MASK,) if self.style in ("mass", "bert") else ()
@@ -98,7 +100,7 @@ class SpanCorruption(PairObjective):
                 runs = math.ceil(tokens * self.rate * (1 - self.rate) + self.rate + spread)
                 runs = min(runs, (tokens + 1) // 2, len(SENTINELS))
             runs = 0 if self.style == "drop" else runs
-            # At least one kept token separates two runs.
+            # Two runs are separated by at least one token that is kept.
             asked, both = (
                 min(amount + runs, tokens + 1) + self.closing_sentinel,
                 tokens + 2 * runs + self.closing_sentinel,

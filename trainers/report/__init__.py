@@ -1,1 +1,1 @@
-"""The report of training runs: one HTML file that loads nothing."""
+"""The report of training runs: one self-contained HTML file."""

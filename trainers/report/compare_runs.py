@@ -1,4 +1,4 @@
-"""Which runs share a chart: those whose numbers measure the same thing."""
+"""Find the runs that may share a chart, because their losses measure the same thing."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,9 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """Return the settings that the losses of a run depend on. Only runs in which they are equal can be
-    compared. If the losses are `mixed`, summed over all sources, the mixture is one of them.
+    """Return the settings that the losses of a run depend on. Losses are comparable only if all these
+    settings are equal. If the losses are `mixed`, which means over all sources, the mixture is one of the
+    settings.
     """
     data = run.config.get("data", {})
     whole = {
@@ -26,7 +27,9 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """Return what the bits per byte of whole documents of a run are measured on; None if it has none."""
+    """Return the settings that a run's bits per byte of whole documents depend on; None if it has no such
+    measurement.
+    """
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:
         return None
@@ -34,7 +37,7 @@ def measured_documents(run: Run) -> dict[str, Any] | None:
 
 
 def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None]) -> list[list[int]]:
-    """Group the numbers of the runs by what they measure. Runs that measure nothing are left out."""
+    """Group runs, given by index, whose `what` is equal. Runs for which it is None are left out."""
     by_measure: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         described = what(run)
@@ -45,14 +48,14 @@ def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None])
 
 def reason(runs: Sequence[Run]) -> str:
     """Say in a sentence why the losses of these runs do not share one chart; empty if they do."""
-    found = [measured(run) for run in runs]
-    differing = [name for name in found[0] if any(one[name] != found[0][name] for one in found)]
+    settings = [measured(run) for run in runs]
+    differing = [name for name in settings[0] if any(one[name] != settings[0][name] for one in settings)]
     if not differing:
         return ""
-    named = [f"{name}{_values([one[name] for one in found])}" for name in differing]
+    named = [f"{name}{_values([one[name] for one in settings])}" for name in differing]
     return (
-        f"Losses of different things have charts of their own; the runs differ in {', '.join(named)}. Bits per byte of "
-        f"whole documents compare them where a run has them."
+        f"Losses that are not comparable are in separate charts; the runs differ in {', '.join(named)}. Bits per byte of "
+        f"whole documents are comparable, for runs that have them."
     )
 
 
@@ -62,7 +65,7 @@ def without_likelihood(runs: Sequence[Run]) -> list[str]:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Short values in brackets."""
+    """Format short values in brackets; longer ones are left out."""
     shown = [value.get("kind") if isinstance(value, Mapping) else value for value in values]
     different = list(
         dict.fromkeys(str(value) for value in shown if isinstance(value, str | int) and len(str(value)) < 20)

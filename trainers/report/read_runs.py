@@ -17,7 +17,7 @@ from trainers.runs.sinks import redacted
 class Run:
     """A run's directory, read into memory.
 
-    `events` are all that were logged; `steps`, `validations` and `skipped` leave out those that a resumed run
+    `events` has all logged events. `steps`, `validations` and `skipped` are without those that a resumed run
     repeated. `ledger` and `finished` are None if they do not exist yet; `checkpoints` are (step, path,
     bytes).
     """
@@ -36,7 +36,7 @@ class Run:
 
     @property
     def step_positions(self) -> int:
-        """Positions in the batch of one step, padding included."""
+        """The number of positions in the batch of one step, padding included."""
         return int(self.config["batch"]["tokens"])
 
     @property
@@ -65,8 +65,8 @@ class Run:
         return [event for event in self.events if event["event"] == "start"]
 
     def seconds(self) -> float:
-        """Wall seconds of all parts, from the start of each to its last logged event. Work that was lost and
-        repeated counts.
+        """The wall-clock seconds of all parts of the run, each from its start to its last logged event. Work
+        that was lost and repeated counts.
         """
         total, began, last = 0.0, None, 0.0
         for event in self.events:
@@ -109,7 +109,7 @@ def _read(path: LocalPath, name: str) -> Run:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return a configuration without credentials in addresses: pages are shared."""
+    """Return a configuration without credentials in addresses, because reports are shared."""
     if isinstance(value, dict):
         return {key: _without_secrets(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -137,7 +137,7 @@ def _names(paths: Sequence[LocalPath]) -> list[str]:
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Flatten a configuration to its fields by dotted name."""
+    """Yield (dotted name, value) of every field of a configuration."""
     if isinstance(value, Mapping) and value:
         for key, entry in value.items():
             yield from flat(entry, f"{prefix}.{key}" if prefix else str(key))

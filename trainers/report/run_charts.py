@@ -14,8 +14,9 @@ from trainers.runs.progress import is_loss
 
 Event = Mapping[str, Any]
 WIDE, LOW, CARD = (940, 340), (940, 220), (450, 210)
-_SOURCES = 24  # drawn: those with the most tokens
-# Numbers of a step's event that have a chart of their own, or none. Losses have theirs.
+_SOURCES = 24  # the sources that are drawn: those with the most tokens
+# Numbers of a step's event that `optimization` does not draw, because another chart does or none should.
+# Losses have their own.
 _KNOWN = (
     "step", "steps", "tokens", "time", "bits_per_byte", "learning_rate", "gradient_norm", "tokens_per_second", "mfu",
     "memory_bytes",
@@ -23,8 +24,8 @@ _KNOWN = (
 
 
 class Curves:
-    """The charts of some runs. The axis is steps, or positions trained on if the steps of the runs differ in
-    size.
+    """The charts of some runs. The x axis is steps. If the runs' steps differ in size, it is the number of
+    positions trained on.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -45,13 +46,30 @@ class Curves:
             for drawn in self._losses(title, field, None, WIDE if field == "loss" else LOW)
         ]
 
+    def scores(self) -> list[LineChart]:
+        """Scores of tasks at each validation, a chart for each metric."""
+        metrics = dict.fromkeys(
+            name for run in self._runs for event in run.validations for name in event.get("scores", {})
+        )
+        drawn = []
+        for metric in metrics:
+
+            def get(event: Event, metric: str = metric) -> float | None:
+                return _field(metric)(event.get("scores", {}))
+
+            series = [
+                Series(i, run.name, self._points(run, run.validations, get), True) for i, run in enumerate(self._runs)
+            ]
+            drawn.append(line_chart(f"{metric}, validation", series, compact, CARD))
+        return [each for each in drawn if each]
+
     def by_source(self) -> list[tuple[str, list[LineChart]]]:
         """Losses of each source, those with the most tokens first."""
-        found = []
+        sections = []
         for name in self.sources()[:_SOURCES]:
             charts = (self._losses(title, field, name, CARD) for title, field in self._fields())
-            found.append((name, [each for several in charts for each in several]))
-        return [(name, drawn) for name, drawn in found if drawn]
+            sections.append((name, [each for several in charts for each in several]))
+        return [(name, drawn) for name, drawn in sections if drawn]
 
     def sources(self) -> list[str]:
         """Return the sources of all runs, without repetition."""
@@ -139,8 +157,8 @@ def happened(run: Run) -> Iterator[Event]:
 def text(event: Event) -> str:
     """Describe an event in words."""
     fields = {key: value for key, value in event.items() if key not in ("event", "time")}
-    said = str(event.get("message", fields))
-    return f"resumed {said}" if event["event"] == "resume" else said
+    description = str(event.get("message", fields))
+    return f"resumed {description}" if event["event"] == "resume" else description
 
 
 def _is_number(value: Any) -> bool:

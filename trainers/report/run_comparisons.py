@@ -13,7 +13,7 @@ PREDICTIONS = "predictions"
 
 @dataclass(frozen=True)
 class RunComparison:
-    """The difference of two runs on the same examples of a task, `b` less `a`, in the task's first metric.
+    """The difference of two runs in a task's first metric on the same examples, `b` minus `a`.
 
     Either `difference` is known, or `problem` says why it is not.
     """
@@ -25,7 +25,9 @@ class RunComparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
-    """Compare every group with the first of its task and split: runs of equal seeds, or the only two runs."""
+    """Compare every group with the first group of its task and split. Runs with the same seed are compared,
+    or the two runs if each group has only one.
+    """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:
         base = first.setdefault((group.task, group.split), group)
@@ -50,16 +52,16 @@ def _compare(a: Result, b: Result) -> RunComparison:
 
 
 def comparison_lines(comparisons: Sequence[RunComparison]) -> list[str]:
-    """One line for each comparison: the difference, its 95 % interval and its p value."""
+    """Return a line for each comparison: the difference, its 95 % interval and its p-value."""
     lines = []
     for compared in comparisons:
         names = f"{compared.b.task} {compared.b.split}: {compared.b.run} against {compared.a.run}"
-        found = compared.difference
-        if found is None:
+        change = compared.difference
+        if change is None:
             lines.append(f"{names}: not compared: {compared.problem}")
         else:
-            interval = f"[{found.low:+.4f}, {found.high:+.4f}]"
+            interval = f"[{change.low:+.4f}, {change.high:+.4f}]"
             lines.append(
-                f"{names}: {found.metric} {found.difference:+.4f} {interval}, p {found.p:.3f}, {found.n:,} examples"
+                f"{names}: {change.metric} {change.difference:+.4f} {interval}, p {change.p:.3f}, {change.n:,} examples"
             )
     return lines

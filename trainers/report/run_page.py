@@ -1,4 +1,4 @@
-"""The page of training runs: run.html, filled with their measurements."""
+"""Render the report of training runs from the template run.html."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from trainers.report.run_charts import Curves, happened, text
 from trainers.report.run_comparisons import RunComparison, compare_groups
 from trainers.report.task_table import ScoreRow, group_results, results_of, score_rows
 
-_EVENTS = 200  # listed per run: the first and the last
+_EVENTS = 200  # events listed per run, half of them the first and half the last
 
 
 def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
@@ -24,7 +24,7 @@ def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
 
 
 def render(runs: Sequence[Run]) -> str:
-    """Render the page as HTML that loads nothing."""
+    """Return the page as self-contained HTML."""
     curves = Curves(runs)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} training runs"
     scores, comparisons = _scores(runs)
@@ -32,6 +32,7 @@ def render(runs: Sequence[Run]) -> str:
         Path(__file__).with_name("run.html"),
         title=title,
         kind="training report",
+        tunes=all(run.config.get("kind") == "finetuning" for run in runs),
         runs=runs,
         summaries=[summary(run) for run in runs],
         curves=curves,
@@ -49,7 +50,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return the key numbers of a run; None for those that it does not have."""
+    """Return the key numbers of a run by name; None for those that it lacks."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]
@@ -64,6 +65,7 @@ def summary(run: Run) -> dict[str, Any]:
         "loss": run.steps[-1]["loss"] if run.steps else None,
         "validation": validated[-1] if validated else None,
         "best": best,
+        "scored": _best_score(run),
         "tokens_per_second": median(speeds) if speeds else None,
         "mfu": median(used) if used else None,
         "skipped": len(run.skipped),
@@ -73,6 +75,16 @@ def summary(run: Run) -> dict[str, Any]:
         "workers": start.get("workers"),
         "device": start.get("device"),
     }
+
+
+def _best_score(run: Run) -> tuple[str, float, int] | None:
+    """(first metric of the task, its best value at a validation, the step); None for runs without scores."""
+    scored = [event for event in run.validations if event.get("scores")]
+    if not scored:
+        return None
+    metric = next(iter(scored[0]["scores"]))
+    best = max(scored, key=lambda event: event["scores"][metric])
+    return metric, best["scores"][metric], best["step"]
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
@@ -93,7 +105,9 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return a row for each source with what was read and requested, those with the most tokens first."""
+    """Return a row for each source with the tokens read and requested. Sources with the most tokens come
+    first.
+    """
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())
     rows = []
@@ -105,7 +119,7 @@ def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
-    """Summarise and compare the scores of those runs that have some."""
+    """Summarise and compare the scores of the runs that have scores."""
     groups = group_results([result for run in runs for result in results_of(run.path) or ()])
     return list(score_rows(groups)), list(compare_groups(groups))
 
@@ -125,14 +139,14 @@ def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[
 
 
 def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
-    """Sources that validated runs have read but none has validated: no documents of them are held out."""
+    """Return the sources that runs with validations have read, but that have no held-out documents."""
     validated = [run for run in runs if run.validations]
     trained = [(name, [row for row in rows if row["run"] in validated and row["trained"]]) for name, rows in sources]
     return [name for name, rows in trained if rows and not any(row["validated"] for row in rows)]
 
 
 def _listed(rows: list[Any]) -> tuple[list[Any], int]:
-    """Return the first and last of many rows, and how many are left out between them."""
+    """Return the first and last rows if there are many, and the number of rows left out between them."""
     if len(rows) <= _EVENTS:
         return rows, 0
     return rows[: _EVENTS // 2] + rows[-_EVENTS // 2 :], len(rows) - _EVENTS

@@ -14,13 +14,13 @@ from trainers.tasks.load_task import Suite
 from trainers.tasks.suite_mean import suite_score
 
 _NOT_COMPARED = ("seed", "name", "budget.tokens", "batch.tokens")
-_MOST_SHOWN = 3  # fields that name a configuration
+_MOST_SHOWN = 3  # maximum number of fields in the label of a configuration
 
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run on one split of its task, by metric, each a score of `trainers.tasks.scores` as
-    JSON. `floors` are the scores of the majority of the training split.
+    """The scores of one run on one split of its task. `scores` has a score of `trainers.tasks.scores` as JSON
+    for each metric. `floors` are the scores of majority predictions from the training split.
     """
 
     run: LocalPath
@@ -39,7 +39,7 @@ class Result:
 @dataclass(frozen=True)
 class Group:
     """Results on one task and split of runs that differ only in their seed. `label` says how their
-    configuration differs from those of the task's other groups; it is empty if there are none.
+    configuration differs from those of the task's other groups, and is empty if there are no others.
     """
 
     task: str
@@ -56,7 +56,7 @@ class Group:
 class ScoreRow:
     """A metric of a group. `deviation` is the sample standard deviation over runs, None for one run. `low`
     and `high` bound the 95 % bootstrap interval over the `n` examples of a single run, None for several runs.
-    `floor` is the score of the majority.
+    `floor` is the score of majority predictions.
     """
 
     group: Group
@@ -78,15 +78,15 @@ def read_results(runs: Sequence[LocalPath]) -> list[Result]:
     """
     results = []
     for run in runs:
-        found = results_of(run)
-        if found is None:
+        scored = results_of(run)
+        if scored is None:
             raise UserError(f"{run}: has no {SCORES}; it is written when a fine-tuning run ends")
-        results += found
+        results += scored
     return results
 
 
 def results_of(run: LocalPath) -> list[Result] | None:
-    """Read the results of a run, or return None if it has none: it is pretraining or not finished."""
+    """Read the results of a run, or return None if it has none, because it is pretraining or not finished."""
     try:
         record = read_json(run / SCORES)
     except FileNotFoundError:
@@ -101,11 +101,11 @@ def results_of(run: LocalPath) -> list[Result] | None:
 
 def group_results(results: Sequence[Result]) -> list[Group]:
     """Group the results that have the same task, split and configuration apart from the seed."""
-    found: dict[tuple[Any, ...], list[Result]] = {}
+    by_configuration: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         key = (result.task, result.split, tuple(sorted(_compared(result).items())))
-        found.setdefault(key, []).append(result)
-    groups = list(found.values())
+        by_configuration.setdefault(key, []).append(result)
+    groups = list(by_configuration.values())
     return [Group(group[0].task, group[0].split, _label(group, groups), tuple(group)) for group in groups]
 
 
@@ -114,7 +114,9 @@ def _compared(result: Result) -> dict[str, str]:
 
 
 def _label(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
-    """The fields in which a group differs from the others of its task and split: `method.kind=lora`."""
+    """Return the fields in which a group differs from the others of its task and split, such as
+    `method.kind=lora`.
+    """
     first = group[0]
     peers = [_compared(g[0]) for g in groups if (g[0].task, g[0].split) == (first.task, first.split)]
     own = _compared(first)
@@ -147,7 +149,7 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
 def table(results: Sequence[Result]) -> list[str]:
     """Return the lines of a table: task, split and metric, then the mean, standard deviation, median and all
     values over runs that differ only in their seed. A single run has its 95 % interval instead. The floor is
-    the majority's score.
+    the score of majority predictions.
     """
     rows = list(score_rows(group_results(results)))
     lines = [
@@ -159,10 +161,14 @@ def table(results: Sequence[Result]) -> list[str]:
         where = (row.group.task, row.group.split, row.metric, f"{row.n:,}", str(len(row.values)))
         floor = "" if row.floor is None else f"{row.floor:.4f}"
         lines.append((*where, f"{row.mean:.4f}", spread, f"{row.median:.4f}", floor, shown, row.group.label))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     signatures = {row.signature: f"{row.metric} is {row.signature}" for row in rows if row.signature}
-    return [*text, *signatures.values()]
+    return [*align(lines), *signatures.values()]
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines with aligned columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 
 IGNORED = -100
-PADDING = -1  # the segment of padding
+PADDING = -1  # the segment number of padding
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The specials that readers put around every document of a stream, by name, or None.
+    """The special tokens that readers put around every document of a stream: their names, or None.
 
-    With `before` alone, the packer writes the next tokens as targets, with `<eos>` after a document's last
-    token. Otherwise it writes no targets, and the objective makes them.
+    With only `before`, the packer writes the next tokens as targets; the target of a document's last token is
+    `<eos>`. Otherwise it writes no targets, and the objective makes them.
     """
 
     before: str | None = None
@@ -29,9 +29,9 @@ class Frame:
 class Room:
     """The capacity of a row when an objective adds marks to each of its documents.
 
-    `needed[n]`, int64 and ascending, is the most positions that n tokens of a document take on the longer
-    side of a row. All documents of a row together take up to `positions`. The last n is the longest that
-    fits.
+    `needed[n]`, int64 and ascending, is the maximum number of positions that n tokens of a document take in
+    the encoder's or the decoder's row, whichever is longer. All documents of a row together take up to
+    `positions`. The last n is the longest document that fits.
     """
 
     needed: np.ndarray
@@ -39,14 +39,14 @@ class Room:
 
     @property
     def length(self) -> int:
-        """The most stream positions that a row takes, reached when one document fills it."""
+        """The maximum number of stream positions in a row, which is reached if one document fills it."""
         return len(self.needed) - 1
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """The decoder's side of an encoder-decoder batch, each int64 [rows, target length]; segments
-    as in Batch.
+    """The decoder's rows of an encoder-decoder batch. Arrays are int64 [rows, target length]; segments are
+    numbered as in Batch.
     """
 
     inputs: np.ndarray
@@ -56,19 +56,20 @@ class Decoder:
 
 @dataclass(frozen=True)
 class TaskTargets:
-    """What the head of a task reads and predicts: n inputs in the rows of a batch, each of one segment, or of one
-    segment per candidate (s segments in all; s = n but for multiple choice).
+    """The positions that the head of a task reads, and its targets. The rows of a batch hold n inputs with s
+    segments in all. An input is one segment, or in multiple choice one segment per candidate.
 
-    `number`, int64 [n], is the number of the input in its split. `at`, int64 [s], is the flattened position whose state
-    stands for a segment: its first token, or its last. `owner`, int64 [rows, length], is the segment (0 to s - 1) whose
-    text a position belongs to, -1 for specials and padding. In an encoder-decoder, positions are the decoder's.
+    `number`, int64 [n], is the number of the input in its split. `at`, int64 [s], is the flattened position
+    whose state represents a segment: its first or last token. `owner`, int64 [rows, length], is the segment
+    (0 to s - 1) whose text a position belongs to, -1 for specials and padding. In an encoder-decoder,
+    positions are the decoder's.
 
-    The rest is set for the kinds of tasks that need it. `labels`, int64 [n], are classes, and for multiple choice the
-    right candidate; -100 if hidden. `values`, float32 [n], are numbers to predict; nan if hidden. `choice`, int64 [s], is
-    the input that a candidate belongs to; candidates are in order. `tags`, int64 [rows, length], are the classes of first
-    pieces of words, -100 elsewhere. `starts` and `ends`, int64 [n], are the flattened positions of the first and last
-    token of an answer, both `at` if there is none; `answerable`, bool [rows, length], marks positions that an answer may
-    cover, `at` included.
+    Other fields are set only for the kinds of tasks that need them. `labels`, int64 [n], are classes, and for
+    multiple choice the right candidate; -100 if hidden. `values`, float32 [n], are numbers to predict; nan if
+    hidden. `choice`, int64 [s], is the input that a candidate belongs to; candidates are in order. `tags`,
+    int64 [rows, length], are the classes of first pieces of words, -100 elsewhere. `starts` and `ends`, int64
+    [n], are the flattened positions of the first and last token of an answer, both `at` if there is none;
+    `answerable`, bool [rows, length], marks positions that an answer may cover, `at` included.
     """
 
     number: np.ndarray
@@ -117,5 +118,5 @@ class Batch:
 
     @property
     def target_segments(self) -> np.ndarray:
-        """The segment of each target, of the shape of `targets`."""
+        """The segment of each target, int64, of the shape of `targets`."""
         return self.segments if self.decoder is None else self.decoder.segments

@@ -2,8 +2,8 @@
 
 A document longer than a sequence is cut into whole sequences and a remainder. Remainders and shorter
 documents, longest first, go into the sequence with the least room in which they still fit. Nothing is
-dropped, and no document that fits in a sequence is cut. Every shard is packed separately; the seed orders
-ties.
+dropped, and no document that fits in a sequence is cut. Every shard is packed separately. The seed determines
+the order of pieces of equal size.
 """
 
 import numpy as np
@@ -14,8 +14,9 @@ from trainers.rows.random import mix
 
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (start in the shard's stream, positions) of each piece, both int64 [pieces]: the whole sequences
-    and the remainder of each document in turn. `offsets` are a shard's; each document has `marks` marks.
+    """Return the start in the shard's stream and the number of positions of each piece, both int64 [pieces].
+    The pieces of a document are its whole sequences, then its remainder. `offsets` are a shard's; each
+    document has `marks` marks.
     """
     sizes = np.diff(offsets) + marks
     many = -(-sizes // length)
@@ -28,8 +29,8 @@ def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: n
     """Return the positions of a `Room` that each piece of `cut_documents` takes, int64 [pieces]. A document
     begins with `lead` marks.
 
-    A piece takes at least its share of the longest piece, so that no row holds more of the stream than the
-    longest.
+    A piece counts as at least its share of the longest piece, so that no row holds more of the stream than
+    the longest piece.
     """
     begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)
     tokens = counts - lead * np.isin(starts, begins)
@@ -41,8 +42,8 @@ def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.
     """Pack pieces of `counts` positions into sequences of `length` by best-fit decreasing; `key` shuffles
     ties.
 
-    Returns (order of the pieces, index in that order of each sequence's first piece, ending with their
-    number).
+    Returns the order of the pieces, and for each sequence the index in that order of its first piece,
+    followed by the number of pieces.
     """
     ties = _random_ranks(len(counts), np.uint64(key))
     row, rows = _fit(counts, np.lexsort((ties, -counts)), length)
@@ -66,7 +67,7 @@ def _fit(counts: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray
     """Return (row of each piece, number of rows). Pieces, in `order`, go into the row with the least room
     that holds them.
 
-    Rows with equal room form a stack; a binary tree over amounts of room tells which stacks are not empty.
+    Rows with equal room form a stack. A binary tree over amounts of room shows which stacks are not empty.
     """
     half = 1
     while half <= length:

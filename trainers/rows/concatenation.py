@@ -1,5 +1,5 @@
-"""Concatenated rows for objectives that add marks to each document, which then takes more of a row than its
-tokens (`Room`).
+"""Concatenated rows for objectives that add marks to each document. A document then takes more positions of a
+row than it has tokens (`Room`).
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from gristmill.compilation import kernel
 
 @kernel(nogil=True)
 def cut_where_full(offsets: np.ndarray, lead: int, needed: np.ndarray, positions: int) -> np.ndarray:
-    """Return the stream positions at which the sequences of a shard begin, and last the end of its stream:
+    """Return the stream positions at which the sequences of a shard begin, followed by the end of its stream:
     int64 [sequences + 1].
 
     `offsets` are a shard's, `lead` is the number of marks before a document, `needed` and `positions` are

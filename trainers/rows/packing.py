@@ -1,4 +1,5 @@
-"""From the stream of a source to rows: documents end to end, cut into sequences, with documents kept apart.
+"""Write the stream of a source to rows: documents follow one another, are cut into sequences, and get segment
+numbers that keep them apart.
 
 The stream of a source is its documents with the marks that the objective's frame puts around each: for a
 decoder `<bos> document <bos> document ...`. There, the target of a document's last token is `<eos>`, so
@@ -50,7 +51,8 @@ def pack(
         while column < until and document < len(offsets) - 1:
             first, size = offsets[document], offsets[document + 1] - offsets[document]
             count = min(size + marks - inside, until - column)
-            # Branch-free loops, which the compiler vectorises; the two ends of a document come after.
+            # Branch-free loops, which the compiler can vectorise. The two ends of a document are corrected
+            # afterwards.
             for k in range(count):
                 positions[row, column + k] = k
                 segments[row, column + k] = segment

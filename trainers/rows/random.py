@@ -17,7 +17,7 @@ def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray
     """Return float64 [len(keys), count] in [0, 1), independent for every seed, key (int64 [rows]), column and
     name `stream`.
 
-    A larger `count` only adds columns: the numbers before them stay the same.
+    A larger `count` only adds columns and leaves the others unchanged.
     """
     start = np.uint64(xxhash.xxh3_64_intdigest(stream.encode(), seed=seed % (1 << 64)))
     values = np.empty((len(keys), count), dtype=np.float64)

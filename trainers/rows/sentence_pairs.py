@@ -4,14 +4,15 @@ ALBERT's sentence order (Lan et al., 2020): the two pieces of text in every row 
 A row is filled with as many sentences of one document as fit, and divided at random between two of them, as
 in BERT: A before, B after. Then rows of different documents with second parts of nearly the same length are
 matched in pairs, and half of the matches swap these parts. As in BERT, the text after A is then from another
-document. The longer B of a match is cut to the length of the shorter one whether they are swapped or not, so
-that neither lengths nor cuts reveal the label. Each epoch has its own matches; a fixed number of them is used
-in turn. A row without a match, such as one in a shard of a single document, keeps its B and has no label.
+document. The longer B of a match is cut to the length of the shorter one, whether they are swapped or not, so
+that neither lengths nor cuts reveal the label. Each epoch has its own matches; epochs cycle through a fixed
+number of them. A row without a match, such as one in a shard of a single document, keeps its B and has no
+label.
 
 If the next sentence does not fit next to the first, its beginning is B and its remainder begins the next row;
-such parts are matched among themselves. But B is never shorter than an eighth of a row. A sentence that
-leaves less than that is a row by itself, a sentence longer than a row fills rows by itself, and the last
-sentence of a document may have no next one. Such rows have no B and no label.
+such parts are matched among themselves. B is never shorter than an eighth of a row: a sentence that leaves
+less room is a row by itself. A sentence longer than a row fills rows by itself, and the last sentence of a
+document may have no next one. Such rows have no B and no label.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,11 +43,11 @@ _MAX_DIFFERENCE = 8  # the B's of a match differ by at most 1/8 of a row
 class SentencePairs:
     """The rows of a shard, int64 arrays.
 
-    Of document `document[r]`, row r has `sizes[2 r]` tokens from `starts[2 r]` on as A and `sizes[2 r + 1]`
-    from `starts[2 r + 1]` on as B, counted from the shard's first token. In exchange e, its B is the first
-    abs(`second[e, r]`) tokens of the B of row `other[e, r]`; it has no label if `second[e, r]` is not
-    positive. `marks[r]` are the marks of the documents that begin with the row, empty documents before it
-    included.
+    In row r, which belongs to document `document[r]`, A is `sizes[2 r]` tokens from `starts[2 r]` on, and B
+    is `sizes[2 r + 1]` tokens from `starts[2 r + 1]` on, counted from the shard's first token. In exchange e,
+    its B is the first abs(`second[e, r]`) tokens of the B of row `other[e, r]`; it has no label if `second[e,
+    r]` is not positive. `marks[r]` are the marks of the documents that begin with the row, empty documents
+    before it included.
     """
 
     starts: np.ndarray
@@ -65,24 +66,24 @@ class PairPacking:
 
     shards: tuple[SentencePairs, ...]
     frame: Frame
-    added_marks: ClassVar[int] = MARKS  # marks of a row in addition to those of the stream
+    added_marks: ClassVar[int] = MARKS  # marks added to a row beyond those of the stream
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Number of the first sequence of each shard, and last the number of sequences."""
+        """The number of the first sequence of each shard, followed by the number of sequences."""
         return np.array(list(accumulate((len(pairs.document) for pairs in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Stream positions that each sequence accounts for; as in other packings, they add up to the stream.
-        Tokens that a match cuts off count.
+        """The number of stream positions that each sequence accounts for, tokens that a match cuts off
+        included. As in other packings, they add up to the stream.
         """
         rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Over all exchanges: the number of sequences, the shares of them without B and with a B but no
-        label, and the share of "not next" among the labels.
+        """Statistics over all exchanges: the number of sequences, the share without B, the share with a B but
+        no label, and the share of "not next" among the labels.
         """
         count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:
@@ -97,7 +98,9 @@ class PairPacking:
         return {"sequences": len(self.sizes), **shares, "not_next": moved / max(1, labelled)}
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return (shard, starts of its parts in the shard's stream, their tokens) of a sequence in an epoch."""
+        """Return the shard of a sequence in an epoch, the starts of its parts in the shard's stream, and
+        their numbers of tokens.
+        """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         pairs, row = self.shards[number], sequence - int(self.starts[number])
         turn = epoch % len(pairs.other)
@@ -174,12 +177,12 @@ def pair_sentences(
     exchanges: int,
     seed: int,
 ) -> SentencePairs:
-    """Compute the rows of a shard (arrays as in `pipelines.contracts.shard_set.Shard`), whose documents have
-    `marks` marks in the stream. With `single`, each part is one sentence, else as many as fit. With 0
-    `exchanges`, every row keeps its own B.
+    """Compute the rows of a shard, whose arrays are those of `pipelines.contracts.shard_set.Shard` and whose
+    documents have `marks` marks in the stream. With `single`, each part is one sentence, otherwise as many as
+    fit. With 0 `exchanges`, every row keeps its own B.
     """
     room = length - MARKS
-    # An upper bound: every row takes a sentence or is full.
+    # An upper bound on the number of rows: every row takes a sentence or is full.
     bound = len(sentences) + (offsets[-1] - offsets[0]) // (room + 1) + len(offsets)
     divisions = uniforms(seed, np.arange(bound), 1, "pairs/division")[:, 0]
     starts, sizes, document = np.empty(2 * bound, np.int64), np.empty(2 * bound, np.int64), np.empty(bound, np.int64)
@@ -189,7 +192,8 @@ def pair_sentences(
     second = np.tile(sizes[1::2], (max(1, exchanges), 1))
     paired = np.flatnonzero(sizes[1::2] > 0)
     ends = starts[1::2] + sizes[1::2]
-    # Cut B's are matched among themselves, so that ending within a sentence does not reveal the label.
+    # Cut B's are matched only with each other. Otherwise, a B that ends within a sentence would reveal the
+    # label.
     cut = ~np.isin(ends, _sentence_boundaries(offsets, sentences, sentence_offsets))
     for number in range(exchanges):
         coins, ranks = (uniforms(seed, np.arange(rows), 1, f"pairs/{number}/{n}")[:, 0] for n in ("coins", "place"))
@@ -201,7 +205,7 @@ def pair_sentences(
 
 
 def _sentence_boundaries(offsets: np.ndarray, sentences: np.ndarray, sentence_offsets: np.ndarray) -> np.ndarray:
-    """Positions of sentence and document boundaries, counted from the shard's first token."""
+    """Return the positions of sentence and document boundaries, counted from the shard's first token."""
     begins = np.repeat(offsets[:-1], np.diff(sentence_offsets)) - offsets[0]
     return np.concatenate([begins + sentences[sentence_offsets[0] : sentence_offsets[-1]], offsets - offsets[0]])
 
@@ -274,7 +278,7 @@ def _cut(
         )
         begin, s = np.int64(0), 0
         while s < count:
-            until = s  # the row holds sentences s to `until`
+            until = s  # the row contains the sentences from s up to `until`
             while until < count and ends[until] - begin <= room and not (single and until == s + 2):
                 until += 1
             end = middle = min(ends[s], begin + room + 1)

@@ -23,17 +23,17 @@ def cut_at_sentences(
     needed: np.ndarray,
     positions: int,
 ) -> np.ndarray:
-    """Return the stream positions at which the sequences of a shard begin, and last the end of its stream:
+    """Return the stream positions at which the sequences of a shard begin, followed by the end of its stream:
     int64 [sequences + 1].
 
     Arrays are those of `pipelines.contracts.shard_set.Shard`. A document has `marks` marks, `lead` of them
     before it. A sequence takes as many whole sentences as fit in `length` tokens; with `across`, they may
     come from several documents. `needed` and `positions` are those of a `trainers.rows.batch.Room`; `needed`
-    is empty if documents take no room beyond their tokens.
+    is empty if documents take only as many positions as they have tokens.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
-    # An upper bound: two neighbours hold more than `length` together, except at the end of a document or
-    # where documents take room beyond their tokens.
+    # An upper bound: two neighbouring sequences together have more than `length` tokens. The end of a
+    # document and documents that need extra room are exceptions.
     cuts = np.empty(total // max(1, length // 2) + len(offsets) + 2 + len(needed[:1]) * len(sentences), np.int64)
     cuts[0], count = 0, 1
     # The sequence being filled: its first position, the latest end it may have, and the room its earlier
@@ -68,8 +68,8 @@ def cut_at_sentences(
 
 @kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Positions that a document, whose tokens begin at stream position `text`, needs from `start`
-    to `end`.
+    """Return the number of positions that a document needs from `start` to `end`. Its tokens begin at stream
+    position `text`.
     """
     return needed[max(0, end - max(start, text))] if end > start else 0
 

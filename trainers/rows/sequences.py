@@ -1,4 +1,4 @@
-"""Packings: how the stream of a shard becomes sequences, where they are not just equal slices of it.
+"""Packings, which cut the stream of a shard into sequences in other ways than equal slices.
 
 concatenate     documents end to end, cut where a sequence is full (`trainers.rows.concatenation`)
 best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)
@@ -44,7 +44,7 @@ class SequenceRows:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Tokens of each sequence."""
+        """The number of tokens of each sequence."""
         if not len(self.counts):
             return np.empty(0, np.int64)
         sizes: np.ndarray = np.add.reduceat(self.counts, self.first[:-1])
@@ -53,19 +53,19 @@ class SequenceRows:
 
 @dataclass(frozen=True)
 class Packing:
-    """The sequences of a source: those of its shards, one after another."""
+    """The sequences of a source: those of its first shard, then those of the next, and so on."""
 
     shards: tuple[SequenceRows, ...]
-    added_marks: ClassVar[int] = 0  # marks of a row in addition to those of the stream
+    added_marks: ClassVar[int] = 0  # marks added to a row beyond those of the stream
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Number of the first sequence of each shard, and last the number of sequences."""
+        """The number of the first sequence of each shard, followed by the number of sequences."""
         return np.array(list(accumulate((len(rows.first) - 1 for rows in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Tokens of each sequence of the source."""
+        """The number of tokens of each sequence of the source."""
         return np.concatenate([np.empty(0, np.int64), *(rows.sizes for rows in self.shards)])
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:

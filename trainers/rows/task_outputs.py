@@ -14,7 +14,7 @@ from trainers.rows.batch import Batch
 class TaskOutputs:
     """The outputs of a task's head for n inputs, before any softmax.
 
-    `numbers`, int64 [n] and ascending, are those of `TaskTargets.number`. `scores`, fp32, are [n, classes]
+    `numbers`, int64 [n] and ascending, are the inputs' `TaskTargets.number`. `scores`, fp32, are [n, classes]
     for classify and [n] for regress. Other kinds have several scores for each input i, in rows `offsets[i]`
     to `offsets[i + 1]` (int64 [n + 1]): [m] for its candidates (choose), [m, tags] for the positions that
     belong to it (tag), and [m, 2], start and end, for the positions that an answer may cover and that of no
@@ -59,6 +59,8 @@ def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
 
 
 def _grouped(numbers: np.ndarray, scores: np.ndarray, group: np.ndarray) -> TaskOutputs:
-    """Outputs of inputs that have several scores; `group` [m] says which input each belongs to, 0 to n - 1."""
+    """Return the outputs of inputs with several scores. `group` [m] is the index, 0 to n - 1, of the input of
+    each score.
+    """
     offsets = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(numbers)))])
     return TaskOutputs(numbers, scores[np.argsort(group, kind="stable")], offsets)

@@ -17,22 +17,21 @@ class Examples:
     """The n examples of a split, in the order of its files.
 
     `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for `span`; (text, passage)
-    for `choose`; for `tag`, the words joined by single spaces. The words of example i are those from
-    `word_offsets[i]` up to `word_offsets[i + 1]` of the flat arrays `word_starts` and `word_ends`, which are
-    UTF-8 byte offsets in the example's text. `candidates` is flat and indexed by `candidate_offsets` in the
-    same way.
+    for `choose`; for `tag`, the words joined by single spaces. `word_starts` and `word_ends` are flat arrays
+    of UTF-8 byte offsets in the example's text; example i has the words from `word_offsets[i]` up to
+    `word_offsets[i + 1]`. `candidates` is flat too and is divided in the same way by `candidate_offsets`.
 
     Which fields hold the gold depends on the task's kind: `labels`, int64 [n], for `classify` (index into the
     task's labels) and `choose` (number of the candidate), -100 if hidden; `values`, float64 [n], for
     `regress`, NaN if hidden; `tags`, int64, one per word, for `tag` (index into the task's labels), -100 if
     hidden; `spans`, for `span`, the distinct accepted (start, end) of each example in UTF-8 bytes of the
     passage, none if the question has no answer; `targets`, the accepted texts, for `generate`, `span` and
-    `choose`. `groups`, int64 [n], numbers the groups of examples that
-    `question_accuracy` counts as one.
+    `choose`. `groups`, int64 [n], is the number of each example's group; `question_accuracy` counts a group
+    as one.
 
     `labelled` says whether gold is known. `files` are the files that were read, with sizes and checksums.
-    `own_ids` says whether the ids come from the files. `skipped` is the number of incomplete rows that the
-    task file allows to skip.
+    `own_ids` says whether the ids come from the files. `skipped` is the number of incomplete rows that were
+    skipped because the task file allows it.
     """
 
     task: Task

@@ -1,6 +1,6 @@
 """The gold of examples: read and validate labels, numbers, tags and answer spans.
 
-Each function takes a column of one file and raises UserError with file, row, value and remedy.
+Each function reads a column of one file. Its UserError gives the file, the row, the value and what to do.
 """
 
 import math
@@ -19,13 +19,13 @@ from trainers.tasks.schema.task import Layout, Task
 
 
 def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
-    """Read labels as their numbers, int64 [rows]."""
+    """Read labels as indices into the task's labels, int64 [rows]."""
     values = rows.column(layout.roles["label"], "label")
     return label_numbers(rows, [label_text(value) for value in values], layout, task)
 
 
 def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) -> np.ndarray:
-    """Convert the texts of labels to their numbers, int64."""
+    """Convert labels to their indices in the task's labels, int64 [texts]."""
     rename = layout.rename or {}
     texts = [rename.get(text, text) for text in texts] if rename else texts
     names = task.label_names
@@ -73,7 +73,9 @@ def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) ->
 
 
 def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read tags as the numbers of their labels, int64, flat over the words; entity tags are converted to BIO."""
+    """Read tags as indices into the task's labels, int64, flat over all words. Entity tags are converted to
+    BIO.
+    """
     column = rows.column(layout.roles["tags"], "tags")
     scheme = layout.scheme or ("bio" if "entity_f1" in task.metrics else None)
     flat: list[str] = []
@@ -119,7 +121,7 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Read, for each question, the accepted spans in UTF-8 bytes of the passage, and all accepted texts."""
+    """Return for each question the accepted spans, in UTF-8 bytes of the passage, and all accepted texts."""
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
     for row, answers in enumerate(rows.column(layout.roles["answers"], "answers")):
@@ -138,7 +140,7 @@ def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) 
 
 
 def _answer_list(answers: Any, rows: RowSet, row: int) -> list[tuple[str, int]]:
-    """Answers as (text, start): from a list of objects, or from an object of lists."""
+    """Return answers as (text, start), given as a list of objects or as an object of lists."""
     try:
         if isinstance(answers, dict):
             pairs = list(zip(answers["text"], answers["answer_start"], strict=True))

@@ -1,6 +1,6 @@
 """Leaks: examples that occur in two splits of a task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -9,39 +9,47 @@ import xxhash
 from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from trainers.tasks.examples import Examples
-from trainers.tasks.read_examples import read_examples
+from trainers.tasks.read_examples import locate_example
 from trainers.tasks.schema.task import Task
 
 
 @dataclass(frozen=True)
 class Leak:
-    """The `count` examples of `other` that are also in `split`, with the same texts or the same id (`kind`).
-    `ids` is one such pair.
+    """A leak: `count` examples of `other` have the same texts or the same id (`kind`) as an example of
+    `split`. `pair` holds the numbers of one such example in `split` and its copy in `other`.
     """
 
     kind: str
     split: str
     other: str
     count: int
-    ids: tuple[str, str]
+    pair: tuple[int, int]
 
     def __str__(self) -> str:
-        first, second = self.ids
-        same = "texts" if self.kind == "text" else "ids"
-        return f"{self.count:,} examples of {self.other} have the {same} of some of {self.split}, such as {second} of {first}"
+        several = self.count > 1
+        same = "text" if self.kind == "text" else "id"
+        return (
+            f"{self.count:,} example{'s' * several} of {self.other} {'have' if several else 'has'} the {same} of "
+            f"{'some' if several else 'one'} of {self.split}"
+        )
 
 
-def read_splits(task: Task, splits: Sequence[str], data: Location | None) -> dict[str, Examples]:
-    """Read the examples of several splits. Raises UserError if an example occurs in two of them, unless the
-    task has `leak: report`.
+def check_leaks(task: Task, examples: Mapping[str, Examples], data: Location | None) -> list[Leak]:
+    """Return the leaks between the splits of a task. If there are any, raises UserError with file and row of
+    one, unless the task has `leak: report`.
     """
-    examples = {split: read_examples(task, split, data) for split in splits}
     leaks = find_leaks(examples)
     if leaks and task.leak == "refuse":
-        raise UserError(
-            f"{task.name}: {leaks[0]}; remove them from one of the files, or accept them with leak: report (leak=report)"
+        leak = leaks[0]
+        first, second = (
+            locate_example(task, split, data, number)
+            for split, number in zip((leak.split, leak.other), leak.pair, strict=True)
         )
-    return examples
+        raise UserError(
+            f"{second}: the {leak.kind} is also that of {first} ({task.name}: {leak}); remove the copies from one of the "
+            f"files, or accept them with leak=report (leak: report in the task file)"
+        )
+    return leaks
 
 
 def find_leaks(examples: Mapping[str, Examples]) -> list[Leak]:
@@ -53,13 +61,12 @@ def find_leaks(examples: Mapping[str, Examples]) -> list[Leak]:
             known = dict(zip(reversed(keys[split]), reversed(range(len(keys[split]))), strict=True))
             same = [number for number, key in enumerate(keys[other]) if key in known]
             if same:
-                pair = examples[split].ids[known[keys[other][same[0]]]], examples[other].ids[same[0]]
-                found.append(Leak(kind, split, other, len(same), pair))
+                found.append(Leak(kind, split, other, len(same), (known[keys[other][same[0]]], same[0])))
     return found
 
 
 def _keys(examples: Examples, kind: str) -> list[str] | list[bytes]:
-    """What two examples must not share: the id, or a hash of all their texts."""
+    """Return the key of each example that no other split may have: its id, or a hash of all its texts."""
     if kind == "id":
         return examples.ids if examples.own_ids else []
     columns = [texts.to_pylist() for texts in examples.texts]

@@ -23,8 +23,8 @@ class SuiteColumn:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite of tasks, its columns in the order in which tables show them. Its score is the mean of the
-    columns' scores, and a column's score is the mean of its task's metrics.
+    """A suite of tasks, with its columns in the usual order of its tables. Its score is the mean of the
+    columns' scores; a column's score is the mean of its task's metrics.
     """
 
     columns: tuple[SuiteColumn, ...]

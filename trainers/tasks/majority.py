@@ -9,11 +9,11 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 
 
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
-    """Make the same prediction for every example: what is most common in `train`.
+    """Return the same prediction for every example: the most common gold in `train`.
 
-    This is a label for `classify`, a tag for `tag`, the number of a candidate for `choose`, and a first
-    accepted text for `generate`; of equally common ones, the first is predicted. For `regress` it is the mean
-    of the values instead, and for `span` it is that there is no answer.
+    It is a label for `classify`, a tag for `tag`, the number of a candidate for `choose`, and a first
+    accepted text for `generate`. Ties are resolved in favour of the first. For `regress` it is the mean of
+    the values, and for `span` the prediction that there is no answer.
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")

@@ -1,10 +1,11 @@
 """The predictions of a split, one per example: store, score and compare them without the model.
 
-The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and `score`; its schema has the
-task, the split and the model. Gold and predictions are labels for classify, numbers of candidates for choose,
-lists of labels for tag, and texts for span and generate. `score` has one number per label or candidate for
-classify and choose; for span, the score of the answer and that of no answer. Some tasks have further columns:
-`group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (the cost of the gold text).
+The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and `score`; its schema metadata
+has the task, the split and the model. Gold and predictions are labels for classify, numbers of candidates for
+choose, lists of labels for tag, and texts for span and generate. `score` has one number per label or
+candidate for classify and choose; for span, the score of the answer and that of no answer. Some tasks have
+further columns: `group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (the cost of the gold
+text).
 """
 
 import json
@@ -34,11 +35,12 @@ _KEY = b"gristmill.predictions"
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions for n examples and, where known, their gold. `model` names what made them.
+    """The predictions for n examples and, if known, their gold. `model` names the model that made them.
 
-    `outcomes` has gold and predictions as metrics read them, before `threshold` is applied. `scores` are
-    float32, those of example i from `score_offsets[i]` up to `score_offsets[i + 1]`. With `threshold`, the
-    empty text is predicted if the score of no answer exceeds that of the answer by more than this.
+    `outcomes` has gold and predictions in the form that metrics read, before `threshold` is applied. `scores`
+    is float32 and flat; example i has the scores from `score_offsets[i]` up to `score_offsets[i + 1]`. With
+    `threshold`, the empty text is predicted if the score of no answer exceeds that of the answer by more than
+    the threshold.
     """
 
     task: Task
@@ -63,7 +65,9 @@ class Predictions:
 
     @property
     def decided(self) -> Outcomes:
-        """The outcomes, with the empty text wherever `threshold` decides that there is no answer."""
+        """The outcomes after `threshold` is applied: the predicted text is empty where it decides that there
+        is no answer.
+        """
         if self.threshold is None:
             return self.outcomes
         assert self.outcomes.texts is not None
@@ -79,12 +83,12 @@ def predictions_of(
     nats: np.ndarray | None = None,
     tokens: np.ndarray | None = None,
 ) -> Predictions:
-    """Return the predictions for a split's examples, which are given in the order of `examples`.
+    """Return the predictions for the examples of a split. All arguments are in the order of `examples`.
 
     `predicted` has labels, numbers of candidates, numbers, the tags of all words, or texts, as in `Examples`.
     `scores` has an array per example: one number per label or candidate, or for span the scores of the answer
-    and of no answer. `nats` and `tokens` are the cost of the gold texts; if only they were measured,
-    `predicted` is None.
+    and of no answer. `nats` and `tokens` are the loss and length of the gold texts; `predicted` is None if
+    only these were measured.
     """
     task, kind = examples.task, examples.task.kind
     expected = len(examples.tags) if examples.tags is not None else len(examples)
@@ -106,7 +110,7 @@ def predictions_of(
         if not np.isfinite(numbers).all():
             raise UserError(
                 f"{task.name}: {examples.split}: {(~np.isfinite(numbers)).sum():,} predictions are not finite; "
-                f"the model has diverged: train with a lower rate"
+                f"the model has diverged: train with a lower learning rate"
             )
         outcomes = replace(outcomes, gold=gold, predicted=numbers, offsets=examples.word_offsets)
     if kind == "choose":
@@ -129,21 +133,20 @@ def _flat(scores: Sequence[np.ndarray] | np.ndarray | None) -> tuple[np.ndarray 
 def score_predictions(
     predictions: Predictions, metrics: Sequence[str] | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> dict[str, Score]:
-    """Compute metrics of predictions, each with its interval. The default is the task's metrics.
+    """Return metrics of predictions by name, each with its interval. The default is the task's metrics.
 
     Raises UserError if the gold is hidden or a metric does not exist.
     """
     if not predictions.labelled:
         raise UserError(
-            f"{predictions.task.name}: {predictions.split}: its gold is hidden, so it is predicted and not scored; "
-            f"score another split"
+            f"{predictions.task.name}: {predictions.split}: its gold is hidden, so it cannot be scored; score another split"
         )
     names = predictions.task.metrics if metrics is None else metrics
     return {name: score(_metric(name, predictions.task), predictions.decided, repetitions, seed) for name in names}
 
 
 def _metric(name: str, task: Task) -> TaskMetric:
-    """A metric by name. Raises UserError unless it measures tasks of this kind and labels."""
+    """Return a metric by name. Raises UserError unless it applies to the task's kind and labels."""
     if name not in METRICS:
         raise UserError(f"metric: got {name!r}{near_match(name, list(METRICS))}")
     bio = name != "entity_f1" or all(label == "O" or label[:2] in ("B-", "I-") for label in task.label_names)
@@ -244,7 +247,7 @@ def _texts(texts: list | None, predictions: Predictions, kind: pa.DataType) -> p
 
 
 def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Array:
-    """Labels by name, tags as lists of names, numbers as they are; null where hidden."""
+    """Return labels by name, tags as lists of names, and numbers unchanged; null where hidden."""
     assert values is not None
     if kind in ("regress", "choose"):
         hidden = np.isnan(values) if kind == "regress" else values == HIDDEN
@@ -261,7 +264,9 @@ def read_predictions(path: Location) -> Predictions:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; expected predictions of a run") from None
     except (pa.ArrowException, KeyError, ValueError):
-        raise UserError(f"{path}: no predictions of this project; expected the file of an evaluation") from None
+        raise UserError(
+            f"{path}: not a predictions file of gristmill; give one that a fine-tuning run has written"
+        ) from None
     if described["version"] != 1:
         raise UserError(f"{path}: version {described['version']} of predictions, expected 1; evaluate the run again")
     task: Task = parse(Task, described["task"], str(path))
@@ -296,7 +301,7 @@ def _outcomes(table: pa.Table, task: Task, labelled: bool) -> Outcomes:
 
 
 def _numbers(column: pa.Array, task: Task) -> np.ndarray:
-    """Labels and tags as numbers; hidden ones as -100 or NaN."""
+    """Return labels and tags as their indices; -100 or NaN where hidden."""
     if task.kind == "regress":
         return column.to_numpy(zero_copy_only=False)
     if task.kind == "choose":

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
-from gristmill.storage.location import Location
+from gristmill.storage.location import FileRecord, Location
 from trainers.tasks.examples import HIDDEN, Examples
 from trainers.tasks.formats.row_set import RowSet, shown
 from trainers.tasks.gold_columns import (
@@ -22,24 +22,20 @@ from trainers.tasks.gold_columns import (
 )
 from trainers.tasks.read_rows import label_text, read_rows
 from trainers.tasks.schema.task import GOLD, Layout, Role, Task
-from trainers.tasks.task_files import find_split
+from trainers.tasks.task_files import SplitFiles, find_split
 
 _Fields = dict[str, Any]
 
 
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
-    """Read the examples of a split, from `data` or the task's own folder.
+    """Read the examples of a split from `data`, or from the folder of the task file.
 
-    Raises UserError, one line with file, row, value and remedy, for missing files and invalid rows.
+    Raises UserError for missing files and invalid rows; the message gives the file, the row, the value and
+    what to do.
     """
     files = find_split(task, split, data)
     layout, labelled = files.layout, split not in files.layout.unlabelled
-    sets, records = read_rows(files)
-    if layout.incomplete_rows == "skip":
-        roles = ("text", "text_b", "label") if labelled else ("text", "text_b")
-        sets = [rows for rows in (_without_empty(rows, layout, roles) for rows in sets) if len(rows)]
-        if not sets:
-            raise UserError(f"{files.paths[0]}: holds no complete row")
+    sets, records = _row_sets(files, labelled)
     parts = [_READERS[task.kind](rows, layout, task, labelled) for rows in sets]
     fields = {name: _join(name, [part[name] for part in parts]) for name in parts[0]}
     ids = _ids(sets, layout, task)
@@ -52,8 +48,31 @@ def read_examples(task: Task, split: str, data: Location | None) -> Examples:
     return Examples(task=task, split=split, ids=ids, labelled=labelled, files=records, **fields)
 
 
+def locate_example(task: Task, split: str, data: Location | None, number: int) -> str:
+    """Return the file and the row of an example, for an error message. Reads the split again."""
+    files = find_split(task, split, data)
+    for rows in _row_sets(files, split not in files.layout.unlabelled)[0]:
+        if number < len(rows):
+            return rows.at(number)
+        number -= len(rows)
+    raise AssertionError("the files have fewer examples than before")
+
+
+def _row_sets(files: SplitFiles, labelled: bool) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
+    """Return the rows of a split that are examples, one RowSet per file that has any, and the files' records."""
+    sets, records = read_rows(files)
+    if files.layout.incomplete_rows == "skip":
+        roles = ("text", "text_b", "label") if labelled else ("text", "text_b")
+        sets = [rows for rows in (_without_empty(rows, files.layout, roles) for rows in sets) if len(rows)]
+        if not sets:
+            raise UserError(f"{files.paths[0]}: holds no complete row")
+    return sets, records
+
+
 def _texts(rows: RowSet, layout: Layout, *roles: str, strip: bool = True) -> tuple[pa.Array, ...]:
-    """The texts of some roles. White space at their ends is removed unless offsets refer to them."""
+    """Return the texts of some roles. With `strip`, leading and trailing white space is removed; offsets into
+    a text forbid this.
+    """
     return tuple(_text(rows, layout.roles[role], role, strip) for role in roles if role in layout.roles)
 
 
@@ -73,7 +92,7 @@ def _text(rows: RowSet, column: Role, role: str, strip: bool) -> pa.Array:
 
 
 def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:
-    """The rows that have a text in all of these columns."""
+    """Return only the rows that have a text in each of these columns."""
     columns = [rows.column(layout.roles[role], role) for role in roles if role in layout.roles]
     whole = [
         row
@@ -107,7 +126,7 @@ def _tag(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
     flat = pa.array([word for sentence in words for word in sentence], pa.large_string())
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     lengths = pc.binary_length(flat).to_numpy().astype(np.int64)
-    ends = np.cumsum(lengths + 1) - 1  # in one text of all words, a space after each
+    ends = np.cumsum(lengths + 1) - 1  # offsets in one text of all words, each followed by a space
     ends -= np.repeat(np.concatenate([[0], ends[offsets[1:-1] - 1] + 1]), counts)
     texts = pa.array([" ".join(sentence) for sentence in words], pa.large_string())
     fields: _Fields = {"texts": (texts,), "word_starts": ends - lengths, "word_ends": ends, "word_offsets": offsets}
@@ -159,7 +178,7 @@ _READERS: dict[str, Callable[[RowSet, Layout, Task, bool], _Fields]] = {
 
 
 def _join(name: str, parts: list[Any]) -> Any:
-    """One column of several files."""
+    """Concatenate one column of several files."""
     if len(parts) == 1:
         return parts[0]
     if name == "texts":
@@ -173,8 +192,8 @@ def _join(name: str, parts: list[Any]) -> Any:
 
 
 def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
-    """The ids; without a column for them the numbers of the examples. Raises UserError for one that
-    occurs twice.
+    """Return the ids, or the numbers of the examples if there is no column for ids. Raises UserError for an
+    id that occurs twice.
     """
     column = layout.roles.get("id")
     if column is None:
@@ -195,13 +214,15 @@ def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
 
 
 def _numbers(names: list[str]) -> np.ndarray:
-    """Equal names as equal numbers, counted from 0 in the order in which they occur."""
+    """Number the distinct names from 0 in order of first occurrence, and return the number of each name,
+    int64.
+    """
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([number[name] for name in names], np.int64)
 
 
 def _hidden(task: Task, count: int, fields: _Fields) -> _Fields:
-    """The gold of examples whose gold is hidden, as far as it is an array."""
+    """Return placeholders for hidden gold, for the fields that are arrays."""
     gold = GOLD[task.kind]
     if gold == "tags":
         return {"tags": np.full(len(fields["word_starts"]), HIDDEN, np.int64)}

@@ -10,8 +10,8 @@ from trainers.tasks.task_files import SplitFiles, decode, read_content
 
 
 def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """Read the rows of the files, one RowSet per file, and the files' records. Raises UserError with file,
-    row and remedy.
+    """Return the rows of the files, one RowSet per file, and the files' records. Raises UserError, which
+    gives the file, the row and what to do.
     """
     layout = files.layout
     contents = [read_content(path) for path in files.paths]
@@ -45,7 +45,7 @@ def _where(rows: RowSet, column: str, allowed: tuple[str, ...]) -> RowSet:
 
 
 def label_text(value: object) -> str:
-    """Return a label as text, as it is written in `labels`: `true` and `false` for booleans, `1` for 1.0."""
+    """Return a label as text in the form used in `labels`: `true` and `false` for booleans, `1` for 1.0."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

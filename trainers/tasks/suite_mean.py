@@ -1,4 +1,4 @@
-"""The score of a suite: the mean of its columns, and the number of columns it is taken over."""
+"""The score of a suite: the mean over its scored columns, and their number."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ VARIABLE = "GRISTMILL_TASKS"
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The files of one split, all in one layout. `columns` names the column that each parallel file holds."""
+    """The files of one split, all in the same layout. `columns` names the column in each of parallel files."""
 
     layout: Layout
     format: Format
@@ -34,9 +34,10 @@ def data_directory(name: str | None = None) -> Location | None:
 
 
 def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
-    """Find the files of a split: those of the first layout and file name that exist.
+    """Return the files of a split, from the first layout and file name whose files exist.
 
-    Raises UserError if the task has no such split, or listing the names that were tried if none exists.
+    Raises UserError if the task has no such split, or if no file exists; the message then lists the names
+    that were tried.
     """
     if split not in task.splits:
         raise UserError(f"{task.name}: no split {split!r}, allowed {', '.join(task.splits)}")
@@ -59,14 +60,14 @@ def available_splits(task: Task, data: Location | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A place where the files of a split may be."""
+    """A candidate location for the files of a split."""
 
     layout: Layout
     root: Location
     pattern: str
 
     def find(self, split: str) -> SplitFiles | None:
-        """Return the files, if all of them exist."""
+        """Return the files if all of them exist, else None."""
         form = self.layout.format_of(self.pattern)
         assert form is not None  # Layout.check
         if "{column}" not in self.pattern:
@@ -80,7 +81,7 @@ class _Candidate:
 
 
 def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Candidate]:
-    """Every place where the files of a split may be, in the order in which they are tried."""
+    """Yield every location where the files of a split may be, in the order of trying."""
     own = parse_location(task.folder, field="folder") if task.folder else None
     for _, layout in task.layouts:
         if split not in layout.files:
@@ -97,15 +98,15 @@ def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Cand
 
 
 def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
-    """The columns of parallel files, each a file of its own; that of the gold is absent where it is
-    hidden.
+    """Return the columns of parallel files, each of which is a file. If the gold is hidden, its file is
+    absent.
     """
     hidden = ("target", "label") if split in layout.unlabelled else ()
     return tuple(str(column) for role, column in layout.roles.items() if role not in hidden)
 
 
 def _match(root: Location, pattern: str) -> tuple[Location, ...]:
-    """The files that a path below `root`, or its variant with .gz, names."""
+    """Return the files below `root` that match a path, or that path with .gz."""
     for variant in (pattern, f"{pattern}.gz"):
         if any(mark in pattern for mark in "*?["):
             if matched := sorted(root.glob(variant), key=str):

@@ -1,5 +1,5 @@
-"""A task of any kind as text to text: render inputs and targets from its templates, and parse generated texts
-into predictions.
+"""Solve a task of any kind as text to text: render inputs and targets from its templates, and parse generated
+texts into predictions.
 """
 
 import math
@@ -28,8 +28,8 @@ _TARGETS = {"classify": "label", "regress": "score", "tag": "tags", "span": "ans
 
 
 def templates_of(task: Task) -> Templates:
-    """Return the task's templates. By default, the input is the task's name followed by each of its texts,
-    preceded by the name of its role.
+    """Return the task's templates. The default input is the task's name followed by its texts, each preceded
+    by the name of its role.
     """
     if task.templates is not None:
         return task.templates
@@ -45,8 +45,8 @@ def render_inputs(examples: Examples) -> list[str]:
 
 
 def render_targets(examples: Examples) -> list[list[str]]:
-    """Render the accepted target texts of each example; the model is trained on the first. Gold must be
-    known.
+    """Render the accepted target texts of each example; the model is trained on the first. The gold must not
+    be hidden.
     """
     assert examples.labelled
     templates = templates_of(examples.task)
@@ -64,14 +64,14 @@ def _input_fields(examples: Examples) -> dict[str, Sequence[str]]:
 
 
 def _lettered(candidates: list[str]) -> str:
-    """`(A) one (B) two`; after Z numbers."""
+    """Return `(A) one (B) two`, with numbers after Z."""
     marks = [*ascii_uppercase, *map(str, range(27, len(candidates) + 1))]
     return " ".join(f"({mark}) {text}" for mark, text in zip(marks, candidates, strict=False))
 
 
 def _filled(template: str, fields: dict[str, Sequence[str]], count: int) -> list[str]:
     pieces = _FIELD.split(template)
-    empty = [""] * count  # a layout without an optional text
+    empty = [""] * count  # for an optional text that the layout lacks
     columns = [fields.get(name, empty) for name in pieces[1::2]]
     return [
         pieces[0] + "".join(text + after for text, after in zip(row, pieces[2::2], strict=True))
@@ -80,7 +80,7 @@ def _filled(template: str, fields: dict[str, Sequence[str]], count: int) -> list
 
 
 def _around(templates: Templates) -> tuple[str, str, str]:
-    """The text before the gold in the target template, the gold's name, and the text after it."""
+    """Return the text before the gold in the target template, the name of the gold, and the text after it."""
     before, name, after = _FIELD.split(templates.target, maxsplit=1)
     return before, name, after
 
@@ -108,25 +108,25 @@ def _array(values: np.ndarray | None) -> list[Any]:
 
 
 def _words(task: Task, templates: Templates) -> list[str]:
-    """The word of each label."""
+    """Return the word that stands for each label in templates."""
     return [(templates.words or {}).get(name, name) for name in task.label_names]
 
 
 def _rounded(value: float, step: float) -> str:
-    """A number at the nearest multiple of `step`, with the decimals of `step` (Raffel et al., 2020,
-    section 2.4).
+    """Return a number rounded to the nearest multiple of `step`, with as many decimals as `step` (Raffel et
+    al., 2020, section 2.4).
     """
     decimals = len(f"{step:.10g}".partition(".")[2])
     return f"{round(value / step) * step:.{decimals}f}"
 
 
 def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list[str]:
-    """Parse generated texts into predictions as `predictions_of` takes them.
+    """Parse generated texts into predictions, in the form that `predictions_of` takes.
 
-    A text that is no label's word becomes -100, which counts as wrong. A text that is no number becomes the
-    lowest number of the task's range, or 0. Unknown and missing tags become the first label, and tags beyond
-    the last word are ignored. A text that is no candidate becomes the candidate with which it shares the most
-    words.
+    A text that is not the word of a label becomes -100, which counts as wrong. A text that is not a number
+    becomes the lowest number of the task's range, or 0. Unknown and missing tags become the first label; tags
+    beyond the last word are ignored. A text that is not a candidate becomes the candidate with which it
+    shares the most words.
     """
     task, templates = examples.task, templates_of(examples.task)
     before, _, after = (piece.strip() for piece in _around(templates))
@@ -169,7 +169,9 @@ def _parse_tags(examples: Examples, texts: list[str]) -> np.ndarray:
 
 
 def _nearest(text: str, candidates: list[str]) -> int:
-    """The candidate that a text is, or that shares the most words with it; of equals the first."""
+    """Return the number of the candidate that equals the text, or else shares the most words with it; the
+    first of several.
+    """
     if text in candidates:
         return candidates.index(text)
     return max(range(len(candidates)), key=lambda number: token_f1(text, candidates[number], True))

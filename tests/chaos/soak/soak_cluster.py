@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 import psutil
 
@@ -28,8 +29,11 @@ class SoakCluster:
         self.start()
 
     def start(self) -> None:
+        from ray._common.utils import get_default_ray_temp_dir
         from ray.cluster_utils import Cluster
 
+        # Cluster writes its address there whatever its own directory is, and a fresh machine has none.
+        Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
         common = {"include_dashboard": False, "object_store_memory": _STORE}
         directory = tempfile.mkdtemp(dir=self._place.name)
         head = {**common, "num_cpus": 0, "temp_dir": directory, "_system_config": _SYSTEM}

@@ -72,9 +72,10 @@ def model(case: str, seed: int = 0) -> Any:
 def main() -> None:
     output = LocalPath(sys.argv[1])
     from trainers.engine import engine as module
+    from trainers.engine import zero
     from trainers.engine.forward import Forward
 
-    settings = module._settings
+    settings = zero._settings
 
     def partitioned(*arguments: Any) -> dict[str, Any]:
         found = settings(*arguments)
@@ -84,7 +85,7 @@ def main() -> None:
     found: dict[str, Any] = {}
 
     def run(case: str, stage: str, steps: range, state: Any = None) -> tuple[list[float], dict[str, Any]]:
-        module._settings = partitioned if stage == "partitioned" else settings
+        zero._settings = partitioned if stage == "partitioned" else settings
         network = model(case, seed=0 if state is None else 5)
         engine = module.Engine(Forward(network, MODELS[case]), configuration(stage), 1, SEQUENCES // world)
         if state is not None:

@@ -137,7 +137,7 @@ def test_a_prefix_needs_positions_that_are_not_counted_along_the_row():
     sizes = {"layers": 1, "width": 32, "heads": 4, "positions": 64}
     network = build_model(tiny("bert", **sizes, position="relative"), SPECIAL_IDS, 0)
     with pytest.raises(
-        ConfigError, match=r"^method.kind: got a prefix, for a model whose position is relative; use prompt"
+        ConfigError, match=r"^method.kind: got a method with prefixes, for a model with relative positions; use prompt"
     ):
         DeepPrompts().apply(network, "bert", "encoder", 0)
 
@@ -146,7 +146,7 @@ def test_what_is_added_to_each_of_tied_stacks_cannot_be_merged():
     network = build_model(tiny("t5", layers=1, tied_stacks=True), SPECIAL_IDS, 0)
     LoRA(rank=4).apply(network, "t5", "encoder_decoder", 0)
     with pytest.raises(
-        ConfigError, match=r"^model.tied_stacks: got true, but lora has added something else to each of the"
+        ConfigError, match=r"^model.tied_stacks: got true, but lora has trained different updates for the two stacks"
     ):
         LoRA(rank=4).merge(network)
 
@@ -156,7 +156,7 @@ def test_without_a_head_there_is_nothing_to_train(method):
     network = base("t5")
     del network.task_head
     with pytest.raises(
-        ConfigError, match=f"^method.kind: got {method.kind}, which trains the head .* this task has none"
+        ConfigError, match=f"^method.kind: got {method.kind}, which trains only the head .* this task has none"
     ):
         method.apply(network, "t5", "encoder_decoder", 0)
 
@@ -190,7 +190,7 @@ def test_more_tasks_than_a_multitask_prompt_has_are_refused():
 def saved(tmp_path):
     """(directory of an adapter, its base)."""
     network, directory = applied("bert", CASES["lora"]), LocalPath(tmp_path / "adapter")
-    save_adapter(directory, network, CASES["lora"], "bert", "encoder", base_fingerprint(base("bert")))
+    save_adapter(directory, network, CASES["lora"], "bert", "encoder", base_fingerprint(base("bert"), "bert"))
     return directory
 
 
@@ -222,7 +222,7 @@ def test_pickled_weights_are_refused(saved):
 
 def test_a_directory_that_is_no_adapter_is_refused(tmp_path):
     with pytest.raises(
-        UserError, match=r"^\S+: is no adapter of gristmill: it has no gristmill.json; export one from a run$"
+        UserError, match=r"^\S+: is not an adapter of gristmill: it has no gristmill.json; export one from a run$"
     ):
         load_adapter(LocalPath(tmp_path), base("bert"), "bert", "encoder")
 
@@ -237,7 +237,7 @@ def test_damaged_tensors_are_found(saved):
 
 def test_peft_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    with pytest.raises(UserError, match=r"method.kind: its layers are those of peft, .*'\.\[finetune\]'"):
+    with pytest.raises(UserError, match=r"method.kind: it uses layers of peft, .*'\.\[finetune\]'"):
         applied("bert", CASES["lora"])
 
 

@@ -3,17 +3,17 @@ readers of a run that trains.
 """
 
 import shutil
-import subprocess
-import sys
 import time
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gristmill.errors import CorruptFileError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
-from tests.trainers.launching import ROOT, environment
+from tests.trainers.launching import preloaded
 from trainers.data.packed_corpus import open_corpus
 from trainers.inference import model_export
 from trainers.inference.model_export import export_checkpoint, load_trained
@@ -22,23 +22,6 @@ from trainers.recipes import llama_tiny
 from trainers.runs import checkpoint
 from trainers.runs.resolve import resolve
 from trainers.runs.run import fingerprints, open_run, read_config
-
-# Before the tokenizer is saved it makes FILE.held, and waits for FILE.go.
-HELD = """
-import sys, time
-from pathlib import Path
-from gristmill.storage.disk import LocalPath
-from trainers.inference import model_export
-run, output, file = sys.argv[1:]
-whole = model_export.save_tokenizer
-def save(*arguments):
-    Path(f"{file}.held").touch()
-    while not Path(f"{file}.go").exists():
-        time.sleep(0.02)
-    whole(*arguments)
-model_export.save_tokenizer = save
-model_export.export_checkpoint(LocalPath(run), LocalPath(output))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -84,25 +67,43 @@ def step_in(monkeypatch, name, other):
     monkeypatch.setattr(model_export, name, stepped)
 
 
+def export_held(run, output, file):
+    """In a process of its own: export, but before the tokenizer is saved make FILE.held, and wait for FILE.go."""
+    whole = model_export.save_tokenizer
+
+    def save_tokenizer(*arguments):
+        Path(f"{file}.held").touch()
+        while not Path(f"{file}.go").exists():
+            time.sleep(0.02)
+        whole(*arguments)
+
+    model_export.save_tokenizer = save_tokenizer
+    with open(f"{file}.stderr", "w") as errors, redirect_stderr(errors):
+        export_checkpoint(LocalPath(run), LocalPath(output))
+
+
 def start(run, output, file):
-    command = [sys.executable, "-c", HELD, *map(str, (run, output, file))]
-    return subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+    process = preloaded().Process(target=export_held, args=tuple(map(str, (run, output, file))))
+    process.start()
+    return process
 
 
 def test_two_processes_that_export_one_run_publish_a_whole_model(run, tmp_path):
     output, file = tmp_path / "model", tmp_path / "first"
     first = start(run, output, file)
     while not Path(f"{file}.held").exists():
-        assert first.poll() is None, first.communicate()
+        assert first.is_alive()
         time.sleep(0.02)
     Path(f"{tmp_path / 'second'}.go").touch()
     second = start(run, output, tmp_path / "second")
     time.sleep(1)
-    while second.poll() is None and not list(tmp_path.glob(".model/.lease")):
+    while second.is_alive() and not list(tmp_path.glob(".model/.lease")):
         time.sleep(0.02)  # without a lease the second does not wait: it finishes, and the first goes on
     Path(f"{file}.go").touch()
-    assert [process.communicate(timeout=120)[1] for process in (first, second)] == ["", ""]
-    assert [first.returncode, second.returncode] == [0, 0]
+    for process, name in ((first, "first"), (second, "second")):
+        process.join(timeout=120)
+        assert process.exitcode == 0
+        assert (tmp_path / f"{name}.stderr").read_text() == ""
     assert step_of(output) == 2
 
 

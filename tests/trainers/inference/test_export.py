@@ -122,7 +122,7 @@ def test_exporting_again_does_nothing_and_other_files_are_not_overwritten(run, e
     assert export_checkpoint(run, export) == export
     assert (export / "model.safetensors").stat().st_mtime_ns == before
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(ConflictError, match="holds files that are no export"):
+    with pytest.raises(ConflictError, match="holds files that are not an export"):
         export_checkpoint(run, tmp_path)
 
 

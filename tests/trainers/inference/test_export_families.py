@@ -180,7 +180,7 @@ def test_a_t5_with_an_output_layer_of_its_own_is_plain_transformers(made):
         assert not torch.equal(plain.lm_head.weight, plain.shared.weight)
         with torch.no_grad():
             mine, theirs = (network(input_ids=ids, decoder_input_ids=ids).logits for network in (ours, plain))
-        assert torch.equal(mine, theirs)
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-4)  # GELU in one operation, or in seven
 
 
 def test_a_batch_of_prompts_is_padded_on_the_left_for_a_decoder_alone(made):

@@ -5,6 +5,7 @@ The checkpoints are those of models that were changed at random, not trained.
 
 import json
 import shutil
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -26,12 +27,15 @@ from trainers.engine.assembly import base_network, build_forward
 from trainers.engine.forward import tensors
 from trainers.inference.base import base_weights, open_base, trained_forward
 from trainers.inference.model_export import export_checkpoint, load_trained, notes_of
+from trainers.inference.predict import predict_file
 from trainers.models import build_model
 from trainers.rows.task_outputs import join_outputs, outputs_of
 from trainers.runs import checkpoint
 from trainers.runs.parent import settle
 from trainers.runs.run import fingerprints, open_run, read_run
+from trainers.tasks.predictions import write_rows
 from trainers.tasks.schema.task import Task
+from trainers.training.begin import describe_new, initial_base
 
 TEXTS = ["a good play, said one", "no", "they came late and left early", "what a day it was"]
 COMMON = {"name": "toy", "files": dict.fromkeys(("train", "dev"), "rows.jsonl"), "leak": "report"}
@@ -205,6 +209,48 @@ def test_transformers_computes_the_same_from_the_export(name, kind, bases, files
             assert all(np.isclose(expected[0], score, atol=1e-5).all(axis=1).any() for score in found)
 
 
+def test_dropout_of_the_head_or_the_method_is_dropout_of_the_run(bases, files):
+    plain = job_of(bases("bert"), files, "classify", method="lora")
+    assert [
+        job.drops
+        for job in (
+            plain,
+            replace(plain, method=replace(plain.method, dropout=0.1)),
+            replace(plain, head=HeadSettings(dropout=0.1)),
+            replace(plain, model=replace(plain.model, dropout=0.1)),
+        )
+    ] == [False, True, True, True]
+
+
+def test_what_a_run_adds_to_its_base_is_named(bases, files, tmp_path):
+    for method, expected in (
+        ("full", "head of the task: dense, output (1,155 parameters)"),
+        ("lora", "head of the task: dense, output (1,155 parameters); lora: 8 tensors, the first is "),
+    ):
+        job = job_of(bases("roberta"), files, "classify", method=method)
+        run = LocalPath(tmp_path / method)
+        forward = run_of(run, job)
+        assert describe_new(forward, job, initial_base(job, open_tasks(job), run)).startswith(expected)
+    following = job_of(tmp_path / "full", files, "regress")
+    run = LocalPath(tmp_path / "second")
+    forward = run_of(run, following)
+    found = describe_new(forward, following, initial_base(following, open_tasks(following), run))
+    assert found == "head of the task: output (33 parameters)"
+
+
+def test_a_base_that_is_gone_is_named_with_what_needs_it(bases, files, tmp_path):
+    first, second = LocalPath(tmp_path / "first"), LocalPath(tmp_path / "second")
+    run_of(first, job_of(bases("bert"), files, "classify"))
+    job = job_of(first, files, "classify", method="lora")
+    run_of(second, job)
+    (first / "checkpoints" / "step-00000001").rename(tmp_path / "pruned")
+    with pytest.raises(UserError, match=r"has no checkpoint of step 1; .* A run begun from .*first needs it unchanged"):
+        trained_forward(second, newest(second))
+    shutil.rmtree(first)
+    with pytest.raises(UserError, match=r"first has no run.json.* put it back, or begin another run from an export"):
+        trained_forward(second, newest(second))
+
+
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "bart"])
 def test_an_intermediate_task_leaves_the_hidden_layer_of_its_head(name, bases, files, tmp_path):
     job = job_of(bases(name), files, "classify")
@@ -258,6 +304,109 @@ def test_a_run_of_lora_is_an_adapter_and_merged_a_stock_model_and_a_base(bases, 
     assert torch.equal(weights["task_head.dense.weight"], forward.model.task_head.dense.weight)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "method"),
+    [
+        ("bert", "classify", "lora"),
+        ("roberta", "tag", "lokr"),
+        ("modernbert", "classify", "ia3"),
+        ("gpt2", "span", "lora"),
+        ("llama", "regress", "loha"),
+        ("t5", "classify", "lora"),
+        ("bart", "classify", "adalora"),
+    ],
+)
+def test_peft_loads_an_adapter_with_the_head_of_its_task(name, kind, method, bases, files, tmp_path):
+    import peft
+    import transformers
+
+    job = job_of(bases(name), files, kind, method=method)
+    run = LocalPath(tmp_path / "run")
+    ours, batches = predictions(run_of(run, job), job)
+    adapter = export_checkpoint(run, run / "export") / "adapter"
+    assert not (adapter / "task_head.safetensors").exists()
+    labels = {"num_labels": 3} if kind in ("classify", "tag") else {"num_labels": 2 if kind == "span" else 1}
+    stock = getattr(transformers, AUTO[kind]).from_pretrained(bases(name), **labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = peft.PeftModel.from_pretrained(stock, adapter).eval()
+    found = []
+    for batch in batches:
+        for ids in segments_of(batch):
+            given = torch.from_numpy(ids)[None]
+            ends = (given == SPECIAL_IDS["<sep>"]).long()
+            options = {"token_type_ids": (ends.cumsum(1) - ends).clamp(max=1)} if name == "bert" else {}
+            with torch.no_grad():
+                made = model(given[None] if kind == "choose" else given, **options)
+            logits = torch.stack([made.start_logits, made.end_logits], -1) if kind == "span" else made.logits
+            found += logits[0].tolist() if kind in ("tag", "span") else [logits[0].squeeze().tolist()]
+    assert all(np.isclose(score, found, atol=1e-5).reshape(len(found), -1).all(axis=1).any() for score in ours.scores)
+
+
+def test_an_adapter_on_another_base_is_refused_whatever_the_base_lacks(bases, files, tmp_path):
+    """A stack without heads is the same base as the whole model; other weights are another."""
+    job = job_of(bases("roberta"), files, "classify", method="lora")
+    run = LocalPath(tmp_path / "run")
+    run_of(run, job)
+    adapter = export_checkpoint(run, run / "export") / "adapter"
+    model = replace(job.model, vocab_size=448)
+    network = build_model(model, SPECIAL_IDS, 1)
+    for name, parameter in network.named_parameters():
+        if name.startswith("lm_head") and name.endswith("dense.weight"):
+            torch.nn.init.zeros_(parameter)
+    network.task_head = trained_forward(run, newest(run)).model.task_head
+    load_adapter(adapter, network, "roberta", "encoder")
+    other = build_model(model, SPECIAL_IDS, 2)
+    with pytest.raises(ConfigError, match="the adapter was trained on another base"):
+        load_adapter(adapter, other, "roberta", "encoder")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "method", "head"),
+    [
+        ("bert", "classify", "full", {}),
+        ("gpt", "span", "full", {}),
+        ("modernbert", "tag", "features", {}),
+        ("roberta", "classify", "prefix", {"pooling": "mean"}),
+        ("gpt2", "generate", "lora", {}),
+    ],
+)
+def test_an_export_predicts_what_its_run_does(name, kind, method, head, bases, files, tmp_path):
+    job = job_of(bases(name), files, kind, method=method, head=head)
+    run = LocalPath(tmp_path / "run")
+    run_of(run, job)
+    rows = [json.loads(line) for line in (files / "rows.jsonl").read_text().splitlines()]
+    roles = {role: column for role, column in TASKS[kind]["columns"].items() if isinstance(column, str)}
+    for number, row in enumerate(rows):
+        line = json.dumps({role: row[column] for role, column in roles.items()})
+        (tmp_path / f"part-{number}.jsonl").write_text(line + "\n")
+    given = LocalPath(tmp_path / "part-*.jsonl")
+    expected = predict_file(run, given)
+    export = export_checkpoint(run, tmp_path / "export")
+    run.rename(tmp_path / "gone")
+    for path in (export, export / "adapter") if job.method.freezes else (export,):
+        found = predict_file(LocalPath(path), given)
+        assert found.ids == expected.ids == [str(number) for number in range(len(rows))]
+        if expected.scores is not None:
+            assert found.scores == pytest.approx(expected.scores, abs=1e-6)
+        write_rows(found, tmp_path / "found.jsonl")
+        write_rows(expected, tmp_path / "expected.jsonl")
+        predicted = [
+            [json.loads(line)["prediction"] for line in (tmp_path / f"{which}.jsonl").read_text().splitlines()]
+            for which in ("found", "expected")
+        ]
+        assert predicted[0] == predicted[1]
+    if job.method.freezes:
+        copied = LocalPath(tmp_path / "copied")
+        shutil.copytree(bases(name), copied)
+        again = predict_file(LocalPath(export), given, base=copied)
+        assert again.ids == expected.ids
+        model = replace(job.model, vocab_size=448)
+        build_model(model, SPECIAL_IDS, 7).save_pretrained(copied)
+        with pytest.raises(ConfigError, match="the adapter was trained on another base"):
+            predict_file(LocalPath(export), given, base=copied)
+
+
 def test_a_head_without_a_stock_class_is_written_for_us_alone(bases, files, tmp_path):
     import transformers
 
@@ -284,7 +433,9 @@ def test_what_cannot_be_a_base_is_one_line(bases, files, tmp_path):
     following = job_of(run, files, "classify")
     second = LocalPath(tmp_path / "second")
     open_run(second, following, open_tasks(following))
-    with pytest.raises(ConfigError, match="was fine-tuned by prefix, which adds what no weight of a base can hold"):
+    with pytest.raises(
+        ConfigError, match="was fine-tuned by prefix, whose parameters cannot be merged into weights of a base"
+    ):
         base_weights(following, SPECIAL_IDS, read_run(second)["parent"])
     with pytest.raises(UserError, match="--merge: the run's method is prefix"):
         export_checkpoint(run, run / "export", merge=True)
@@ -319,7 +470,9 @@ def test_writing_text_needs_the_output_layer(bases, files, tmp_path):
         if kind == "classify":
             assert "lm_head.weight" not in base_weights(following, SPECIAL_IDS, record["parent"])
         else:
-            with pytest.raises(UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which writes text"):
+            with pytest.raises(
+                UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which generating text needs"
+            ):
                 base_weights(following, SPECIAL_IDS, record["parent"])
 
 

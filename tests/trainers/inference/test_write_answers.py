@@ -6,6 +6,10 @@ import torch
 
 from tests.trainers.data.examples.test_task_rows import SPECIALS, inputs_of, text
 from tests.trainers.models.test_models import tiny
+from trainers.adapters.inserted.bottleneck_adapter import BottleneckAdapter
+from trainers.adapters.virtual.prefix_tuning import PrefixTuning
+from trainers.adapters.virtual.prompt_tuning import PromptTuning
+from trainers.adapters.weights.lora import LoRA
 from trainers.data.examples.text_format import text_format
 from trainers.engine.forward import Forward
 from trainers.inference.write_answers import target_nats, writable_ids, write_answers
@@ -23,7 +27,9 @@ def written_by(architecture, seed=0, **limits):
     found = write_answers(
         Forward(network, architecture), inputs, allowed, **{"tokens": TOKENS, "length": 100, **limits}, size=3
     )
-    return network, inputs, allowed, found
+    answers, cut = found
+    assert cut == sum(len(answer) == limits.get("tokens", TOKENS) for answer in answers) or "length" in limits
+    return network, inputs, allowed, answers
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "gpt2", "llama", "bart", "t5"])
@@ -42,6 +48,30 @@ def test_answers_are_those_that_transformers_generates(architecture):
         assert answer.tolist() == expected
     assert any(len(answer) == TOKENS for answer in found)
     assert len({tuple(answer) for answer in found}) > 1
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "bart", "t5"])
+@pytest.mark.parametrize(
+    "method", [PrefixTuning(tokens=3), PromptTuning(tokens=3), BottleneckAdapter(), LoRA()], ids=str
+)
+def test_answers_of_every_method_are_those_of_whole_rows(architecture, method, monkeypatch):
+    model = tiny(architecture, **({} if architecture == "t5" else {"initializer_range": 0.3}))
+    network = build_model(model, SPECIALS, 0).eval()
+    method.apply(network, architecture, model.family, 0)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.requires_grad:
+                parameter += 0.3 * torch.randn(parameter.shape)
+    form = text_format(model, SPECIALS, True, method.virtual_tokens, method.prefix_length)
+    inputs = inputs_of(form, "text_to_text", texts=2, count=7, longest=12)
+    forward, allowed = Forward(network, architecture), writable_ids(SPECIALS, 198, 200, 2)
+    answers, cut = write_answers(forward, inputs, allowed, TOKENS, 100, 4)
+    monkeypatch.setattr(Forward, "new_past", lambda self: None)
+    expected, expected_cut = write_answers(forward, inputs, allowed, TOKENS, 100, 4)
+    assert [answer.tolist() for answer in answers] == [answer.tolist() for answer in expected]
+    assert cut == expected_cut
+    assert len({tuple(answer) for answer in answers}) > 1
 
 
 def test_answers_end_with_their_row():

@@ -128,8 +128,10 @@ def stock(network, batch, segment):
 
 @pytest.mark.parametrize("name", TINY)
 def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_alone(name):
-    architecture, network = MODELS[TINY[name].architecture], build(name)
-    batch = packed(TINY[name].family)
+    architecture, batch = MODELS[TINY[name].architecture], packed(TINY[name].family)
+    model = replace(TINY[name], positions=96)  # enough for the longest document, not for the row
+    assert batch.inputs.shape[1] > model.positions
+    network = build_model(model, SPECIAL_IDS, 0).eval()
     given, arguments = tensors(batch, "cpu"), {}
     segments = given["segments"]
     if batch.decoder is not None:
@@ -206,8 +208,6 @@ def test_a_prefix_attends_to_itself_in_both_directions_and_to_nothing_after_it()
         assert batch.targets[target] != IGNORED
         assert nats(29)[target] != nats(1000)[target]
         assert nats(31)[target] == nats(1000)[target]
-    with pytest.raises(ConfigError, match="gpt with a bidirectional prefix"):
-        Forward(build("gpt"), "gpt")(**tensors(replace(batch, prefix=prefix), "cpu"))
 
 
 def test_a_sentence_pairs_nats_are_those_of_the_stock_model():

@@ -11,8 +11,8 @@ import torch
 
 from tests.trainers.launching import ROOT, environment, torchrun
 from tests.trainers.models.model_worker import MODELS, RATE, SEQUENCES, STEPS, prepared
-from trainers.engine.engine import parameter_groups
 from trainers.engine.forward import forward_of, tensors
+from trainers.engine.optimizers import parameter_groups
 from trainers.rows.batch import IGNORED
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]

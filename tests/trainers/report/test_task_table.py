@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gristmill.errors import UserError
+from gristmill.events import EventLog
 from gristmill.storage.store import write_json
 from tests.trainers.report.test_report import Strict, make_run
 from tests.trainers.tasks.writing import read, task_of, write_lines
@@ -101,6 +102,23 @@ def test_the_table_and_the_page_show_every_value(seeds, capsys):
     printed = capsys.readouterr().out
     assert lines[1] in printed
     assert "against" in printed
+
+
+def test_the_page_of_fine_tuned_runs_speaks_of_tasks(tmp_path):
+    run = make_scored(tmp_path, "run", 8, kind="finetuning")
+    log = EventLog(run / "log.jsonl")
+    for step, value in ((5, 0.75), (10, 0.5)):
+        log.write(
+            "validation", step=step, tokens=step, loss=1.0, sources={"web": {"loss": 1.0}}, scores={"accuracy": value}
+        )
+    log.close()
+    page = render(read_runs([run]))
+    Strict().feed(page)
+    assert "best accuracy at a validation, step 5" in page
+    assert "accuracy, validation" in page
+    for words in ("bits per byte", "mixture asks for", "that <code>pretrain</code> takes", "<th>source</th>"):
+        assert words not in page
+        assert words in render(read_runs([make_run(tmp_path / words.split()[0].strip("<>"), [(0, [2.0])])]))
 
 
 def test_a_pretraining_run_has_no_scores(tmp_path):

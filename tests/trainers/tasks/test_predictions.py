@@ -93,7 +93,7 @@ def test_predictions_of_hidden_gold_are_stored_and_not_scored(tmp_path, kind):
     write_predictions(hidden, tmp_path / "dev.parquet")
     after = read_predictions(tmp_path / "dev.parquet")
     assert pq.read_table(tmp_path / "dev.parquet")["gold"].null_count == (0 if kind == "tag" else 4)
-    with pytest.raises(UserError, match="mine: dev: its gold is hidden, so it is predicted and not scored"):
+    with pytest.raises(UserError, match="mine: dev: its gold is hidden, so it cannot be scored"):
         score_predictions(after)
 
 
@@ -151,7 +151,7 @@ def test_a_file_that_holds_no_predictions_is_named(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
     pq.write_table(pq.read_table(_table(tmp_path)), tmp_path / "y.parquet")
     for name in ("x", "y"):
-        with pytest.raises(UserError, match=f"{name}.parquet: no predictions of this project"):
+        with pytest.raises(UserError, match=f"{name}.parquet: not a predictions file of gristmill"):
             read_predictions(tmp_path / f"{name}.parquet")
     with pytest.raises(UserError, match=r"z.parquet: no such file; expected predictions of a run"):
         read_predictions(tmp_path / "z.parquet")

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.errors import UserError
+from gristmill.errors import ConfigError, UserError
 from gristmill.storage.parsing import parse_location
 from tests.trainers.tasks.writing import read, task_of, write_lines
-from trainers.tasks.leaks import find_leaks, read_splits
+from trainers.tasks.leaks import check_leaks
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.task_files import available_splits, data_directory
 
@@ -220,6 +220,15 @@ def read_squad(tmp_path, document, **fields):
     return read(task_of(tmp_path, "span", files={"train": "train.json"}, format="squad", columns=columns, **fields))
 
 
+def test_files_in_squad_s_format_need_no_columns(tmp_path):
+    document = squad([{"text": "東京", "answer_start": 8}])
+    named = read_squad(tmp_path, document)
+    bare = read(task_of(tmp_path, "span", files={"train": "train.json"}, format="squad"))
+    assert (bare.ids, bare.spans, bare.own_ids) == (named.ids, named.spans, True)
+    with pytest.raises(ConfigError, match="columns: question, passage, answers missing"):
+        task_of(tmp_path, "span", files={"train": "train.jsonl"})
+
+
 def test_answers_are_bytes_of_the_passage(tmp_path):
     answers = [
         {"text": "東京", "answer_start": 8},
@@ -298,7 +307,7 @@ SENTENCES = {"files": {"train": "train.jsonl"}, "columns": {"text": "a", "label"
 @pytest.mark.parametrize(
     ("rows", "fields", "message"),
     [
-        ([{"a": "x", "z": "no"}], {}, "columns.label: no column 'y'; there are: a, z; where it is hidden, list"),
+        ([{"a": "x", "z": "no"}], {}, "columns.label: no column 'y'; there are: a, z; if the gold is hidden, list"),
         ([{"a": "x", "y": "no"}, {"a": "x"}], {}, "line 2: columns.label: no field 'y'; correct the row"),
         ([{"a": "x", "y": "no"}, {"a": "x", "y": "yess"}], {}, "line 2: label: got 'yess', expected one of no, yes; did you"),
         ([{"a": "x", "y": "no"}, {"a": "x", "y": None}], {}, "line 2: label: got 'None', expected one of no, yes; add it"),
@@ -453,6 +462,10 @@ def test_parallel_files_of_different_lengths_are_refused(tmp_path):
         read(task_of(tmp_path, "generate", files={"train": "t.{column}"}, format="lines", columns=columns))
 
 
+def check(task):
+    return check_leaks(task, {split: read_examples(task, split, None) for split in ("train", "dev")}, None)
+
+
 def test_an_example_in_two_splits_is_refused_unless_it_is_allowed(tmp_path):
     files = {"train": "train.jsonl", "dev": "dev.jsonl"}
     write_lines(tmp_path / "train.jsonl", [{**ROWS[0], "i": "t1"}, {**ROWS[1], "i": "t2"}])
@@ -462,14 +475,15 @@ def test_an_example_in_two_splits_is_refused_unless_it_is_allowed(tmp_path):
     columns = {**PAIRS["columns"], "id": "i"}
     task = task_of(tmp_path, "classify", **{**PAIRS, "files": files, "columns": columns})
     with pytest.raises(UserError) as raised:
-        read_splits(task, ("train", "dev"), None)
+        check(task)
     assert str(raised.value) == (
-        "mine: 1 examples of dev have the texts of some of train, such as d2 of t2; "
-        "remove them from one of the files, or accept them with leak: report (leak=report)"
+        f"{tmp_path}/dev.jsonl: line 2: the text is also that of {tmp_path}/train.jsonl: line 2 "
+        "(mine: 1 example of dev has the text of one of train); "
+        "remove the copies from one of the files, or accept them with leak=report (leak: report in the task file)"
     )
     allowed = task_of(tmp_path, "classify", **{**PAIRS, "files": files, "columns": columns}, leak="report")
-    (leak,) = find_leaks(read_splits(allowed, ("train", "dev"), None))
-    assert (leak.kind, leak.count, leak.ids) == ("text", 1, ("t2", "d2"))
+    (leak,) = check(allowed)
+    assert (leak.kind, leak.count, leak.pair) == ("text", 1, (1, 1))
     write_lines(tmp_path / "dev.jsonl", [{"a": "new", "b": "two", "y": "no", "i": "t1"}])
-    with pytest.raises(UserError, match="1 examples of dev have the ids of some of train, such as t1 of t1"):
-        read_splits(task, ("train", "dev"), None)
+    with pytest.raises(UserError, match=r"dev.jsonl: line 1: the id is also that of .*train.jsonl: line 1 "):
+        check(task)

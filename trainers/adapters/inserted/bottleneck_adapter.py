@@ -53,7 +53,9 @@ class BottleneckAdapter(TrainingMethod):
 
 
 def _first_of_feed_forward(network: Any, architecture: str) -> list[tuple[str, Any]]:
-    """The first matrix of every feed-forward; a gated one has two that read the same."""
+    """Return the first matrix of every feed-forward layer; in a gated one, the first of the two that read its
+    input.
+    """
     ups = part_modules(network, architecture, ("up",))
     return [(name, module) for name, module in ups if not name.endswith((".up_proj", ".wi_1"))]
 

@@ -6,13 +6,14 @@ import torch
 
 
 class Bottleneck(torch.nn.Module):
-    """A projection down to `inner` units, an activation, and a projection up again, times `scale`. With
-    `relu` the activation is that of He and of Pfeiffer, otherwise Houlsby's GELU.
+    """A projection down to `inner` units, an activation, and a projection back up, multiplied by `scale`. The
+    activation is ReLU (He et al., 2022; Pfeiffer et al., 2021) with `relu`, otherwise GELU (Houlsby et al.,
+    2019).
     """
 
     def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
-        """Draw weights with standard deviation 0.01 (Houlsby et al., 2019, section 2.1), so that the layer's
-        output begins near 0. With `start_at_zero` the weights of the second matrix are 0.
+        """Initialise the weights with standard deviation 0.01 (Houlsby et al., 2019, section 2.1), so that
+        the output is near 0 at first. With `start_at_zero`, the second matrix is 0.
         """
         super().__init__()
         self.down, self.up = torch.nn.Linear(width, inner), torch.nn.Linear(inner, width)
@@ -30,13 +31,15 @@ class Bottleneck(torch.nn.Module):
 
 
 def add_after(matrix: Any, adapter: Bottleneck) -> None:
-    """Add to the output of `matrix` the output of `adapter` for it."""
+    """Pass the output of `matrix` through `adapter`, and add the result to it."""
     matrix.adapter = adapter
     matrix.register_forward_hook(lambda module, given, states: states + module.adapter(states))
 
 
 def add_beside(first: Any, last: Any, adapter: Bottleneck) -> None:
-    """Add to the output of `last` the output of `adapter` for the input of `first`, which runs before `last`."""
+    """Pass the input of `first` through `adapter`, and add the result to the output of `last`, which runs
+    after `first`.
+    """
     first.adapter = adapter
 
     def read(module: Any, given: tuple[Any, ...]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 Part = Literal["query", "key", "value", "output", "up", "down"]
-"""A matrix of a block: of its attention layers, or `up` and `down` of its feed-forward layer."""
+"""The matrices of a block: those of its attention layers, and `up` and `down` of its feed-forward layer."""
 
 _BERT = {
     "query": r"attention\.self\.query",
@@ -66,8 +66,7 @@ _PARTS: dict[str, dict[str, str]] = {
         "down": r"DenseReluDense\.wo",
     },
 }
-# The stacks of a model; its other modules are the heads of its pretraining.
-_STACKS: dict[str, tuple[str, ...]] = {
+STACKS: dict[str, tuple[str, ...]] = {
     "bart": ("model",),
     "bert": ("bert",),
     "gpt": ("transformer",),
@@ -77,7 +76,8 @@ _STACKS: dict[str, tuple[str, ...]] = {
     "roberta": ("roberta",),
     "t5": ("encoder", "decoder"),
 }
-# The attention that a block computes, of the decoder, the encoder, or from the decoder to the encoder.
+"""The modules that are the stacks of a model; the others are heads."""
+# The attention layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder.
 _ATTENTIONS = {
     "bart": r".*\.(?:self_attn|encoder_attn)",
     "bert": r".*\.attention\.self",
@@ -116,7 +116,7 @@ def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
 
 def stack_modules(network: Any, architecture: str) -> list[Any]:
     """Return the stacks of blocks, without the heads of pretraining."""
-    return [getattr(network, name) for name in _STACKS[architecture]]
+    return [getattr(network, name) for name in STACKS[architecture]]
 
 
 def token_embedding(network: Any, architecture: str) -> Any:
@@ -127,8 +127,8 @@ def token_embedding(network: Any, architecture: str) -> Any:
 
 
 def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
-    """Return whether an attention layer, given its module's name, is the encoder's, the decoder's, or
-    cross-attention from the decoder to the encoder.
+    """Return whether the attention layer with this module name belongs to the encoder, to the decoder, or is
+    cross-attention.
     """
     if "encoder_attn" in name or "EncDecAttention" in name:
         return "cross"

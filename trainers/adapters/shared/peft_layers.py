@@ -1,5 +1,4 @@
-"""Methods whose layers are peft's: they replace matrices of the model by layers that add to or rescale what
-those compute.
+"""Methods that use peft's layers, which replace matrices of the model and add to their output or rescale it.
 
 Only this file imports peft, which the extra `finetune` installs.
 """
@@ -14,11 +13,11 @@ from gristmill.extras import install_extra
 from trainers.adapters.shared.blocks import part_modules, pattern
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, set_tensors
 
-_NAME = "default"  # peft's name of the only adapter, a part of the names of its parameters
+_NAME = "default"  # peft's name for the only adapter; the names of its parameters contain it
 
 
 class PeftMethod(TrainingMethod):
-    """A method whose layers are peft's."""
+    """A method that uses peft's layers."""
 
     mergeable: ClassVar[bool] = True
     config_name: ClassVar[str]
@@ -65,8 +64,8 @@ class PeftMethod(TrainingMethod):
         layers = [(name, module) for name, module in network.named_modules() if isinstance(module, layer_class)]
         if len({id(layer.get_base_layer().weight) for _, layer in layers}) < len(layers):
             raise ConfigError(
-                f"model.tied_stacks: got true, but {self.kind} has added something else to each of the stacks, so that no shared "
-                f"matrix holds it; use the run as it is"
+                f"model.tied_stacks: got true, but {self.kind} has trained different updates for the two stacks, "
+                f"which no shared matrix can hold; use the run without merging"
             )
         for name, layer in layers:
             layer.merge()
@@ -78,7 +77,7 @@ class PeftMethod(TrainingMethod):
             _replace(network, name, merged)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's configuration for inference, or None if peft cannot load our layers into this
+        """Return peft's configuration for inference, or None if peft cannot load the layers into this
         architecture.
         """
         if not self.takes_conv1d and architecture in ("gpt", "gpt2"):
@@ -101,16 +100,6 @@ class PeftMethod(TrainingMethod):
         set_tensors(self.peft_state(network, architecture), state)
 
 
-def check_rank(rank: int, modules: Sequence[tuple[str, Any]]) -> None:
-    """Raise ConfigError if `rank` exceeds the smaller side of one of the matrices."""
-    for name, module in modules:
-        largest = min(module.weight.shape)
-        if rank > largest:
-            raise ConfigError(
-                f"method.rank: got {rank}, allowed 1 to {largest}, the smaller side of {name} ({list(module.weight.shape)})"
-            )
-
-
 def _peft() -> Any:
     try:
         with warnings.catch_warnings():
@@ -118,7 +107,7 @@ def _peft() -> Any:
             import peft
     except ImportError as error:
         raise UserError(
-            f"method.kind: its layers are those of peft, which cannot be imported ({error}); run {install_extra('finetune')}"
+            f"method.kind: it uses layers of peft, which cannot be imported ({error}); run {install_extra('finetune')}"
         ) from error
     return peft
 

@@ -1,4 +1,4 @@
-"""The protocol of methods: everything that the rest of `trainers` needs to know about one."""
+"""The protocol of fine-tuning methods, which is all that the rest of `trainers` knows about them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,7 +11,8 @@ Encode = Callable[[str], list[int]]
 
 
 class TrainingMethod(ABC):
-    """A method of fine-tuning: which parameters of a pretrained model are trained, and which are added.
+    """A method of fine-tuning. It decides which parameters of a pretrained model are trained and which are
+    added.
 
     A method is a frozen dataclass, and its fields are the keys of `method:`. It is applied after the weights
     of the base are loaded and the task's head is attached (`network.task_head`), and before the engine is
@@ -22,26 +23,26 @@ class TrainingMethod(ABC):
     freezes: ClassVar[bool] = True
     """Whether weights of the base stay unchanged, so that checkpoints need the base."""
     mergeable: ClassVar[bool] = False
-    """Whether `merge` can turn the model into one of the base's architecture that computes the same."""
+    """Whether `merge` can turn the model into one of the base's architecture with the same results."""
 
     def check(self) -> None:  # noqa: B027
-        """Validate ranges. Raises ValueError `field: got X, allowed Y`."""
+        """Validate ranges. Raises ValueError with the message `field: got X, allowed Y`."""
 
     def refusal(self, architecture: str) -> str | None:
-        """Return why this method does not work with an architecture, or None if it does."""
+        """Return the reason why this method does not work with an architecture, or None if it does."""
         return None
 
     @property
     def virtual_tokens(self) -> int:
-        """The number of virtual tokens before every segment (of the encoder's input in an encoder-decoder).
+        """The number n of virtual tokens before every segment (of the encoder's input in an encoder-decoder).
 
-        Their ids are n consecutive integers from `first_virtual` on, after those of the embedding table.
+        Their ids are the n integers from `first_virtual` on, beyond the rows of the embedding table.
         """
         return 0
 
     @property
     def prefix_length(self) -> int:
-        """The number of keys and values that are put before those of every segment; positions of the text are
+        """The number of keys and values that precede those of every segment. Positions of the text are
         counted after them.
         """
         return 0
@@ -70,14 +71,14 @@ class TrainingMethod(ABC):
 
     @abstractmethod
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Do the work of `apply`, which seeds torch's generator and then calls this."""
+        """Add and freeze parameters. `apply` calls this after it has seeded torch's generator."""
 
     def merge(self, network: Any) -> None:
         """Merge the added parameters into the weights of the base and remove them. Raises ConfigError if the
         base has no weights that can hold them.
         """
         raise ConfigError(
-            f"method.kind: got {self.kind}, which adds what no weight of the base can hold; export without --merge"
+            f"method.kind: got {self.kind}, whose parameters cannot be merged into weights of the base; export without --merge"
         )
 
     @property
@@ -111,14 +112,9 @@ def trained_state(network: Any) -> dict[str, Any]:
     return {name: parameter.detach() for name, parameter in network.named_parameters() if parameter.requires_grad}
 
 
-def load_state(network: Any, state: Mapping[str, Any]) -> None:
-    """Copy `state` into the trained parameters. Raises ConfigError as `set_tensors` does."""
-    set_tensors(trained_state(network), state)
-
-
 def set_tensors(ours: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Copy the tensors of `state` into those of `ours` that have the same names. Raises ConfigError naming
-    the first tensor that only one of them has, or whose shapes differ.
+    """Copy the tensors of `state` into the tensors of `ours` with the same names. Raises ConfigError, which
+    names the first tensor that is missing from one of them or differs in shape.
     """
     import torch
 

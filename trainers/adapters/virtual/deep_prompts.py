@@ -12,8 +12,8 @@ from trainers.adapters.virtual.prompt_tuning import prompt_config
 
 @dataclass(frozen=True)
 class DeepPrompts(TrainingMethod):
-    """Train `tokens` keys and values per layer directly: prefix tuning without its MLP, which the paper finds
-    to help on some tasks and to hurt on others (section 3.3).
+    """Train `tokens` keys and values per layer directly: prefix tuning without its MLP. According to the
+    paper, the MLP helps on some tasks and hurts on others (section 3.3).
 
     In an encoder-decoder, cross-attention layers have a prefix too.
     """
@@ -50,10 +50,10 @@ class DeepPrompts(TrainingMethod):
             for _, module in attention_modules(network, architecture)
             if hasattr(module, "prefix")
         ]
-        found = state["prompt_embeddings"].split([each.shape[1] for each in rows], dim=1)
+        saved = state["prompt_embeddings"].split([each.shape[1] for each in rows], dim=1)
         set_tensors(
             {str(number): each for number, each in enumerate(rows)},
-            {str(number): each for number, each in enumerate(found)},
+            {str(number): each for number, each in enumerate(saved)},
         )
 
 
@@ -61,14 +61,14 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
     """Give every attention layer `tokens` keys and values. They are computed from `encoder`, or are
     parameters themselves if it is None.
 
-    Raises ConfigError for clipped relative positions (Shaw et al., 2018). They are counted along the row, so
-    every segment of it would have different distances to the prefix.
+    Raises ConfigError for clipped relative positions (Shaw et al., 2018). These are counted along the row, so
+    every segment of a row would be at another distance from the prefix.
     """
     from trainers.adapters.virtual.prefix_attention import Prefix, add_prefix, use_prefixes
 
     if any(hasattr(attention, "relative") for _, attention in attention_modules(network, architecture)):
         raise ConfigError(
-            "method.kind: got a prefix, for a model whose position is relative; use prompt, lora or adapter"
+            "method.kind: got a method with prefixes, for a model with relative positions; use prompt, lora or adapter"
         )
     freeze(network)
     firsts: dict[str, Any] = {}
@@ -84,7 +84,7 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
 def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> dict[str, Any] | None:
     """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot run it.
 
-    GPT and ModernBERT take no past keys. In an encoder-decoder peft gives a prefix to the decoder's
+    GPT and ModernBERT do not accept past keys. In an encoder-decoder peft gives a prefix to the decoder's
     self-attention only, and layer i gets the keys of layer 2i.
     """
     if architecture in ("gpt", "modernbert") or family == "encoder_decoder":

@@ -16,7 +16,7 @@ from trainers.adapters.virtual.prompt_tuning import check_prompt, prompt_config,
 class MultitaskPrompt(TrainingMethod):
     """Train a shared prompt of `tokens` virtual tokens and, for each of `tasks`, a matrix of rank `rank`,
     kept as its two factors. A task's prompt is the elementwise product of the shared prompt and its matrix.
-    The paper's distillation from the prompts of single tasks is left out.
+    The paper's distillation from the prompts of single tasks is not implemented.
     """
 
     kind: Literal["multitask_prompt"] = "multitask_prompt"
@@ -37,7 +37,9 @@ class MultitaskPrompt(TrainingMethod):
         return self.tokens
 
     def first_virtual(self, rows: int, task: int) -> int:
-        """Return the first of the task's own `tokens` ids. Raises ConfigError if `task` is not below `tasks`."""
+        """Return the first of the task's own `tokens` ids. Raises ConfigError unless `task` is less than
+        `tasks`.
+        """
         if not 0 <= task < self.tasks:
             raise ConfigError(f"method.tasks: got {self.tasks}, the run has more; set it to {task + 1} or more")
         return rows + task * self.tokens
@@ -52,8 +54,8 @@ class MultitaskPrompt(TrainingMethod):
         add_virtual_tokens(table, TaskRows(rows, self.tasks, self.rank))
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's MULTITASK_PROMPT_TUNING configuration, or None for encoders, to whose prompts peft
-        0.21 does not pass the task.
+        """Return peft's MULTITASK_PROMPT_TUNING configuration, or None for encoders: peft 0.21 does not pass
+        the task to their prompts.
         """
         if family == "encoder":
             return None

@@ -45,11 +45,13 @@ class PTuning(TrainingMethod):
 
     @property
     def deployed(self) -> PromptTuning:
-        """Prompt tuning: once trained, the encoder is replaced by the embeddings that it computes."""
+        """Prompt tuning: after training, the embeddings that the encoder computes replace the encoder."""
         return PromptTuning(tokens=self.tokens, init="random")
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's P_TUNING configuration; peft then reads the embeddings that the encoder computed."""
+        """Return peft's P_TUNING configuration for inference, which uses the embeddings that the encoder
+        computed.
+        """
         width = self.hidden or token_embedding(network, architecture).embedding_dim
         others = {"encoder_reparameterization_type": self.encoder.upper(), "encoder_hidden_size": width}
         return prompt_config("P_TUNING", network, architecture, family, self.tokens, **others)

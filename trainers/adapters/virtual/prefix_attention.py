@@ -1,8 +1,8 @@
 """Keys and values before those of the text, in the attention layers of every architecture.
 
 Every segment of a packed row attends to them, and they belong to no segment. They are added through the
-attention interface of `transformers`. GPT-1 has none, so there the method that computes a block's attention
-is replaced.
+attention interface of `transformers`. GPT-1 does not use that interface, so the method that computes a
+block's attention is replaced.
 """
 
 from functools import partial
@@ -42,7 +42,9 @@ class Prefix(torch.nn.Module):
             self.rows = torch.nn.Embedding(tokens, 2 * width)
         else:
             self.outer = torch.nn.Linear(encoder.inner.out_features, 2 * width)
-        self.distances: list[Any] = []  # T5: the first attention of the stack, whose biases all its layers use
+        self.distances: list[
+            Any
+        ] = []  # T5: the first attention layer of the stack, which has the biases for all its layers
 
     def forward(self) -> Any:
         """Return the keys, then the values, [tokens, 2 x width]."""
@@ -85,7 +87,9 @@ def _attend(base: Any, module: Any, query: Any, key: Any, value: Any, attention_
         attention_mask = square.tril(key.shape[2] - query.shape[2])[None, None]
     bias = options.get("position_bias")
     if bias is not None:
-        options["position_bias"] = torch.cat([_distance_bias(prefix, bias, attention_mask), bias], 3)
+        of_prefix = _distance_bias(prefix, bias, attention_mask)
+        # Distances within the text are the same in all rows, so the bias may have a single row.
+        options["position_bias"] = torch.cat([of_prefix, bias.expand(len(of_prefix), -1, -1, -1)], 3)
     keys, values = prefix.heads(key.shape[0], key.shape[3])
     key, value = torch.cat([keys.to(key.dtype), key], 2), torch.cat([values.to(value.dtype), value], 2)
     if attention_mask is not None:
@@ -96,13 +100,15 @@ def _attend(base: Any, module: Any, query: Any, key: Any, value: Any, attention_
 
 
 def _distance_bias(prefix: Prefix, bias: Any, mask: Any) -> Any:
-    """The bias of T5 [rows, heads, queries, tokens] for the distances to a prefix right before the segment."""
+    """Return T5's bias [rows, heads, queries, tokens] for the distances to a prefix directly before the
+    segment.
+    """
     queries, keys = bias.shape[2:]
     if not prefix.distances:
         return bias.new_zeros(*bias.shape[:3], prefix.tokens)
     attention = prefix.distances[0]
     places = torch.arange(keys - queries, keys, device=bias.device)
-    starts = 0 if mask is None else mask[:, 0].int().argmax(2)  # a segment begins where the first key is that it sees
+    starts = 0 if mask is None else mask[:, 0].int().argmax(2)  # a segment begins at the first key that it attends to
     distances = torch.arange(-prefix.tokens, 0, device=bias.device) - (places - starts).view(-1, queries)[..., None]
     buckets = attention._relative_position_bucket(
         distances,
@@ -116,8 +122,8 @@ def _distance_bias(prefix: Prefix, bias: Any, mask: Any) -> Any:
 def _attend_gpt(
     self: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, output_attentions: bool = False
 ) -> list[Any]:
-    """The attention of a block of GPT with its prefix; keys are transposed, and the mask, added to the logits, is
-    causal.
+    """Compute the attention of a GPT block with its prefix. Keys are transposed. The mask is added to the
+    logits and is causal.
     """
     keys, values = self.prefix.heads(value.shape[0], value.shape[3])
     logits = query @ torch.cat([keys.transpose(2, 3), key], 3)

@@ -17,7 +17,7 @@ from trainers.adapters.virtual.deep_prompts import (
 @dataclass(frozen=True)
 class PrefixTuning(TrainingMethod):
     """Train `tokens` keys and values per layer. An MLP with an inner layer of `hidden` units (null: the width
-    of the embeddings) computes them from trained embeddings; only training needs it.
+    of the embeddings) computes them from trained embeddings; it is needed only during training.
 
     In an encoder-decoder, cross-attention layers have a prefix too.
     """
@@ -48,12 +48,12 @@ class PrefixTuning(TrainingMethod):
 
     @property
     def deployed(self) -> DeepPrompts:
-        """Deep prompts: once trained, the MLP is replaced by the keys and values that it computes."""
+        """Deep prompts: after training, the keys and values that the MLP computes replace the MLP."""
         return DeepPrompts(tokens=self.tokens)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's PREFIX_TUNING configuration, or None if peft cannot run it; peft then reads the keys
-        and values that the MLP computed.
+        """Return peft's PREFIX_TUNING configuration for inference, which uses the keys and values that the
+        MLP computed, or None if peft cannot run it.
         """
         return prefix_config(network, architecture, family, self.tokens)
 

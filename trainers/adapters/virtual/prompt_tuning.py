@@ -14,8 +14,8 @@ class PromptTuning(TrainingMethod):
     """Train the embeddings of `tokens` virtual tokens, which precede every text (the encoder's in an
     encoder-decoder).
 
-    They are initialised with random numbers, with the embeddings of random tokens of the vocabulary, or with
-    `init: text` with those of the tokens of `text`.
+    `init` chooses their initial values: random numbers, the embeddings of random tokens of the vocabulary, or
+    the embeddings of the tokens of `text`.
     """
 
     kind: Literal["prompt"] = "prompt"
@@ -42,8 +42,8 @@ class PromptTuning(TrainingMethod):
         add_virtual_tokens(table, PromptRows(rows))
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """Return peft's PROMPT_TUNING configuration. It does not say how the prompt is initialised, since
-        peft loads the trained one.
+        """Return peft's PROMPT_TUNING configuration. It leaves out the initialisation, because peft loads the
+        trained prompt.
         """
         return prompt_config("PROMPT_TUNING", network, architecture, family, self.tokens)
 
@@ -70,8 +70,8 @@ def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Enc
     """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Raises ConfigError if its
     text has no tokens.
 
-    Without `encode`, for a model whose prompt is loaded afterwards, `init: text` draws from the vocabulary
-    instead.
+    `encode` may be None if a trained prompt is loaded afterwards; `init: text` then draws from the
+    vocabulary.
     """
     from trainers.adapters.virtual.virtual_embedding import first_rows
 

@@ -1,5 +1,5 @@
-"""Virtual tokens as an extension of the embedding table: a module computes the embeddings of ids that are not
-below the table's number of rows.
+"""Virtual tokens as an extension of the embedding table: a module computes the embeddings of ids beyond its
+last row.
 """
 
 from itertools import pairwise
@@ -55,7 +55,7 @@ class TaskRows(torch.nn.Module):
         super().__init__()
         tokens, width = rows.shape
         self.prompt = PromptRows(rows)
-        # The factor of each task begins near 1.
+        # The product for each task is near 1 at first.
         self.columns = torch.nn.Parameter((1 + 0.02 * torch.randn(tasks, tokens, rank)) / rank)
         self.task_rows = torch.nn.Parameter(1 + 0.02 * torch.randn(tasks, rank, width))
         for factor in (self.columns, self.task_rows):
@@ -67,8 +67,8 @@ class TaskRows(torch.nn.Module):
 
 
 def add_virtual_tokens(table: Any, virtual: Any) -> None:
-    """Make an embedding layer take the embeddings of ids from its number of rows on from the module
-    `virtual`, without the scale that it applies to its own.
+    """Make an embedding layer take the embeddings of ids beyond its last row from the module `virtual`. They
+    are not multiplied by the layer's scale.
     """
     table.virtual = virtual
     table.forward = MethodType(_look_up, table)
@@ -78,7 +78,7 @@ def _look_up(table: Any, ids: Any) -> Any:
     first = table.num_embeddings
     words = type(table).forward(table, ids.clamp(max=first - 1))
     rows = table.virtual()
-    # In fp32, because a row's gradient is the sum over all its occurrences.
+    # In fp32, because the gradient of a row is summed over all its occurrences.
     virtual = rows.float()[(ids - first).clamp(min=0)].to(words.dtype)
     return torch.where((ids >= first)[..., None], virtual, words)
 

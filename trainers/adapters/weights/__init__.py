@@ -1,1 +1,1 @@
-"""Methods that train weights of the base, or what is added to them."""
+"""Methods that train weights of the base, or matrices and vectors that change them."""

@@ -6,28 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from trainers.adapters.shared.blocks import Part, part_modules
-from trainers.adapters.shared.peft_layers import PeftMethod, check_rank
+from trainers.adapters.shared.blocks import part_modules
 from trainers.adapters.shared.training_method import Encode
-from trainers.adapters.weights.lora import check_low_rank
+from trainers.adapters.weights.low_rank import LowRankMethod, check_rank
 
 
 @dataclass(frozen=True)
-class AdaLoRA(PeftMethod):
-    """Add P diag(E) Q to the matrices of `targets`, of rank `initial_rank` at first, scaled by alpha /
-    initial_rank.
+class AdaLoRA(LowRankMethod):
+    """Add P diag(E) Q, scaled by alpha / initial_rank, to the matrices of `targets`. Its rank is
+    `initial_rank` at first.
 
     After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps
-    until each matrix has `rank` left on average. They no longer change in the last `final` share of the
-    steps. `betas` smooth the importance and its deviation; `orthogonality` is the weight of the penalty that
-    keeps P and Q orthogonal.
+    until each matrix has `rank` left on average. Ranks no longer change in the last `final` share of the
+    steps. `betas` are the smoothing factors of the importance and of its deviation. `orthogonality` is the
+    weight of the penalty that keeps P and Q orthogonal.
     """
 
     kind: Literal["adalora"] = "adalora"
-    rank: int = 8
     initial_rank: int = 12
     alpha: float = 16.0
-    targets: tuple[Part, ...] = ("query", "value")
     warmup: float = 0.1
     final: float = 0.5
     interval: int = 10
@@ -38,7 +35,7 @@ class AdaLoRA(PeftMethod):
 
     def check(self) -> None:
         """Validate ranges."""
-        check_low_rank(self.rank, self.alpha, self.targets)
+        super().check()
         if self.initial_rank < self.rank:
             raise ValueError(f"initial_rank: got {self.initial_rank}, allowed rank ({self.rank}) or more")
         if min(self.warmup, self.final) < 0 or self.warmup + self.final >= 1:
@@ -50,13 +47,8 @@ class AdaLoRA(PeftMethod):
         if self.orthogonality < 0:
             raise ValueError(f"orthogonality: got {self.orthogonality}, allowed 0 or more")
 
-    @property
-    def parts(self) -> Sequence[str]:
-        """The parts that are adapted."""
-        return self.targets
-
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return ranks and scale. peft also requires a number of steps, which only its own allocation reads."""
+        """Return ranks and scale. peft also requires a number of steps, but only its own allocation uses it."""
         return {
             "init_r": self.initial_rank,
             "target_r": self.rank,
@@ -66,8 +58,8 @@ class AdaLoRA(PeftMethod):
         }
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Insert peft's layers and add the orthogonality penalty. The engine allocates ranks by
-        `network.rank_budget` (`rank_allocation.RankAllocation`).
+        """Insert peft's layers and add the orthogonality penalty. Set `network.rank_budget`, by which the
+        engine allocates ranks (`rank_allocation.RankAllocation`).
         """
         from trainers.adapters.weights.orthogonality import penalise
 
@@ -78,5 +70,5 @@ class AdaLoRA(PeftMethod):
         network.rank_budget = self
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """Raise ConfigError if the initial rank exceeds that of a matrix."""
+        """Raise ConfigError if the initial rank exceeds the smaller side of a matrix."""
         check_rank(self.initial_rank, modules)

@@ -9,7 +9,7 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class HeadOnly(TrainingMethod):
-    """Freeze the base and train the task's head. Unlike `FeatureExtraction`, it keeps dropout on in the base."""
+    """Freeze the base and train the task's head. Dropout in the base stays on, unlike in `FeatureExtraction`."""
 
     kind: Literal["head"] = "head"
 
@@ -29,6 +29,6 @@ def require_head(network: Any, kind: str) -> None:
     head = getattr(network, "task_head", None)
     if head is None or not any(True for _ in head.parameters()):
         raise ConfigError(
-            f"method.kind: got {kind}, which trains the head of the task alone, but this task has none: its predictions are "
-            f"text; use full, lora, adapter, prefix or prompt"
+            f"method.kind: got {kind}, which trains only the head of the task, but this task has none: its "
+            f"predictions are text; use full, lora, adapter, prefix or prompt"
         )

@@ -16,7 +16,7 @@ class IA3(PeftMethod):
     """Train one factor, initially 1, per dimension of the keys, the values and the inner layer of the
     feed-forward layers.
 
-    Where one matrix computes queries, keys and values, queries are rescaled too, as in peft.
+    If a single matrix computes queries, keys and values, the queries are rescaled too, as in peft.
     """
 
     kind: Literal["ia3"] = "ia3"
@@ -25,11 +25,11 @@ class IA3(PeftMethod):
 
     @property
     def parts(self) -> Sequence[str]:
-        """The parts that are rescaled: `key` and `value` in their output, `down` in its input."""
+        """The parts that are rescaled: the outputs of `key` and `value`, and the input of `down`."""
         return ("key", "value", "down")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Return which matrices are rescaled in their input."""
+        """Return the setting that says which matrices have their input rescaled."""
         return {
             "feedforward_modules": pattern(architecture, ("down",)),
             "fan_in_fan_out": architecture in ("gpt", "gpt2"),

@@ -6,7 +6,7 @@ import torch
 
 
 class _Penalised(torch.autograd.Function):
-    """A tensor as it is, whose backward pass gives `penalty` the gradient 1, regardless of the loss."""
+    """Return a tensor unchanged. In the backward pass `penalty` gets the gradient 1, regardless of the loss."""
 
     @staticmethod
     def forward(ctx: Any, states: Any, penalty: Any) -> Any:
@@ -20,8 +20,9 @@ class _Penalised(torch.autograd.Function):
 def penalise(layer: Any, weight: float, matrices: int) -> None:
     """Train the singular vectors of a layer towards orthogonality.
 
-    Adds the gradients of weight x |P P^T - I| / `matrices`, the mean over all matrices, as in peft; the paper
-    squares the norm. They are added once per `layer.passes` passes.
+    The backward pass adds the gradients of weight x |P P^T - I| / `matrices`, so the penalty is the mean over
+    all matrices, as in peft; the paper squares the norm. They are added in one of every `layer.passes`
+    passes.
     """
     layer.passes = 1
 

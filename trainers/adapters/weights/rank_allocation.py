@@ -1,10 +1,10 @@
-"""How AdaLoRA distributes its ranks during training (Zhang et al., 2023, section 3).
+"""The allocation of AdaLoRA's ranks during training (Zhang et al., 2023, section 3).
 
 A triplet is a singular value with its two singular vectors. The sensitivity of a parameter is |weight x
-gradient|; its importance is the sensitivity smoothed over steps, times the smoothed deviation of the
-sensitivity. The importance of a triplet is that of its value, plus the mean over each of its vectors
-(equations 7 to 11). The singular values of the least important triplets are set to 0, as many as the budget
-of the step requires (equation 12).
+gradient|. Its importance is the sensitivity, smoothed over steps, times the smoothed deviation of the
+sensitivity. The importance of a triplet is the importance of its value plus, for each of its vectors, the
+mean importance of its entries (equations 7 to 11). At each step, the singular values of the least important
+triplets are set to 0, as many as the step's budget requires (equation 12).
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ class RankAllocation:
     """The importance of the triplets of one network, over a run of `steps` steps."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], method: AdaLoRA, steps: int) -> None:
-        """Start with statistics of 0; `shapes` has the shape of every parameter of AdaLoRA by name."""
+        """Start with all statistics at 0. `shapes` maps the name of every AdaLoRA parameter to its shape."""
         self._method, self._steps = method, steps
         self.warmup, self.final = int(method.warmup * steps), int(method.final * steps)
         self.scores = {name: {key: torch.zeros(shape) for key in SCORES} for name, shape in shapes.items()}
         self._values = [name for name in shapes if _VALUES in name]
 
     def budget(self, step: int) -> int:
-        """Return the number of triplets to keep after `step` steps: all at first, then fewer by a cubic
+        """Return the number of triplets to keep after `step` steps: all during warm-up, then fewer on a cubic
         schedule, then the final number.
         """
         first, last = (len(self._values) * rank for rank in (self._method.initial_rank, self._method.rank))
@@ -44,7 +44,7 @@ class RankAllocation:
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
         """Return the singular values that change after `step` steps, by name.
 
-        `weights` are those after the step, `gradients` those of the step, of all parameters of AdaLoRA.
+        `weights` are the AdaLoRA parameters after the step, and `gradients` their gradients in it.
         """
         if step < self._steps - self.final:
             for name, scores in self.scores.items():
@@ -67,7 +67,7 @@ class RankAllocation:
         scores["uncertainty"] = two * scores["uncertainty"] + (1 - two) * deviation
 
     def _importance(self, values: str) -> Any:
-        """[rank], from the name of the singular values."""
+        """Return the importance of every triplet of a matrix, [rank], given the name of its singular values."""
         score = {
             part: self.scores[name]["importance"] * self.scores[name]["uncertainty"]
             for part in (_VALUES, _RIGHT, _LEFT)

@@ -1,5 +1,5 @@
-"""AdaLoRA's allocation of ranks at every ZeRO stage: the same on every worker, from full gradients and
-weights.
+"""AdaLoRA's allocation of ranks at any ZeRO stage. It uses full gradients and weights, so all workers decide
+the same.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ class RankUpdates:
     """The allocation of ranks in one engine. It does nothing unless the model's method is AdaLoRA."""
 
     def __init__(self, model: Any, partitions: Any, steps: int | None, accumulation: int) -> None:
-        """Prepare the allocation for a run of `steps` steps, in each of which a worker makes `accumulation`
-        passes. `partitions` reads and writes full tensors (`engine.partitions`).
+        """Prepare the allocation for a run of `steps` steps. Each worker makes `accumulation` passes per
+        step. `partitions` reads and writes full tensors (`engine.partitions`).
         """
         method = getattr(model, "rank_budget", None)
         self._partitions, self._allocation = partitions, None
@@ -29,13 +29,15 @@ class RankUpdates:
                 module.passes = accumulation
 
     def gradients(self) -> dict[str, Any]:
-        """Return the gradients of AdaLoRA's parameters before a step. A collective."""
+        """Return the gradients of AdaLoRA's parameters before a step. This is a collective operation."""
         if self._allocation is None:
             return {}
         return {name: self._partitions.gradient(each).clone() for name, each in self._parameters.items()}
 
     def update(self, step: int, gradients: Mapping[str, Any]) -> None:
-        """Remove ranks after `step` steps; `gradients` are those of the last one. A collective."""
+        """Remove ranks after `step` steps; `gradients` are those of the last one. This is a collective
+        operation.
+        """
         if self._allocation is None:
             return
         weights = {name: self._partitions.read(each, "weight") for name, each in self._parameters.items()}
@@ -43,7 +45,7 @@ class RankUpdates:
             self._partitions.write(self._parameters[name], "weight", values)
 
     def scores(self, name: str) -> dict[str, Any]:
-        """Return the statistics of a parameter that a checkpoint keeps."""
+        """Return the statistics of a parameter, to store in a checkpoint."""
         return {} if self._allocation is None else self._allocation.scores.get(name, {})
 
     def restore(self, name: str, tensors: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """The texts of examples as token ids. Each distinct text is encoded once and cached locally under a digest of
 its content.
 
-The digest covers the texts and the tokenizer. So any change of a file, a column or a template that changes a
-text is noticed, and tasks that share texts share the cache.
+The digest covers the texts and the tokenizer. A change of a file, a column or a template that changes a text
+therefore changes the digest, and tasks with the same texts share the cache.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tokenizer.encode import Encoder
 from trainers.rows.index_cache import load_or_make
 
 _VERSION = 1
-_BATCH_BYTES = 1 << 22  # texts whose bytes are located at a time
+_BATCH_BYTES = 1 << 22  # bytes of text in which tokens are located at a time
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the token, counted within its text, that holds each byte position, int64; for a position
-        after the last token, the number of tokens. `texts` says which text each position belongs to.
+        """Return the number of the token, within its text, that contains each byte position, int64; for a
+        position after the last token, the number of tokens. `texts` has the index of the text of each
+        position.
         """
-        # The ends of a text ascend, so the number of ends at or before a byte is the number of its token.
+        # The ends in a text ascend, so the count of ends at or before a byte is the number of the token with
+        # that byte.
         low, high = self.first[texts].copy(), (self.first + self.sizes)[texts]
         last = high.copy()
         while (low < high).any():
@@ -76,8 +78,8 @@ class TextEncoder:
     def encode_words(
         self, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray
     ) -> tuple[EncodedTexts, np.ndarray]:
-        """Return the tokens of texts and the first token of each word, int64, counted within its text; for a
-        word after the last token, the number of tokens.
+        """Return the tokens of texts, and the number of the first token of each word within its text, int64;
+        for a word after the last token, the number of tokens.
 
         `starts` are the byte offsets of words in their texts, flat; those of text i are `starts[offsets[i] :
         offsets[i + 1]]`.
@@ -132,15 +134,15 @@ def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) ->
     first, last = np.full((2, len(spans)), -1, np.int64)
     first[answered] = passages.tokens_at(answered, chosen[:, 0])
     last[answered] = np.minimum(passages.tokens_at(answered, chosen[:, 1] - 1), passages.sizes[answered] - 1)
-    first = np.where(first > last, -1, first)  # nothing of the answer has a token
+    first = np.where(first > last, -1, first)  # no token contains any part of the answer
     return first, np.where(first < 0, -1, last)
 
 
 def locate(
     encoder: Encoder, texts: pa.LargeStringArray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (ids, number of tokens of each text, first byte of each token, byte after its last) for texts of
-    `sizes` bytes.
+    """Return (ids, number of tokens of each text, first byte of each token, end byte of each token) for texts
+    of `sizes` bytes.
     """
     if encoder.definition.keeps_bytes:
         ids, offsets = encoder.encode(texts)
@@ -153,21 +155,23 @@ def locate(
     within = np.arange(begins[-1]) - np.repeat(begins[:-1], sizes)
     ids, offsets, holders = encoder.encode_with_positions(texts, within, begins)
     token = holders + np.repeat(offsets[:-1], sizes)
-    inside = holders < np.repeat(np.diff(offsets), sizes)  # bytes after the last token belong to none
+    inside = holders < np.repeat(np.diff(offsets), sizes)  # bytes after the last token belong to no token
     token, within, before = token[inside], within[inside], np.repeat(begins[:-1], sizes)[inside]
     starts = ends = np.repeat(begins[:-1], np.diff(offsets))
     starts, ends = starts.copy(), ends.copy()
-    starts[token[::-1]] = (within + before)[::-1]  # the last assignment counts, which is of the first byte
+    starts[token[::-1]] = (within + before)[
+        ::-1
+    ]  # reversed, so that the assignment of a token's first byte is the last one
     ends[token] = within + before + 1
-    # Tokens without a byte of their own take those of the token before; positions count over all texts, so no
-    # token takes those of another text.
+    # A token without bytes of its own gets those of the token before it. Positions count over all texts, so a
+    # token never gets bytes of another text.
     base = np.repeat(begins[:-1], np.diff(offsets))
     starts, ends = np.maximum.accumulate(starts) - base, np.maximum.accumulate(ends) - base
     return ids.astype(np.int64), np.diff(offsets), np.maximum(starts, 0), np.maximum(ends, 0)
 
 
 def _packed(values: np.ndarray) -> np.ndarray:
-    """Numbers as int32, two in each int64."""
+    """Pack numbers as int32, two in each int64."""
     packed: np.ndarray = np.zeros(len(values) + len(values) % 2, np.int32)
     packed[: len(values)] = values
     return packed.view(np.int64)

@@ -58,7 +58,7 @@ class HeldOut:
 
     def predictions(self, outputs: TaskOutputs, model: str = "") -> Predictions:
         """Return the predictions for the examples of the only task, given the head's outputs for all inputs.
-        `model` names what made them.
+        `model` names the model that made them.
 
         If a question may have no answer, the empty text is predicted where its score is higher than that of
         the best answer; `trainers.tasks.predictions.tune_threshold` finds a better threshold.
@@ -71,9 +71,9 @@ class HeldOut:
     def written_predictions(
         self, texts: Sequence[str], model: str, nats: np.ndarray | None = None, tokens: np.ndarray | None = None
     ) -> Predictions:
-        """Return the predictions for the examples of the only task, given the texts that a model wrote for
-        its inputs. `nats` [n] is the cost of the gold texts under the model, and `tokens` is their number of
-        tokens.
+        """Return the predictions for the examples of the only task, given the texts that a model generated
+        for its inputs. `nats` [n] is the loss of each gold text under the model, and `tokens` [n] its number
+        of tokens.
         """
         (examples,) = self.examples
         return predictions_of(examples, parse_outputs(examples, texts), model, nats=nats, tokens=tokens)

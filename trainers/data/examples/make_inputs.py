@@ -15,7 +15,7 @@ from trainers.data.examples.truncation import LONGEST_QUESTION, Truncation, Wind
 from trainers.rows.batch import IGNORED
 from trainers.tasks.examples import Examples
 
-_SHORTEST = 4  # tokens of text that a row must have room for
+_SHORTEST = 4  # minimum number of text tokens for which a row must have room
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class InputMaker:
     def make(
         self, examples: Examples, pairs: tuple[pa.LargeStringArray, pa.LargeStringArray] | None = None
     ) -> TaskInputs:
-        """Return the inputs of a split. `pairs` are its sources and targets if it is read as text to text.
+        """Return the inputs of a split. For text to text, `pairs` are its sources and targets.
 
         Raises ConfigError if rows are too short for the special tokens around the texts.
         """
@@ -50,7 +50,7 @@ class InputMaker:
         return kinds[examples.task.kind](examples)
 
     def _room(self, texts: int) -> int:
-        """Tokens of one or two texts that a segment has room for."""
+        """Return the number of tokens of one or two texts for which a segment has room."""
         room = self.length - self.format.marks(texts)
         if room < _SHORTEST:
             raise ConfigError(
@@ -60,15 +60,15 @@ class InputMaker:
         return room
 
     def _plain(self, examples: Examples) -> TaskInputs:
-        """One or two texts; labels or numbers."""
+        """Make inputs of one or two texts, with labels or numbers as gold."""
         encoded = [self.encoder.encode(texts) for texts in examples.texts]
         segments, truncation = self._cut(encoded, [np.arange(len(examples))] * len(encoded), len(examples))
         inputs = self._inputs(examples, segments, truncation, "classify" if examples.values is None else "regress")
         return replace(inputs, labels=examples.labels, values=examples.values)
 
     def _choose(self, examples: Examples) -> TaskInputs:
-        """The text, or the passage, before each candidate; after a passage, text and candidate together are the second
-        text, as in RoBERTa's way with RACE.
+        """Make a segment for each candidate: the text, then the candidate. If there is a passage, it is the
+        first text, and text and candidate together are the second, as RoBERTa does for RACE.
         """
         assert examples.candidates is not None
         assert examples.candidate_offsets is not None
@@ -86,7 +86,7 @@ class InputMaker:
     def _cut(
         self, encoded: list[EncodedTexts], which: list[np.ndarray], total: int, example: np.ndarray | None = None
     ) -> tuple[TextSlices, Truncation]:
-        """Slices of texts `which` of each of the encoded arrays, as long as fits."""
+        """Return slices of the texts with indices `which` in each of the encoded arrays, cut to fit."""
         full = np.stack([each.sizes[chosen] for each, chosen in zip(encoded, which, strict=True)])
         room = self._room(len(encoded))
         sizes = np.minimum(full, room) if len(encoded) == 1 else np.stack(cut_longest_first(full[0], full[1], room))
@@ -98,7 +98,8 @@ class InputMaker:
         return segments, Truncation(total, examples, int(lost.sum()))
 
     def _tag(self, examples: Examples) -> TaskInputs:
-        """Windows over the text. A word is predicted in the window where its first token has the most context.
+        """Make windows over the text. A word is predicted in the window where its first token has the most
+        context.
 
         A word without a token of its own, such as a lone control character, is not predicted.
         """
@@ -122,7 +123,9 @@ class InputMaker:
         return replace(inputs, example=windows.text)
 
     def _span(self, examples: Examples) -> TaskInputs:
-        """The question before windows over the passage; the first accepted answer where it lies in a window."""
+        """Make windows over the passage, each after the question. The gold is the first accepted answer, in
+        windows that contain all of it.
+        """
         questions, passages = self.encoder.encode(examples.texts[0]), self.encoder.encode_located(examples.texts[1])
         room = self._room(2)
         question_sizes = np.minimum(questions.sizes, min(LONGEST_QUESTION, room // 2))
@@ -150,8 +153,9 @@ class InputMaker:
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
-        """A source and its target, each with its beginning. In a decoder they share a row, of which the source has up
-        to three quarters, whatever its target: so an unknown one has room too.
+        """Make inputs of a source and its target, each truncated at its end. In a decoder they share a row.
+        The source gets at most three quarters of it, whatever the length of the target, so that an unknown
+        target has room too.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]
@@ -168,7 +172,7 @@ class InputMaker:
         return self._inputs(examples, segments, truncation, "text_to_text")
 
     def _inputs(self, examples: Examples, segments: TextSlices, truncation: Truncation, kind: InputKind) -> TaskInputs:
-        """Inputs of one segment, each of an example of its own."""
+        """Return inputs of one segment each, one for every example."""
         size = sum(int(pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in examples.texts)
         number = np.arange(len(segments) + 1)
         common = (examples.task.name, kind, self.format, segments, number, number[:-1], truncation)
@@ -182,8 +186,8 @@ def _windowed(windows: Windows, total: int, answers: int, cut: int = 0, tokens: 
 
 
 def _have_tokens(tokens: np.ndarray, example: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Which words have a first token of their own. Of words of a text with the same one, the last has it: the words
-    before yielded no token.
+    """Return which words have a first token of their own. If several words of a text share their first token,
+    it belongs to the last of them: the words before it have no token.
     """
     if not len(tokens):
         return np.zeros(0, bool)

@@ -17,12 +17,12 @@ Scores = Sequence[np.ndarray] | np.ndarray | None
 
 
 def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> tuple[np.ndarray | list[str], Scores]:
-    """Return (predictions, scores) for a split's examples as `trainers.tasks.predictions.predictions_of`
-    takes them, given the outputs for all of its inputs.
+    """Return predictions and scores for the examples of a split, in the form that
+    `trainers.tasks.predictions.predictions_of` takes. `outputs` are those for all of its inputs.
 
     The candidate or class with the highest score is predicted. A word gets the tag of its first token, or the
-    first label if that token is in no input. An answer is the one with the highest sum of the scores of its
-    two ends in all windows; the score of no answer is the lowest over windows (Devlin et al., 2019, section
+    first label if no input contains that token. The predicted answer has the highest sum of the scores of its
+    two ends in any window; the score of no answer is the lowest of any window (Devlin et al., 2019, section
     4.3).
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
@@ -63,7 +63,7 @@ def best_answers(
     """
     first, last = np.zeros((2, len(task)), np.int64)
     best, none = np.empty((2, len(task)))
-    leads = int(not task.format.reads_last)  # the score of no answer precedes the passage's
+    leads = int(not task.format.reads_last)  # 1 if the score of no answer precedes those of the passage
     _search(scores, offsets, leads, LONGEST_ANSWER, first, last, best, none)
     return first, last, best, none
 
@@ -94,7 +94,7 @@ def _search(
 def _best_windows(
     example: np.ndarray, count: int, best: np.ndarray, none: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(window of the best answer, its score, lowest score of no answer) of each of `count` examples."""
+    """Return (window of the best answer, its score, lowest score of no answer) of each of `count` examples."""
     order = np.lexsort((np.arange(len(best)), -best, example))
     window = order[np.searchsorted(example[order], np.arange(count))]
     begins = np.searchsorted(example, np.arange(count))
@@ -104,7 +104,9 @@ def _best_windows(
 def _answer_texts(
     task: TaskInputs, examples: Examples, windows: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> list[str]:
-    """The text of each example's answer: the bytes of its tokens, in whole characters, without white space around."""
+    """Return the text of each example's answer: the bytes of its tokens, extended to whole characters,
+    without surrounding white space.
+    """
     assert task.token_starts is not None
     assert task.token_ends is not None
     begins, sizes = task.segments.begins[1][windows], task.segments.sizes[1][windows]
@@ -119,7 +121,7 @@ def _answer_texts(
 
 
 def whole_characters(text: bytes, start: int, end: int) -> str:
-    """Return the characters in a range of bytes, extended to whole characters at its ends."""
+    """Return the text of a range of bytes, extended at both ends to whole characters."""
     if start == end:
         return ""
     while text[start] & 0xC0 == 0x80:

@@ -1,7 +1,7 @@
-"""The places of segments in the rows of a batch.
+"""Assign the segments of a batch to rows.
 
-Rows are as long as the longest segment or a little longer: the cost of attention over a row grows with the
-square of its length, and longer rows only save padding.
+Rows are as long as the longest segment or a little longer. Longer rows would only save padding, while the
+cost of attention grows with the square of their length.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,18 @@ import numpy as np
 from trainers.rows.best_fit import best_fit
 
 _MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector units
-_LONGEST = 4  # rows are up to this many times as long as the longest segment
-# The length of rows at which attention costs as much as a block's other products. In theory 6 x width (24 width^2 and
-# 4 length x width operations a position); measured on a CPU, width 256, rows of 64 to 512: 970 to 1,900. Wider models
-# have a larger one, and then hardly any row is too long.
+_LONGEST = 4  # rows are at most this many times as long as the longest segment
+# The row length at which attention costs as much as a block's other matrix products. In theory it is 6 x
+# width (24 width^2 and 4 length x width operations per position). Measured on a CPU with width 256 and rows
+# of 64 to 512, it is 970 to 1,900. It is larger in wider models, where hardly any row reaches it.
 _ATTENTION_EQUALS = 1024
 
 
 @dataclass(frozen=True)
 class Places:
-    """The places of s segments: the row of each, and its first position in the flattened rows [count, width]."""
+    """The places of s segments: the row of each segment, and its first position in the flattened rows [count,
+    width].
+    """
 
     row: np.ndarray
     base: np.ndarray
@@ -39,9 +41,7 @@ class Places:
 
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
-    """Return the row of each segment, int64 [s], given the number of positions that the segments of each task
-    take.
-    """
+    """Return the row of each segment, int64 [s], given the number of positions of each segment, by task."""
     if not packed:
         return np.arange(sum(map(len, weights)))
     length = _row_length(weights)
@@ -56,14 +56,16 @@ def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
 
 
 def _row_length(weights: Sequence[np.ndarray]) -> int:
-    """The length of rows that costs the least, between that of the longest segment and `_LONGEST` times that."""
+    """Return the row length with the lowest cost, from the length of the longest segment up to `_LONGEST`
+    times that.
+    """
     longest = max((int(sizes.max(initial=0)) for sizes in weights), default=0)
     total = sum(int(sizes.sum()) for sizes in weights)
     shortest = max(_MULTIPLE, -(-longest // _MULTIPLE) * _MULTIPLE)
     best, least = shortest, np.inf
     for length in range(shortest, _LONGEST * shortest + 1, max(_MULTIPLE, shortest // 4 // _MULTIPLE * _MULTIPLE)):
         if -(-total // length) * length * (_ATTENTION_EQUALS + length) >= least:
-            continue  # even without padding
+            continue  # too expensive even without padding
         rows = sum(len(best_fit(sizes, length, 0)[1]) - 1 for sizes in weights)
         cost = rows * length * (_ATTENTION_EQUALS + length)
         if cost < least:
@@ -72,7 +74,9 @@ def _row_length(weights: Sequence[np.ndarray]) -> int:
 
 
 def place(rows: np.ndarray, sizes: np.ndarray) -> Places:
-    """Return the places of segments of `sizes` positions, one after another in their rows in the given order."""
+    """Return the places of segments of `sizes` positions, which follow one another in their rows in the given
+    order.
+    """
     order = np.argsort(rows, kind="stable")
     sorted_rows, sorted_sizes = rows[order], sizes[order]
     before = np.cumsum(sorted_sizes) - sorted_sizes

@@ -1,4 +1,4 @@
-"""What a fine-tuning run reads: the files of its tasks, and the tokenizer of its base.
+"""The data of a fine-tuning run: the files of its tasks, and the tokenizer of its base.
 
 files -> Examples -> inputs -> TaskData (train), HeldOut (dev and others)
 """
@@ -26,7 +26,7 @@ from trainers.data.examples.task_data import TaskData, order_of_tasks
 from trainers.data.examples.task_inputs import TaskInputs
 from trainers.data.examples.text_format import text_format
 from trainers.tasks.examples import Examples
-from trainers.tasks.leaks import read_splits
+from trainers.tasks.leaks import Leak, check_leaks
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.schema.task import Task
 from trainers.tasks.task_files import available_splits, data_directory, find_split, read_content
@@ -52,8 +52,8 @@ class TaskCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a digest of the tasks' definitions and of the content of the files for training and
-        validation, wherever these are.
+        """A digest of the tasks' definitions and of the content of the files for training and validation. The
+        location of the files does not count.
         """
         parts = []
         for task in self.tasks:
@@ -63,12 +63,17 @@ class TaskCorpus:
         return digest(parts)
 
     @cached_property
+    def leaks(self) -> dict[str, list[Leak]]:
+        """The leaks by task, between its training split and the splits that have been read so far."""
+        return {task.name: [] for task in self.tasks}
+
+    @cached_property
     def _examples(self) -> dict[tuple[str, str], Examples]:
         return {}
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """Return the split to train on and the one to validate on: `dev`, or the first whose name begins with
-        `dev`. The latter may be missing, or hide its gold, and is then left out.
+        """Return the split to train on, and the one to validate on: `dev`, or the first whose name begins
+        with `dev`. The latter is left out if it is missing or its gold is hidden.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -79,17 +84,15 @@ class TaskCorpus:
         return (TRAIN, *(split for split in dev[:1] if split in known))
 
     def examples(self, task: Task, split: str) -> Examples:
-        """Return the examples of a split, which is read once. Raises UserError if train and dev share
-        examples, unless the task allows it.
+        """Return the examples of a split, which is read only once. Raises UserError if a labelled split
+        shares examples with the training split, unless the task allows it.
         """
         if (task.name, split) not in self._examples:
-            both = self.splits(task)
-            splits = (
-                read_splits(task, both, self.files)
-                if split in both
-                else {split: read_examples(task, split, self.files)}
-            )
-            self._examples.update({(task.name, name): examples for name, examples in splits.items()})
+            examples = read_examples(task, split, self.files)
+            self._examples[task.name, split] = examples
+            if split != TRAIN and examples.labelled and TRAIN in task.splits:
+                both = {TRAIN: self.examples(task, TRAIN), split: examples}
+                self.leaks[task.name] += check_leaks(task, both, self.files)
         return self._examples[task.name, split]
 
 
@@ -106,12 +109,14 @@ def open_tasks(job: Finetuning) -> TaskCorpus:
         file = file / "tokenizer.json" if file.is_dir() else file
         directory, name = LocalPath(file.parent), file.name
     else:
-        raise ConfigError("tokenizer: missing; a model that begins from no base needs tokenizer=FILE, a tokenizer.json")
+        raise ConfigError("tokenizer: missing; a model without a base needs tokenizer=FILE, a tokenizer.json")
     return TaskCorpus(job.tasks, data_directory(job.files), directory, _tokenizer_record(directory, name))
 
 
 def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
-    """The tokenizer of a base. The roles of its specials are those that a run recorded, else those of the file."""
+    """Return the record of a base's tokenizer. The roles of its special tokens come from the run's record if
+    there is one, otherwise from the file.
+    """
     path = directory / name
     if not path.is_file():
         raise UserError(
@@ -122,14 +127,15 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
     except ValueError as error:
         raise UserError(f"{error}; give a base with an intact tokenizer.json") from None
     run, file = directory / "run.json", directory.record(name)
-    specials = read_json(run)["specials"] if run.is_file() else add_fallback_marks(definition.roles)
+    recorded = read_json(run) if run.is_file() else {}  # a corpus's step of a tokenizer has a run.json without specials
+    specials = recorded.get("specials") or add_fallback_marks(definition.roles)
     size = (definition.vocab_size, definition.kind, dict(specials))
     return TokenizerRecord(file.path, file.bytes, file.xxh3_128, *size)
 
 
 def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
-    """Return the training inputs of a resolved run in their order. `excluded` lists documents of a corpus and
-    is not used, because tasks have none.
+    """Return the training inputs of a resolved run in their order. `excluded` is not used: it lists documents
+    of a corpus, and tasks have no documents.
     """
     tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
     order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)
@@ -160,14 +166,16 @@ def _inputs(corpus: TaskCorpus, job: Finetuning, examples: Examples) -> TaskInpu
 
 
 def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
-    """Sources and targets of examples. Of several accepted targets the first is learned; hidden ones are empty."""
+    """Return the sources and targets of examples. If several targets are accepted, the first is used. Hidden
+    targets are empty.
+    """
     targets = [accepted[0] for accepted in render_targets(examples)] if examples.labelled else [""] * len(examples)
     return pa.array(render_inputs(examples), pa.large_string()), pa.array(targets, pa.large_string())
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
-    """What makes inputs for a resolved run and one of its tasks, whose virtual tokens may be its own.
-    `encoding.max_length` counts virtual tokens; positions before them are those of a prefix.
+    """Return the maker of inputs for one task of a resolved run; each task may have virtual tokens of its
+    own. `encoding.max_length` counts virtual tokens. The positions before them belong to a prefix.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)

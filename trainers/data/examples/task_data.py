@@ -40,7 +40,7 @@ def mixing_rates(examples: Mapping[str, int], mixing: Mixing) -> dict[str, float
 
 
 def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, fingerprint: str) -> Order:
-    """Return the order of the inputs of some tasks; `fingerprint` is that of the data that the run reads."""
+    """Return the order of the inputs of the tasks. `fingerprint` identifies the data that the run reads."""
     rates = mixing_rates({task.name: len(task) for task in tasks}, mixing)
     tokens = {task.name: rates[task.name] * float(task.sizes.mean()) for task in tasks}
     total = sum(tokens.values())
@@ -91,9 +91,9 @@ class TaskData:
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return what was read of each task in samples `since` to `samples`: tokens (special tokens
-        included), inputs (`sequences`) and epochs, next to the tokens that the mixture requests. Padding is
-        not counted, because it depends on the batches.
+        """Return what samples `since` to `samples` read of each task: tokens (special tokens included),
+        inputs (`sequences`) and epochs, and the tokens that the mixture requested. Padding is not counted,
+        because it depends on the batches.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested

@@ -1,4 +1,4 @@
-"""The inputs that a model reads of a task's examples: slices of encoded texts, without special tokens.
+"""The inputs of a model for a task's examples: slices of encoded texts, without special tokens.
 
     Examples -> EncodedTexts -> TaskInputs -> rows of a Batch
      (texts)       (ids)         (slices)     (task_rows.py)
@@ -87,7 +87,9 @@ class TaskInputs:
 
     @property
     def reads(self) -> int:
-        """The number of texts that a segment reads. The target of text to text is not read but predicted."""
+        """The number of texts in a segment of the input. In text to text, the target is not part of the
+        input.
+        """
         return 1 if self.kind == "text_to_text" else len(self.segments.tokens)
 
     @cached_property
@@ -112,7 +114,7 @@ class TaskInputs:
 
     @property
     def _continues(self) -> bool:
-        """Whether the target continues the source in one row."""
+        """Whether the target follows the source in the same row."""
         return self.kind == "text_to_text" and self.format.decoder_start is None
 
     @cached_property
@@ -125,8 +127,8 @@ class TaskInputs:
         return sizes
 
     def segments_of(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (the numbers of these inputs' segments, in order; for each segment, its index into
-        `inputs`).
+        """Return the numbers of these inputs' segments, in order, and the index into `inputs` of each
+        segment's input.
         """
         counts = np.diff(self.offsets)[inputs]
         owner = np.repeat(np.arange(len(inputs)), counts)
@@ -134,8 +136,8 @@ class TaskInputs:
         return self.offsets[inputs][owner] + within, owner
 
     def render(self, chosen: np.ndarray) -> Rendered:
-        """Return what the model reads of the segments `chosen`, with special tokens: their texts, or their
-        sources.
+        """Return the segments `chosen` as the model reads them: their texts, or in text to text their
+        sources, with special tokens.
         """
         form = self.format
         marks = (form.before, form.between if self.reads == 2 else (), form.after)
@@ -173,7 +175,7 @@ def _render(
     ids: np.ndarray,
     part: np.ndarray,
 ) -> None:
-    """Write specials and texts, segment after segment."""
+    """Write the special tokens and texts of each segment in turn."""
     at = 0
     for i in range(begins.shape[1]):
         special = 0

@@ -16,8 +16,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """Inputs of one task that a batch consists of: their `numbers` within the task, int64 [n], and the sample
-    and epoch that each is read for. `source` is the number of the task.
+    """The inputs of one task in a batch: their `numbers` within the task, int64 [n], and the sample and epoch
+    for which each is read. `source` is the number of the task.
     """
 
     inputs: TaskInputs
@@ -79,7 +79,9 @@ def _joined(parts: Sequence[Rendered]) -> Rendered:
 def _per_row(
     chosen: Sequence[ChosenInputs], owners: Sequence[np.ndarray], places: Places
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(source, sequence, sample, epoch) of each row, those of its first segment; sample -1 for a row of padding."""
+    """Return (source, sequence, sample, epoch) of each row, which are those of its first segment. The sample
+    of a row of padding is -1.
+    """
     source, sequence, sample, epoch = np.zeros((4, places.count), np.int64)
     sample[:] = -1
     columns = [
@@ -95,8 +97,8 @@ def _per_row(
 def _rows(
     form: TextFormat, rendered: Rendered, places: Places, first_virtual: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(inputs, positions, segments) of the side that reads texts after virtual tokens, whose ids begin at
-    `first_virtual`, int64 by segment.
+    """Return (inputs, positions, segments) of the stack that reads virtual tokens and then the text.
+    `first_virtual`, int64 [segments], is the id of the first virtual token of each segment.
     """
     virtual, first = form.virtual_tokens, form.first_position
     at, within = places.of_tokens(rendered.offsets, virtual)
@@ -112,7 +114,7 @@ def _rows(
 
 
 def _decoder(form: TextFormat, rendered: Rendered, places: Places) -> Decoder:
-    """The same texts, or the targets, shifted right after the start token."""
+    """Return the decoder's rows: the same texts, or the targets, shifted right after the start token."""
     assert form.decoder_start is not None
     at, within = places.of_tokens(rendered.offsets)
     shifted = np.where(within == 0, form.decoder_start, np.roll(rendered.ids, 1))
@@ -125,8 +127,8 @@ def _decoder(form: TextFormat, rendered: Rendered, places: Places) -> Decoder:
 
 
 def _continued(sources: Rendered, targets: Rendered, base: np.ndarray) -> tuple[Rendered, np.ndarray]:
-    """Each source followed by its target without the last token, and the flattened positions that predict the targets;
-    `base` is where each source begins.
+    """Return each source followed by its target without the last token, and the flattened positions that
+    predict the targets. `base` is the flattened position at which each source begins.
     """
     source_sizes, target_sizes = np.diff(sources.offsets), np.diff(targets.offsets)
     offsets = np.concatenate([[0], np.cumsum(source_sizes + target_sizes - 1)])
@@ -141,7 +143,9 @@ def _continued(sources: Rendered, targets: Rendered, base: np.ndarray) -> tuple[
 
 
 def _types(rendered: Rendered) -> np.ndarray:
-    """0 up to the mark before a second text, 1 from the first token of that text to the end of its segment."""
+    """Return the token types: 0 up to the mark before a second text, and 1 from the first token of that text
+    to the end of its segment.
+    """
     second = np.cumsum(rendered.part == 2)
     before = np.concatenate([[0], second])[rendered.offsets[:-1]]
     types: np.ndarray = (second > np.repeat(before, np.diff(rendered.offsets))).astype(np.int64)
@@ -149,7 +153,7 @@ def _types(rendered: Rendered) -> np.ndarray:
 
 
 def _scattered(places: Places, at: np.ndarray, values: np.ndarray, other: int = IGNORED) -> np.ndarray:
-    """Rows of `other`, with `values` at the flattened positions `at`."""
+    """Return rows filled with `other`, except for `values` at the flattened positions `at`."""
     rows = np.full((places.count, places.width), other, np.int64)
     rows.ravel()[at] = values
     return rows

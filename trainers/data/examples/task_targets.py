@@ -1,5 +1,5 @@
-"""The targets of a task's head in the rows of a batch: the positions that it reads, and what it should
-predict there.
+"""The targets of a task's head in the rows of a batch: the positions that it reads, and the gold at each of
+them.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from trainers.rows.batch import IGNORED, TaskTargets
 def targets_of(
     tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], texts: Rendered, places: Places, skip: int
 ) -> TaskTargets:
-    """Return the targets of inputs `numbers` of each task, all of one kind. `texts` are their rendered
-    segments, at `places` after `skip` virtual tokens.
+    """Return the targets of the inputs `numbers` of each task. All tasks have the same kind. `texts` are the
+    rendered segments; each begins `skip` virtual tokens after its place in `places`.
     """
     kind, reads_last = tasks[0].kind, tasks[0].format.reads_last
     begins = places.base + skip
@@ -39,7 +39,7 @@ def targets_of(
         answerable.ravel()[positions[texts.part == 2]] = True
         answerable.ravel()[at] = True
         gold["answerable"] = answerable
-        if tasks[0].answers is None:  # hidden
+        if tasks[0].answers is None:  # the gold is hidden
             gold["starts"] = gold["ends"] = np.full(len(at), IGNORED)
         else:
             answers = _gathered(tasks, numbers, "answers").T
@@ -54,7 +54,9 @@ def _gathered(tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], name: 
 def _tags(
     tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], begins: np.ndarray, shape: tuple[int, int]
 ) -> np.ndarray:
-    """The tag of each word at its first token, -100 elsewhere; inputs of tagging have one segment each."""
+    """Return the tag of each word at its first token, and -100 elsewhere. Tagging inputs have one segment
+    each.
+    """
     tags: np.ndarray = np.full(shape, IGNORED, np.int64)
     before = 0
     for task, chosen in zip(tasks, numbers, strict=True):

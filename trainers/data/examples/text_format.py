@@ -1,5 +1,5 @@
-"""How the texts of an example are written for a model: the special tokens around them, and the state that
-represents them.
+"""The format of an example's texts for a model: the special tokens around them, and the state that represents
+them.
 
     encoder            <cls> a <sep>         <cls> a <sep> b <sep>         first token
     RoBERTa            <cls> a <sep>         <cls> a <sep> <sep> b <sep>   first token
@@ -27,12 +27,12 @@ class TextFormat:
     """The ids `before` the first text, `between` two texts and `after` the last one, and the state that
     represents the segment: the last token's if `reads_last`, else the first's.
 
-    `token_types` tells the second text from the first (BERT). `decoder_start`, for encoder-decoders only, is
-    the id that their decoder reads first. `target_before` and `target_after` enclose the target of text to
-    text.
+    `token_types` says whether token types distinguish the second text from the first (BERT). `decoder_start`,
+    for encoder-decoders only, is the id that their decoder reads first. `target_before` and `target_after`
+    enclose the target of text to text.
 
-    Every text is preceded by `virtual_tokens` consecutive ids from `first_virtual` on, in an encoder-decoder
-    the encoder's text only. The position of a text's first token is `first_position`.
+    Every text is preceded by `virtual_tokens` consecutive ids from `first_virtual` on; in an encoder-decoder,
+    only the encoder's text is. The position of a text's first token is `first_position`.
     """
 
     before: tuple[int, ...]
@@ -49,7 +49,7 @@ class TextFormat:
     first_position: int = 0
 
     def marks(self, texts: int) -> int:
-        """Return how many special tokens one text, or a pair, gets."""
+        """Return the number of special tokens added to one text or a pair."""
         return len(self.before) + (len(self.between) if texts == 2 else 0) + len(self.after)
 
 
@@ -62,8 +62,8 @@ def text_format(
 ) -> TextFormat:
     """Return the format of a resolved model's texts, given the ids of its tokenizer's special tokens by role.
 
-    Raises ConfigError if the tokenizer has no special token to mark a text with, or if the family cannot
-    write text.
+    Raises ConfigError if the tokenizer has no special token to mark texts, or if text to text is set for a
+    family that cannot generate text.
     """
     roles = add_fallback_marks(specials)
     if BOS not in roles or EOS not in roles:
@@ -75,7 +75,8 @@ def text_format(
     if model.family == "encoder":
         if text_to_text:
             raise ConfigError(
-                f"encoding.text_to_text: got true, {model.architecture} is an encoder, which writes no text; set it to false"
+                f"encoding.text_to_text: got true, {model.architecture} is an encoder, which cannot generate text; "
+                f"set it to false"
             )
         form = _encoder(model, roles)
     elif model.family == "decoder":
@@ -97,7 +98,8 @@ def _decoder(roles: Mapping[str, int], text_to_text: bool) -> TextFormat:
     bos, eos, padding = roles[BOS], roles[EOS], roles.get(PAD, 0)
     if text_to_text:
         return TextFormat((bos,), (), (), True, padding, target_after=(eos,))
-    # Llama's `<s>` and `</s>` have the roles of `<cls>` and `<sep>` too; the last token must not be the first.
+    # Llama's `<s>` and `</s>` also have the roles of `<cls>` and `<sep>`. The last token must differ from the
+    # first.
     sep, cls = (roles[role] if role in roles and roles[role] != bos else eos for role in (SEP, CLS))
     return TextFormat((bos,), (sep,), (cls,), True, padding)
 

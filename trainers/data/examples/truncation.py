@@ -1,4 +1,5 @@
-"""Which part of an example's texts a model reads if they do not fit into a row: one rule per kind of task.
+"""Truncation: the part of an example's texts that a model reads if they do not fit into a row. Each kind of
+task has a rule:
 
     one text            its beginning
     pair, candidates    tokens are taken from the end of the longer text, one at a time ("longest first")
@@ -46,15 +47,15 @@ class Truncation:
 
 
 def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sizes of pairs of texts of `first` and `second` tokens, int64 [n], cut so that a pair takes
-    at most `room` tokens.
+    """Return the sizes, int64 [n], of pairs of texts of `first` and `second` tokens after a pair is cut to at
+    most `room` tokens.
 
-    If both texts are longer than half of it, both get half, and the longer one the odd token, as in
-    `tokenizers`.
+    If both texts are longer than half of `room`, each gets half, and the longer one also gets the odd token,
+    as in `tokenizers`.
     """
     shorter, half = np.minimum(first, second), room // 2
     fits = first + second <= room
-    keeps = shorter <= half  # the shorter text keeps all
+    keeps = shorter <= half  # the shorter text is not cut
     short = np.where(fits | keeps, shorter, half)
     long = np.where(fits, np.maximum(first, second), np.where(keeps, room - shorter, room - half))
     swapped = first > second
@@ -73,9 +74,9 @@ class Windows:
     sizes: np.ndarray
 
     def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return the window in which each token of the given texts has the most context, int64: the one in
-        which the smaller of its distances to the two ends is largest, the earlier of two equal ones (Devlin
-        et al., 2019, in the code for SQuAD).
+        """Return the window in which each token of the given texts has the most context, int64. This is the
+        window in which the smaller of the token's distances to the two ends is largest, or the earlier of two
+        equal ones (Devlin et al., 2019, in the code for SQuAD).
         """
         best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
         count = np.diff(self.first)

@@ -1,7 +1,7 @@
-"""Convert a model with a task head to the `transformers` model that computes the same."""
+"""Convert a model with a task head to the `transformers` model with the same results."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainers.config.architecture import Model
@@ -39,10 +39,43 @@ def stock_task_model(
     with torch.random.fork_rng(devices=[]):
         stock = getattr(transformers, form.stock)._from_config(configuration)
     state = {**network.state_dict(), **_renamed(head, form)}
-    stock.load_state_dict({name: state[_source(name, stock, network, state)] for name in stock.state_dict()})
+    stock.load_state_dict({name: state[str(_source(name, stock, network, state))] for name in stock.state_dict()})
     if architecture.publish is not None:
         architecture.publish(stock, specials)
     return stock.eval()
+
+
+def stock_names(network: Any, architecture: Architecture) -> tuple[dict[str, str], tuple[str, str]]:
+    """Return a mapping from our names of the parameters of a network's `task_head` to the stock names, and
+    the prefixes of the names in its stacks: ours and the stock class's. The head must have a stock class
+    (`why_not_stock_head`). A method may have changed the network.
+    """
+    import torch
+    import transformers
+
+    head: TaskHead = network.task_head
+    form = architecture.heads[head.kind]
+    assert form.stock is not None
+    with torch.device("meta"):
+        stock = getattr(transformers, form.stock)._from_config(_configuration(network.config, head, ("LABEL_0",)))
+    state = dict(network.named_parameters())
+    renamed = {f"task_head.{layer}.{name}": f"{there}.{name}" for layer, there, name in _head_parameters(head, form)}
+    within = {id(parameter) for parameter in stock.base_model.parameters()}
+    for name, parameter in stock.named_parameters():
+        ours = _source(name, stock, network, state)
+        if ours is not None and id(parameter) in within and name not in renamed.values():
+            return renamed, _beginnings(ours, name)
+    raise AssertionError(f"{form.stock} has no parameter of the stacks")
+
+
+def _beginnings(ours: str, theirs: str) -> tuple[str, str]:
+    """Return two names without their common end. They must share at least the last component."""
+    shared = 1
+    parts = ours.split("."), theirs.split(".")
+    while shared < min(map(len, parts)) and parts[0][-shared - 1 :] == parts[1][-shared - 1 :]:
+        shared += 1
+    first, second = ("".join(f"{part}." for part in each[:-shared]) for each in parts)
+    return first, second
 
 
 def _configuration(own: Any, head: TaskHead, labels: Sequence[str]) -> Any:
@@ -59,19 +92,24 @@ def _configuration(own: Any, head: TaskHead, labels: Sequence[str]) -> Any:
     return configuration
 
 
-def _source(name: str, stock: Any, network: Any, state: Mapping[str, Any]) -> str:
-    """Our name of a tensor of the stock model: some classes keep the stacks under another name (Llama's of spans), or
-    ours has them at the top (T5).
+def _source(name: str, stock: Any, network: Any, state: Mapping[str, Any]) -> str | None:
+    """Return our name of a tensor of the stock model, or None if ours has no such tensor. Some stock classes
+    name the stacks differently (Llama's for spans), or ours has no prefix (T5).
     """
     within = name.removeprefix(f"{stock.base_model_prefix}.")
-    return next(each for each in (name, f"{network.base_model_prefix}.{within}", within) if each in state)
+    candidates = (name, f"{network.base_model_prefix}.{within}", within)
+    return next((each for each in candidates if each in state), None)
 
 
 def _renamed(head: TaskHead, form: HeadForm) -> dict[str, Any]:
-    """The tensors of a head by their names in the stock model."""
-    return {
-        f"{getattr(form, layer)}.{name}": tensor
-        for layer in ("dense", "norm", "output")
-        if getattr(form, layer) is not None
-        for name, tensor in getattr(head, layer).state_dict().items()
-    }
+    """Return the tensors of a head by their names in the stock model."""
+    tensors = head.state_dict()
+    return {f"{stock}.{name}": tensors[f"{layer}.{name}"] for layer, stock, name in _head_parameters(head, form)}
+
+
+def _head_parameters(head: TaskHead, form: HeadForm) -> Iterator[tuple[str, str, str]]:
+    """Yield (layer of the head, its name in the stock model, parameter name) for every parameter of a head."""
+    for layer in ("dense", "norm", "output"):
+        stock = getattr(form, layer)
+        if stock is not None:
+            yield from ((layer, stock, name) for name in getattr(head, layer).state_dict())

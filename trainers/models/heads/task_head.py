@@ -1,5 +1,5 @@
-"""Heads, which turn the states of a model into the predictions of a task. A head is the module `task_head` of
-its model, so that checkpoints, optimizers and exports include its parameters.
+"""Heads, which compute the predictions of a task from the states of a model. A head is the submodule
+`task_head` of its model, so checkpoints, optimizers and exports include its parameters.
 
 Each has the form of its architecture's head in `transformers` (`interface.HeadForm`). It reads the state that
 represents a text, several states pooled, or the states of several layers.
@@ -51,7 +51,7 @@ class TaskHead(torch.nn.Module):
         width = model.width * (_FOUR if layers == "last_four" else 1) * (3 if pooling == "last_max_mean" else 1)
         self.mix = ScalarMix(_depth(model) + 1) if layers == "scalar_mix" else None
         self.dropout = torch.nn.Dropout(rate)
-        plain = form.norm is not None  # ModernBERT's dense layers and norms have no bias
+        plain = form.norm is not None  # ModernBERT, whose dense layers and norms have no bias
         self.dense = torch.nn.Linear(width, model.width, bias=not plain) if form.dense else None
         self.norm = torch.nn.LayerNorm(model.width, bias=False) if form.norm else None
         self.output = torch.nn.Linear(model.width if form.dense else width, outputs, bias=form.bias)
@@ -64,12 +64,12 @@ class TaskHead(torch.nn.Module):
         are the states after the embeddings and after every block; they are needed unless `self.layers` is
         `last`.
         """
-        found = list(layers) if self.layers != "last" else [states]
+        representations = list(layers) if self.layers != "last" else [states]
         if self.layers == "last_four":
-            found = found[-_FOUR:]
+            representations = representations[-_FOUR:]
         if self.kind not in PER_POSITION and self.pooling in ("first", "last"):
-            found = [each.flatten(0, 1)[at] for each in found]
-        features = self.mix(found) if self.mix is not None else torch.cat(found, dim=-1)
+            representations = [each.flatten(0, 1)[at] for each in representations]
+        features = self.mix(representations) if self.mix is not None else torch.cat(representations, dim=-1)
         if self.kind not in PER_POSITION and self.pooling not in ("first", "last"):
             features = _pooled(features.flatten(0, 1), at, owner.flatten(), self.pooling)
         if self.dense is not None:
@@ -131,14 +131,14 @@ def _initialise(head: TaskHead, model: Model) -> None:
 
 
 def _depth(model: Model) -> int:
-    """The blocks of the stack whose states a head reads."""
+    """Return the number of blocks in the stack whose states a head reads."""
     return model.decoder_layers or model.layers
 
 
 def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
-    """[segments, width], or 3 x width for `last_max_mean`: the state that stands for a segment beside the maximum and
-    the mean of its states (Howard and Ruder, 2018, section 3.3). States [positions, width]; 0 for a segment without
-    text.
+    """Pool `states` [positions, width] to [segments, width]; 0 for a segment without text. With
+    `last_max_mean` the result has 3 x width: the state that represents a segment, and the maximum and the
+    mean of its states (Howard and Ruder, 2018, section 3.3).
     """
     text = (owner >= 0).nonzero()[:, 0]
     rows, owners = states[text], owner[text]
@@ -157,8 +157,8 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 @contextmanager
 def recorded_layers(blocks: Sequence[Any]) -> Iterator[list[Any]]:
-    """Collect, while the context lasts, the input of the first of these blocks and the output of each in the
-    list that it yields.
+    """Yield a list. While the context lasts, the input of the first of these blocks and the output of each
+    block are appended to it.
     """
     layers: list[Any] = []
     handles = [blocks[0].register_forward_pre_hook(lambda block, given: layers.append(given[0]))]

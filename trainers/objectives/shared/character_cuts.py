@@ -1,7 +1,7 @@
 """Cut tokenized documents between characters.
 
 Each part is encoded as if it were a text of its own, so a prompt with the same text has the same ids. Only
-the words at a cut are encoded again, words in the sense of GPT-2's pre-tokenizer and its successors:
+the words at a cut are encoded again. A word is a piece of GPT-2's pre-tokenizer or its successors:
 
     tokens   ... | in|ternational |, which ...        a cut inside a word, after "interna"
     parts    ... | intern|a   and   tional|, which ...
@@ -33,9 +33,9 @@ _MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 class TokenTexts:
     """The texts of a vocabulary's tokens, and the encoding of pieces of them.
 
-    Texts are known for byte-level BPE, BPE without word marks, and Unigram. The tokens of WordPiece,
-    WordLevel and BPE with word marks do not say where spaces were, so there each token counts as one
-    character. So does the unknown token in every vocabulary.
+    Texts are known for byte-level BPE, characters, BPE without word marks, and Unigram. The tokens of
+    WordPiece, WordLevel and BPE with word marks do not show where spaces were, so each of them counts as one
+    character. So does the unknown token of every vocabulary.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -50,7 +50,7 @@ class TokenTexts:
                 self._characters[token] = sum(map(_starts_character, text))
                 self._starts_character[token] = bool(text) and _starts_character(text[0])
                 self._starts_word[token] = (
-                    definition.kind == "bytes" and self._starts_character[token]
+                    definition.kind in ("bytes", "characters") and self._starts_character[token]
                 ) or _starts_word(text)
         self._memo: dict[bytes, list[int] | None] = {}
 
@@ -178,12 +178,12 @@ class TokenTexts:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """Encodes pieces of already normalised text, without adding a space before each."""
+        """The tokenizer for pieces of text that is already normalised. It adds no space before a piece."""
         return load_within_text(self._definition)
 
 
 def _texts(definition: Definition) -> list[bytes | None]:
-    """Return the bytes of each id in a text, None where they are not known."""
+    """Return the bytes that each id stands for in a text, or None if they are not known."""
     texts: list[bytes | None] = [None] * definition.vocab_size
     marked = definition.data["model"].get("continuing_subword_prefix") or definition.end_of_word
     if definition.kind in ("wordpiece", "word_level") or (definition.kind == "bpe" and marked):
@@ -255,7 +255,7 @@ def _windows(
             if number == 1 and not chosen[document, 0]:
                 first = cuts[document, 0]
             start, stop = cut, cut + 1
-            # A word's space that is cut off belongs to the white space before it.
+            # If a word's space is cut off, it belongs to the white space before the cut.
             space = inside[document, number] == 1
             while start > max(first, cut - WINDOW) and known[tokens[start - 1]]:
                 if begins[tokens[start]] and not (space and start == cut):

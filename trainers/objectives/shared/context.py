@@ -1,4 +1,4 @@
-"""What an objective knows besides the batch: seed, specials, model family."""
+"""The context of an objective, which it needs besides the batch: seed, special tokens, model family."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class Context:
 
     @property
     def padding(self) -> int:
-        """The id at positions without a token: `<pad>`, or 0 if the tokenizer has none. Nothing attends to
-        them.
+        """The id at positions without a token: `<pad>`, or 0 if the tokenizer has none. No position attends
+        to them.
         """
         return self.specials.get("<pad>", 0)

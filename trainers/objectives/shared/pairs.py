@@ -34,7 +34,7 @@ _MULTIPLE = 8
 @dataclass(frozen=True)
 class Pairs:
     """Input and target of each document, with its row and segment in the batch, int64 [documents]. A document
-    with an empty target is read but not learned from.
+    with an empty target adds nothing to the loss.
     """
 
     inputs: Ragged
@@ -47,8 +47,8 @@ class Pairs:
 class Documents:
     """The text of a batch's documents, without marks. `rows` and `segments` [documents] locate each in the
     batch, and `text`, bool [rows, length], marks the positions of its tokens. `following` [documents] is the
-    target that the packer gave the last position: `<eos>` at the end of a document, the next token where the
-    row cuts the document off, -100 where the packer writes no targets. `samples` [rows] are the numbers of
+    target that the packer gave to the last position: `<eos>` at the end of a document, the next token if the
+    row cuts the document off, or -100 if the packer writes no targets. `samples` [rows] are the numbers of
     the samples.
     """
 
@@ -239,7 +239,7 @@ def _tokens(*tokens: int | None) -> np.ndarray:
 
 
 def _width(sizes: np.ndarray, rows: np.ndarray, count: int) -> int:
-    """Positions in the fullest of `count` rows, rounded up to a multiple of 8."""
+    """Return the number of positions in the fullest of `count` rows, rounded up to a multiple of 8."""
     most = int(np.bincount(rows, sizes, minlength=count).max(initial=1))
     return -(-most // _MULTIPLE) * _MULTIPLE
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from tokenizer.vocabulary.specials import SENTINELS, add_fallback_marks
 
 Answer = Callable[[list[int], list[int], Mapping[str, int]], list[int]]
-"""From (ids of the prompt's text, generated ids without `<eos>`, the tokenizer's specials) to the ids of the
-text shown.
+"""A function from (ids of the prompt, generated ids without `<eos>`, the tokenizer's special tokens) to the
+ids of the text to show.
 """
 
 
 def continue_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """Return the prompt followed by the model's text."""
+    """Return the prompt followed by the generated text."""
     return [*text, *generated]
 
 
 def replace_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """Return the model's text alone, without `<bos>`."""
+    """Return only the generated text, without `<bos>`."""
     bos = add_fallback_marks(specials)["<bos>"]
     return [token for token in generated if token != bos]
 

@@ -1,4 +1,4 @@
-"""The protocol of objectives: everything the rest of trainers needs to know about one."""
+"""The protocol of objectives, which is all that the rest of `trainers` knows about them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from trainers.rows.batch import Batch, Frame, Room
 
 
 class TrainingObjective(Protocol):
-    """How a batch of packed documents becomes inputs and targets.
+    """An objective, which turns batches of packed documents into inputs and targets.
 
     An objective is a frozen dataclass; its fields are the keys of `objective:` in a recipe. It inherits the
     defaults given here and overrides those that differ.
@@ -73,7 +73,7 @@ class TrainingObjective(Protocol):
 
     @property
     def exchanges(self) -> int:
-        """How many exchanges of the second parts of sentence pairs are prepared; 0 for none."""
+        """The number of exchanges of the second parts of sentence pairs to prepare; 0 for none."""
         return 0
 
     @property

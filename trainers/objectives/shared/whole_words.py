@@ -1,9 +1,8 @@
-"""Which tokens begin and end words, which whole-word masking needs to know about a tokenizer.
+"""Find the tokens of a tokenizer that begin and end words, for whole-word masking.
 
 A word is a run of letters, digits and combining marks with the white space before it. Every other character
-is a word of its own where the vocabulary allows it, as in BERT's basic tokenizer. Scripts without spaces
-between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a
-word.
+is a word of its own if the vocabulary allows it, as in BERT's basic tokenizer. Scripts without spaces between
+words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a word.
 """
 
 import re
@@ -69,15 +68,15 @@ def _text(definition: Definition, token_id: int) -> str:
 
 
 def _begins_word(character: str) -> bool:
-    """Whether a token whose first character this is begins a word. A single byte does if it begins a
-    character of three or more bytes.
+    """Whether a token with this first character begins a word. A single byte does if it begins a character of
+    three or more bytes.
     """
     cut = 0xDC80 <= ord(character) <= 0xDCFF
     return ord(character) >= 0xDCE0 if cut else _ends_word(character)
 
 
 def _ends_word(character: str) -> bool:
-    """Whether a token whose last character this is ends a word: the character cannot be part of a longer
+    """Whether a token with this last character ends a word, because the character cannot be part of a longer
     word.
     """
     code = ord(character)

@@ -1,6 +1,6 @@
 """Formats of task files. Each reader turns the content of a file into a RowSet.
 
-To add one: a function here, and its name in `Format` of `trainers.tasks.schema.task`.
+To add a format, add its reader to TEXT_FORMATS and its name to `Format` in `trainers.tasks.schema.task`.
 """
 
 from collections.abc import Callable

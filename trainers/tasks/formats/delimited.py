@@ -20,8 +20,8 @@ def read_tsv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_csv(data: str, layout: Layout, path: str) -> RowSet:
-    """Read CSV as in RFC 4180: values may be quoted, and a quoted value may contain line breaks. The place of
-    a row is its last line.
+    """Read CSV as in RFC 4180: values may be quoted, and a quoted value may contain line breaks. Errors give
+    the last line of a row.
     """
     reader = csv.reader(io.StringIO(data, newline=""), strict=True)
     csv.field_size_limit(1 << 30)
@@ -38,7 +38,9 @@ def read_csv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
-    """A table of rows with their line numbers; its width is the header's, or the first row's."""
+    """Return the rows, given with their line numbers, as a table as wide as the header, or as the first row
+    if there is no header.
+    """
     rows = iter(rows)
     line, first = next(rows, (0, []))
     if not first:

@@ -73,7 +73,7 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
     the passage.
 
     Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label` (the
-    number of the first candidate among them). The end offsets of entities in the file are inclusive.
+    number of the first candidate that is an answer). The end offsets of entities in the file are inclusive.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -94,7 +94,7 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _first(entities: list[str], accepted: list[str]) -> int:
-    """The number of the first accepted entity; -1 if the passage has none of them."""
+    """Return the number of the first accepted entity, or -1 if none is accepted."""
     return next((number for number, entity in enumerate(entities) if entity in accepted), -1)
 
 
@@ -102,8 +102,8 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
     """Read dialogues, one per line, with `turns` of {text}, or in Topical-Chat's form: {id: {content:
     [{message}]}}.
 
-    There is one row per turn after the first. Columns `id` (dialogue/turn), `history` (the previous turns,
-    one per line), `reply`. Empty turns are left out.
+    Every turn after the first becomes a row. Columns `id` (dialogue/turn), `history` (the previous turns, one
+    per line), `reply`. Empty turns are left out.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)
@@ -114,13 +114,13 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
     rows: list[tuple[int, Record]] = []
     for place, name, entry, turns, text in dialogues:
         try:
-            said = [" ".join(turn[text].split()) for turn in entry[turns]]
+            replies = [" ".join(turn[text].split()) for turn in entry[turns]]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: dialogue {place}: no turns ({error}); expected {turns}: [{{{text}}}]") from None
-        for number in range(1, len(said)):
-            history = "\n".join(filter(None, said[:number]))
-            if said[number] and history:
-                rows.append((place, {"id": f"{name}/{number}", "history": history, "reply": said[number]}))
+        for number in range(1, len(replies)):
+            history = "\n".join(filter(None, replies[:number]))
+            if replies[number] and history:
+                rows.append((place, {"id": f"{name}/{number}", "history": history, "reply": replies[number]}))
     return _columns(rows, layout, path, "dialogue")
 
 
@@ -168,7 +168,7 @@ def _whole(data: str, path: str) -> Any:
 
 
 def _check_text(data: str, document: Any, where: str) -> None:
-    """Refuse escapes of half a surrogate pair, which JSON allows and UTF-8 cannot hold."""
+    """Raise UserError for an escape of half a surrogate pair, which JSON allows and UTF-8 cannot represent."""
     if "\\ud" not in data and "\\uD" not in data:
         return
     try:
@@ -186,7 +186,7 @@ def _records(document: Any, path: str) -> list[Record]:
 
 
 def _columns(rows: Iterable[tuple[int, Record]], layout: Layout, path: str, unit: str) -> RowSet:
-    """Records as columns. A field is in the table if the first record has it, or if the task uses it."""
+    """Return records as columns: the fields of the first record, and those that the task uses."""
     columns: dict[str | int, list[Any]] = {}
     used = used_columns(layout)
     filled: list[tuple[str, list[Any]]] = []

@@ -1,4 +1,4 @@
-"""RowSet: the rows of one file as columns, with the place of each row for error messages."""
+"""The rows of one file as columns, with the line or number of each row for error messages."""
 
 import re
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def used_columns(layout: Layout) -> set[str | int]:
 @dataclass(frozen=True)
 class RowSet:
     """The rows of one file. `columns` has a list of values for each name or number that the task uses, and an
-    empty list for the others. `places` has the place of each row, counted in `unit`s (lines or rows) from 1.
-    `skipped` is the number of incomplete rows that were left out.
+    empty list for the others. `places` has the position of each row in the file, counted from 1 in lines or
+    rows as `unit` says. `skipped` is the number of incomplete rows that were left out.
     """
 
     path: str
@@ -62,7 +62,7 @@ class RowSet:
         head, _, rest = str(spec).partition(".")
         if not rest or head not in self.columns:
             names = [str(name) for name in self.columns]
-            hidden = "; where it is hidden, list the split under `unlabelled`" if role in _GOLD else ""
+            hidden = "; if the gold is hidden, list the split under `unlabelled`" if role in _GOLD else ""
             raise UserError(f"{self.path}: columns.{role}: no column {spec!r}{near_match(str(spec), names)}{hidden}")
         path = rest.split(".")
         return self._complete([_descend(value, path) for value in self.columns[head]], spec, role)
@@ -91,7 +91,7 @@ class RowSet:
 
 
 def _descend(value: Any, path: list[str]) -> Any:
-    """The value of a field inside a value; of a list of objects, the list of theirs."""
+    """Return the value at `path` inside an object; for a list of objects, the list of their values."""
     for number, name in enumerate(path):
         if isinstance(value, list):
             inner = [_descend(entry, path[number:]) for entry in value]
@@ -103,6 +103,6 @@ def _descend(value: Any, path: list[str]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a label or number for a message, shortened and without control characters."""
+    """Return a label or number as text for a message, shortened and without control characters."""
     text = printable(value if isinstance(value, str) else repr(value))
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

@@ -12,7 +12,7 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 
 
 def split_lines(data: str) -> list[str]:
-    """Split a text into lines at line feeds only, as the formats of machine translation do."""
+    """Split a text into lines at line feeds only, as is usual for files of machine translation."""
     lines = data.split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 

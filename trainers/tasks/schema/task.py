@@ -1,4 +1,4 @@
-"""The task file: what a task's examples are, where its files are, and how it is scored.
+"""The task file: it says what a task's examples are, where its files are, and how it is scored.
 
     my_task.yaml -> Task -> read_examples -> Examples -> inputs of a model
                       |                          |
@@ -22,7 +22,7 @@ Format = Literal[
 ]  # fmt: skip
 Role = str | int | tuple[str | int, ...]
 
-# kind -> (columns that it needs, columns that it may have)
+# {kind: (required columns, optional columns)}
 ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "classify": (("text", "label"), ("text_b", "id", "group")),
     "regress": (("text", "label"), ("text_b", "id")),
@@ -59,12 +59,12 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A layout of a data set's files: as its authors distribute them, or as converted by others.
+    """One way in which a data set's files are laid out: by its authors, or by others who converted them.
 
     `files` names a file per split, or several names, which are tried in order. Names are relative to each of
     `folders` below `data=DIR`, `$GRISTMILL_TASKS` and, in your own task file, the directory of that file; a
-    path that begins with `/` or a URL is used as it is. Each name is also tried with `.gz`. `*` matches
-    several files, read in the order of their names.
+    path that begins with `/` or a URL is used unchanged. Each name is also tried with `.gz`. `*` matches
+    several files, which are read in the order of their names.
 
     `columns` says which column has which role. A number is a column of a file without `header`; `a.b` is a
     field inside a field; `{a}: {b}` composes a text from several columns; a list gives one value per column.
@@ -84,7 +84,7 @@ class Layout:
     The default format is the file's suffix:
 
     - `tsv` has no quoting, and `csv` is quoted as in RFC 4180.
-    - `json` is one list of objects. `squad` is the JSON of SQuAD 1.1 and 2.0; `multirc`, `record` and
+    - `json` is one list of objects. `squad` is the JSON of SQuAD 1.1 and 2.0, which needs no `columns`; `multirc`, `record` and
       `webquestions` are the JSON of those sets. `dialogues` has one example per reply (`history`, `reply`).
     - `conll` has one word per line and a blank line between sentences; `conllu` is that of Universal
       Dependencies.
@@ -93,11 +93,11 @@ class Layout:
     - `documents` has one example per file (columns `text`, `folder`, `name`).
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
 
-    `rename` maps labels of these files to those of the task. `scheme` is how the files write entity tags, which
-    are converted to BIO; where `entity_f1` is measured it is `bio` by default. `unlabelled` lists the splits
-    whose gold is hidden: they can be predicted but not scored. `where` keeps rows with one of the given
-    values in a column. Rows of a table with too few columns are refused, or skipped and counted with
-    `incomplete_rows: skip`.
+    `rename` maps labels of these files to those of the task. `scheme` is the scheme of entity tags in the
+    files, which are converted to BIO; the default is `bio` if `entity_f1` is measured. `unlabelled` lists the
+    splits whose gold is hidden: they can be predicted but not scored. `where` keeps rows with one of the
+    given values in a column. A table row with too few columns is an error; with `incomplete_rows: skip`, such
+    rows are skipped and counted.
     """
 
     files: dict[str, str | tuple[str, ...]]
@@ -134,7 +134,7 @@ class Layout:
             self._check_column(role, column)
 
     def _check_pattern(self, pattern: str) -> None:
-        _require(self.format == "lines", f"pattern: {self.format} has none; it takes apart the lines of format lines")
+        _require(self.format == "lines", f"pattern: {self.format} has none; only format lines uses one")
         try:
             groups = re.compile(pattern).groupindex
         except re.error as error:
@@ -158,7 +158,11 @@ class Layout:
 
     @property
     def roles(self) -> dict[str, Role]:
-        """The column of each role."""
+        """The column of each role; those of `squad` files, whose fields are fixed, need not be given."""
+        if self.columns is None and all(
+            self.format_of(name) == "squad" for split in self.files for name in self.names(split)
+        ):
+            return _SQUAD
         return self.columns or {}
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -167,23 +171,28 @@ class Layout:
         return (names,) if isinstance(names, str) else names
 
     def format_of(self, name: str) -> Format | None:
-        """Return the format of a file: `format`, or else that of its suffix, ignoring `.gz`."""
+        """Return the format of a file: `format` if set, else the one that its suffix names, ignoring `.gz`;
+        None if neither does.
+        """
         if self.format is not None:
             return self.format
         name = name.removesuffix(".gz")
         return next((form for suffix, form in _SUFFIXES.items() if name.endswith(suffix)), None)
 
 
+_SQUAD: dict[str, Role] = {"question": "question", "passage": "context", "answers": "answers", "id": "id"}
+
+
 @dataclass(frozen=True)
 class Templates:
-    """The templates by which an example becomes text to text (Raffel et al., 2020, appendix D has examples of
-    T5).
+    """The templates that turn an example into an input text and a target text (T5's are in Raffel et al.,
+    2020, appendix D).
 
     `input` and `target` contain names in braces: the roles of the task's texts (`{text}`, `{text_b}`,
-    `{question}`, `{passage}`), `{candidates}` (all of them, each with its letter), `{words}`; in `target`
-    `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` or `{target}`. `words` are the texts that
-    replace labels. Scores are rounded to multiples of `step`, which is 0.2 in T5's STS-B. `no_answer` is the
-    target of a question without an answer.
+    `{question}`, `{passage}`), `{candidates}` (all of them, each with its letter), `{words}`; `target`
+    contains `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` or `{target}`. `words` maps labels to
+    the texts that replace them. Scores are rounded to multiples of `step`, which is 0.2 in T5's STS-B.
+    `no_answer` is the target of a question without an answer.
     """
 
     input: str
@@ -203,13 +212,15 @@ class Templates:
 class Task(Layout):
     """A task: its kind, files, labels and metrics.
 
-    `labels` are written as in the files; their order numbers them, and `positive` (by default the second of
-    two) is the one that `f1` scores. `metrics` are computed, and the first chooses the checkpoint. `range`
-    bounds the numbers of a regression. With `no_answer` a question may have no answer in its passage.
-    Examples that occur in two splits are refused; `leak: report` accepts and counts them.
+    `labels` are spelled as in the files and numbered in their order. `positive` is the label that `f1`
+    scores, by default the second of two. All `metrics` are computed; the first selects the checkpoint.
+    `range` bounds the numbers of a regression. With `no_answer` a question may have no answer in its passage.
+    An example that occurs in two splits is an error; with `leak: report`, such examples are accepted and
+    counted.
 
-    `name` defaults to the file's name. `suite` is the suite that the task belongs to; `about` and `source`
-    say what it is and where its definition comes from. `folder` is where the files of your own task file are.
+    `name` defaults to the file's name. `suite` is the suite that the task belongs to. `about` says what the
+    task is, and `source` where its definition comes from. `folder` is the directory of your own task file,
+    where its data files are looked for.
     """
 
     kind: TaskKind
@@ -229,7 +240,9 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """Return every layout with its position in the task file. Layouts without columns have the task's."""
+        """Yield (position in the task file, layout) for every layout. A layout without columns gets the
+        task's.
+        """
         yield "", self
         for number, layout in enumerate(self.elsewhere):
             own = layout if layout.columns is not None else replace(layout, columns=self.columns)

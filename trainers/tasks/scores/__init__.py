@@ -1,6 +1,6 @@
-"""Metrics. Each computes statistics per example, from which its value, interval and paired test follow.
+"""Metrics. Each computes statistics per example; its value, interval and paired test are computed from these.
 
-To add one: a TaskMetric in the file of its family, listed here, and its name and kinds in
+To add a metric, add a TaskMetric to the file of its family, list it here, and add its name and kinds to
 `trainers.tasks.schema.metric_names`.
 """
 

@@ -1,8 +1,9 @@
 """Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them.
 
 An example's score is the best over its references. Answers are compared in lower case, without punctuation,
-articles and extra white space. In tasks whose questions may have no answer, the rules of SQuAD 2.0 apply: an
-answer that holds nothing else is no answer, and no answer matches only no answer.
+articles and extra white space. In tasks whose questions may have no answer, the rules of SQuAD 2.0 apply: a
+prediction that is empty after this normalisation means "no answer", and that matches only a question without
+an answer.
 """
 
 import re
@@ -32,8 +33,8 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Compute the F1 score of the words that the two texts share. If either has no words, the score is 0,
-    except that with `empty_matches` it is 1 if neither has any.
+    """Return the F1 score of the words that the two texts share. If either has no words, it is 0; with
+    `empty_matches` it is 1 if both have none.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -69,19 +70,19 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """Find the threshold of no-answer scores that maximises the mean value. Above it, the empty answer is
-    given.
+    """Return the threshold of no-answer scores that maximises the mean value. Above the threshold, the empty
+    answer is predicted.
 
-    `values` are the scores of the examples as answered, `answerable` says which examples have an answer,
-    `answered` which were given one, and `no_answer` is the score of there being none. The threshold is tuned
-    on the split that it scores, as the script of SQuAD 2.0 does. Of equally good thresholds the lowest is
-    returned; one below the lowest score leaves every question unanswered.
+    All arrays have one entry per example: `values` is the score of the predicted answer, `answerable` whether
+    there is a gold answer, `answered` whether the prediction is not empty, and `no_answer` the no-answer
+    score. The threshold is tuned on the split that it scores, as in SQuAD 2.0's script. Of equally good
+    thresholds the lowest is returned. A threshold below all scores leaves every question unanswered.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]
     gains = np.where(answerable, values, np.where(answered, -1.0, 0.0))[order]
     totals = np.concatenate([[0.0], np.cumsum(gains)])
-    possible = np.concatenate([[True], np.append(scores[1:] > scores[:-1], True)])  # equal scores fall together
+    possible = np.concatenate([[True], np.append(scores[1:] > scores[:-1], True)])  # equal scores are not split
     best = int(np.argmax(np.where(possible, totals, -np.inf)))
     return float(scores[best - 1]) if best else float(scores[0]) - 1.0
 

@@ -1,7 +1,7 @@
-"""F1 of entities. An entity is right if its type, first and last word are (Tjong Kim Sang and De Meulder,
-2003).
+"""F1 of entities. An entity is correct if its type, its first word and its last word are all correct (Tjong
+Kim Sang and De Meulder, 2003).
 
-Entities are counted as seqeval 1.2 does by default: an I tag that continues nothing begins an entity.
+Entities are counted as by default in seqeval 1.2: an I tag that does not continue an entity begins one.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def entity_spans(tags: np.ndarray, labels: tuple[str, ...], offsets: np.ndarray) -> np.ndarray:
-    """Find the entities in BIO tags: int64 [entities, 3] of type, first word, and the word after the last,
-    all indices flat over sentences.
+    """Return the entities in BIO tags, int64 [entities, 3]: type, index of the first word, and index after
+    the last word. Words are numbered across all sentences.
     """
     types = {name: number for number, name in enumerate(sorted({label[2:] for label in labels if label != "O"}))}
     type_of = np.array([types[label[2:]] if label != "O" else -1 for label in labels], np.int64)
@@ -27,7 +27,7 @@ def entity_spans(tags: np.ndarray, labels: tuple[str, ...], offsets: np.ndarray)
 
 
 def _entities(outcomes: Outcomes) -> np.ndarray:
-    """Found, predicted and gold entities of each sentence."""
+    """Return the number of correct, predicted and gold entities of each sentence."""
     assert outcomes.gold is not None
     assert outcomes.predicted is not None
     assert outcomes.offsets is not None

@@ -1,6 +1,6 @@
 """Metrics of labels: accuracy, F1, Matthews' correlation, accuracy of whole questions.
 
-Definitions are those of scikit-learn 1.9, against which they are tested.
+Their definitions are those of scikit-learn 1.9, and tests compare them with it.
 """
 
 import numpy as np
@@ -16,7 +16,9 @@ def _labels(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _correct(outcomes: Outcomes) -> np.ndarray:
-    """Correct and counted, for each example; for tags summed over its words."""
+    """Return for each example how many labels are correct and how many count; for tags, summed over its
+    words.
+    """
     gold, predicted = _labels(outcomes)
     columns = np.stack([gold == predicted, np.ones(len(gold), bool)], axis=1).astype(np.float64)
     if outcomes.offsets is None:
@@ -26,7 +28,9 @@ def _correct(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_label(outcomes: Outcomes) -> np.ndarray:
-    """For each example and label: found, predicted, gold; three columns for each of the L labels."""
+    """Return three columns for each of the L labels: whether each example has it in both, in its prediction,
+    and in its gold.
+    """
     gold, predicted = _labels(outcomes)
     every = np.arange(len(outcomes.labels))
     is_gold, is_predicted = gold[:, None] == every, predicted[:, None] == every
@@ -34,7 +38,7 @@ def _by_label(outcomes: Outcomes) -> np.ndarray:
 
 
 def _by_question(outcomes: Outcomes) -> np.ndarray:
-    """Whether all examples of a group are right, and 1, for each group."""
+    """Return for each group whether all its examples are correct, and 1."""
     gold, predicted = _labels(outcomes)
     assert outcomes.groups is not None
     right = np.ones(int(outcomes.groups.max()) + 1)
@@ -48,13 +52,13 @@ def _positive(outcomes: Outcomes) -> np.ndarray:
 
 
 def _f1(sums: np.ndarray) -> np.ndarray:
-    """F1 of each label from sums [repetitions, 3 L]: 2 found / (predicted + gold)."""
+    """Return the F1 of each label from sums [repetitions, 3 L]: 2 x both / (predicted + gold)."""
     found, predicted, gold = np.split(sums, 3, axis=1)
     return ratio(2 * found, predicted + gold)
 
 
 def _macro_f1(sums: np.ndarray) -> np.ndarray:
-    """The mean of F1 over the labels that occur in gold or predictions."""
+    """Return the mean of F1 over the labels that occur in gold or predictions."""
     _, predicted, gold = np.split(sums, 3, axis=1)
     return ratio(_f1(sums).sum(axis=1), ((predicted + gold) > 0).sum(axis=1))
 
@@ -65,8 +69,8 @@ def _micro_f1(sums: np.ndarray) -> np.ndarray:
 
 
 def _matthews(sums: np.ndarray) -> np.ndarray:
-    """Gorodkin's generalisation to L labels; 0 where gold or predictions have one label only. Predictions
-    of no label are one more.
+    """Return Gorodkin's generalisation to L labels; 0 if gold or predictions have a single label. Predictions
+    that are no label count as an additional label.
     """
     found, predicted, gold = np.split(sums, 3, axis=1)
     count = gold.sum(axis=1)
@@ -77,7 +81,7 @@ def _matthews(sums: np.ndarray) -> np.ndarray:
 
 
 METRICS = (
-    TaskMetric("accuracy", _correct, summed(mean_of), "the share of examples, or of words, that are right"),
+    TaskMetric("accuracy", _correct, summed(mean_of), "the share of correct examples, or of correct words"),
     TaskMetric("f1", _positive, summed(lambda sums: _f1(sums)[:, 0]), "van Rijsbergen, 1979: of the positive label"),
     TaskMetric("macro_f1", _by_label, summed(_macro_f1), "the mean of F1 over the labels that occur"),
     TaskMetric("micro_f1", _by_label, summed(_micro_f1), "F1 of the counts of all labels; equals accuracy"),
@@ -86,6 +90,6 @@ METRICS = (
         "question_accuracy",
         _by_question,
         summed(mean_of),
-        "Khashabi et al., 2018: questions whose answers are all right",
+        "Khashabi et al., 2018: questions whose answers are all correct",
     ),
 )

@@ -1,4 +1,4 @@
-"""What a metric is: statistics of each unit, and a value computed from weighted statistics."""
+"""The protocol of metrics: statistics of each unit, and a value computed from weighted statistics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Value = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class TaskMetric:
-    """A metric.
+    """A metric of predictions.
 
     `statistics` turns outcomes into float64 [units, k]; a unit is an example, or a group of them. `value`
     turns statistics and weights, float64 [repetitions, units], into values [repetitions]; a unit of weight 2

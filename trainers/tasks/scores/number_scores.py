@@ -1,5 +1,5 @@
-"""Correlations of predicted and gold numbers, as scipy defines them, but 0 if either is constant: scipy
-returns NaN, which cannot be stored in our files or used to choose a checkpoint.
+"""Correlations of predicted and gold numbers, as scipy defines them. If either is constant the result is 0:
+scipy's NaN could neither be stored in our files nor select a checkpoint.
 """
 
 import numpy as np
@@ -15,29 +15,29 @@ def _numbers(outcomes: Outcomes) -> np.ndarray:
 
 
 def _pearson(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Pearson's r of the two columns under each row of weights."""
+    """Return Pearson's r of the two columns for each row of weights."""
     centred = statistics - statistics.mean(axis=0)
     x, y = centred.T
     return _correlation(weights @ np.stack([x, y, x * x, y * y, x * y, np.ones(len(x))], axis=1))
 
 
 def _correlation(sums: np.ndarray) -> np.ndarray:
-    """r from sums [repetitions, 6] of x, y, xx, yy, xy and 1."""
+    """Return Pearson's r from sums [repetitions, 6] of x, y, xx, yy, xy and 1."""
     x, y, xx, yy, xy, count = sums.T
     both, first, second = xy * count - x * y, xx * count - x * x, yy * count - y * y
-    # A constant column leaves rounding errors, which are no variance.
+    # The variance of a constant column is not exactly 0 because of rounding.
     constant = (first <= 1e-13 * xx * count) | (second <= 1e-13 * yy * count)
     return np.clip(ratio(both, np.where(constant, 0.0, np.sqrt(np.abs(first * second)))), -1.0, 1.0)
 
 
 def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Spearman's rho: Pearson's r of the ranks, equal numbers sharing the mean of their ranks."""
+    """Return Spearman's rho: Pearson's r of the ranks, where equal numbers share the mean of their ranks."""
     places = [np.unique(column, return_inverse=True)[1] for column in statistics.T]
     return np.array([_pearson(_ranks(places, row), row[None])[0] for row in weights])
 
 
 def _ranks(places: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Ranks [units, 2] in a sample that has each unit as often as its weight says."""
+    """Return the ranks [units, 2] in a sample that contains each unit as often as its weight says."""
     columns = []
     for place in places:
         counts = np.bincount(place, weights)

@@ -9,16 +9,15 @@ import numpy as np
 class Outcomes:
     """Gold and predictions of n examples.
 
-    `gold` and `predicted` are int64 [n] for the labels of classify; float64 [n] for the numbers of regress;
-    or int64 for the tags of all words, those of example i from `offsets[i]` up to `offsets[i + 1]`. Choose
-    has int64 [n] numbers of candidates. `labels` are the labels' names, and `positive` is the number of the
-    one that f1 scores. `groups`, int64 [n], numbers the groups of examples that `question_accuracy` counts as
-    one.
+    `gold` and `predicted` depend on the kind of task. For classify they are label indices, int64 [n]; for
+    choose, numbers of candidates, int64 [n]; for regress, numbers, float64 [n]. For tag they are label
+    indices, int64, flat over all words; example i has those from `offsets[i]` up to `offsets[i + 1]`.
+    `labels` are the names of the labels, and `positive` is the index of the one that f1 scores. `groups`,
+    int64 [n], is the number of each example's group; `question_accuracy` counts a group as one.
 
     `references` are the accepted texts of each example and `texts` the predicted one, for span, generate and
     choose. With `no_answer`, an example without references has no answer in its passage, and the empty text
-    predicts that. `nats` and `tokens`, float64 [n], are the cost of the gold texts and the number of their
-    tokens.
+    predicts that. `nats` and `tokens`, float64 [n], are the loss of each gold text and its number of tokens.
     """
 
     gold: np.ndarray | None = None

@@ -11,7 +11,7 @@ from trainers.tasks.scores.metric import TaskMetric
 from trainers.tasks.scores.outcomes import Outcomes
 
 REPETITIONS = 1000
-_CELLS = 4_000_000  # weights held at once: 32 MB
+_CELLS = 4_000_000  # weights in memory at once: 32 MB
 _LEVEL = 0.95
 
 
@@ -20,9 +20,9 @@ class Score:
     """A metric's value and its sampling noise.
 
     `low` and `high` bound the 95 % percentile interval of the bootstrap (Efron, 1979; Efron and Tibshirani,
-    1993, section 13.3): the metric of `repetitions` samples of the `n` units, drawn with replacement from
-    `seed`. A unit is an example, or a question for `question_accuracy`. The interval excludes the noise of
-    training; run several seeds to measure that.
+    1993, section 13.3): the metric is computed on `repetitions` samples of the `n` units, drawn with
+    replacement using `seed`. A unit is an example, or a question for `question_accuracy`. The interval does
+    not cover the noise of training; run several seeds to measure that.
     """
 
     metric: str
@@ -43,7 +43,8 @@ class Difference:
     `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13;
     Koehn, 2004). `p` is that of the two-sided paired permutation test (Fisher, 1935; approximate
     randomisation of Noreen, 1989; for metrics of whole corpora Yeh, 2000): the share of random swaps of the
-    runs' predictions that give a difference as large as the observed one, which is counted too.
+    runs' predictions that give a difference as large as the observed one. The observed assignment counts as
+    one swap.
     """
 
     metric: str
@@ -59,7 +60,8 @@ class Difference:
 
 
 def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Score:
-    """Compute a metric and its interval. The same outcomes, repetitions and seed give the same numbers.
+    """Return a metric's value and its interval. The same outcomes, repetitions and seed give the same
+    numbers.
 
     With 0 repetitions the interval is NaN, which suffices for choosing checkpoints.
     """
@@ -73,7 +75,7 @@ def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS
 
 
 def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Difference:
-    """Compute the difference in a metric between two runs on the same examples in the same order."""
+    """Return the difference in a metric between two runs on the same examples in the same order."""
     first, second = metric.statistics(a), metric.statistics(b)
     n = len(first)
     assert len(second) == n
@@ -97,7 +99,7 @@ def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REP
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    """The middle 95 % of the values; NaN without any."""
+    """Return the bounds of the middle 95 % of the values; NaN if there are none."""
     if not len(values):
         return float("nan"), float("nan")
     low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
@@ -105,7 +107,7 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each of n units is drawn in n draws with replacement: float64 [some repetitions, n]."""
+    """Yield how often each of n units is drawn in n draws with replacement: float64 [some repetitions, n]."""
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):
         draws = generator.integers(0, n, (size, n)) + np.arange(size)[:, None] * n
@@ -113,7 +115,7 @@ def _samples(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def _swaps(n: int, repetitions: int, seed: int) -> Iterator[np.ndarray]:
-    """Which of n units are swapped: 0 or 1, float64 [some repetitions, n]."""
+    """Yield which of n units are swapped, as 0 or 1: float64 [some repetitions, n]."""
     generator = np.random.default_rng(seed)
     for size in _sizes(n, repetitions):
         yield generator.integers(0, 2, (size, n)).astype(np.float64)

@@ -19,7 +19,7 @@ LIBRARIES = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "rouge_score"),
     **dict.fromkeys(("bleu", "chrf"), "sacrebleu"),
 }
-"""The library that each metric needs, for those that need one."""
+"""The library that a metric needs; other metrics need none."""
 
 
 def _library(module: str, metric: str) -> Any:
@@ -37,7 +37,7 @@ def _texts(outcomes: Outcomes) -> tuple[list[str], list[list[str]]]:
 
 
 def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
-    """F1 of each example with Porter's stemmer, the best over its references (Lin, 2004)."""
+    """Return the ROUGE F1 of each example with Porter's stemmer, the best over its references (Lin, 2004)."""
     scorer = _library("rouge_score.rouge_scorer", kind).RougeScorer([kind], use_stemmer=True)
     texts, references = _texts(outcomes)
     values = [scorer.score_multi(gold, text)[kind].fmeasure for text, gold in zip(texts, references, strict=True)]
@@ -45,7 +45,7 @@ def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
 
 
 def _sacrebleu(name: str, outcomes: Outcomes) -> tuple[Any, np.ndarray]:
-    """The metric of sacrebleu, and its statistics of each example."""
+    """Return sacrebleu's metric and its statistics of each example."""
     metric = {"bleu": "BLEU", "chrf": "CHRF"}[name]
     scorer = getattr(_library("sacrebleu", name), metric)()
     texts, references = _texts(outcomes)
@@ -92,7 +92,7 @@ METRICS = (
         "perplexity",
         _costs,
         summed(lambda sums: np.exp(mean_of(sums))),
-        "e to the mean nats of a token of the gold text",
+        "exp of the mean nats per token of the gold texts",
         higher_is_better=False,
     ),
 )

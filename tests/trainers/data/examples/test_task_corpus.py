@@ -80,6 +80,13 @@ def test_the_splits_of_a_run(base, files):
     assert len(batch.task.labels) == 8
 
 
+def test_the_tokenizer_of_a_corpus_step_serves_a_control_without_pretraining(base, files):
+    """Its directory has the run.json of a build, which records no specials."""
+    write_json(base / "run.json", {"seconds": 1.0})
+    job = replace(job_of(None, files), tokenizer=str(base / "tokenizer.json"))
+    assert open_tasks(job).tokenizer.specials["<cls>"] == 5
+
+
 def test_a_task_without_dev_is_not_validated(base, files):
     job = job_of(base, files, task={"files": {"train": "train.jsonl"}})
     assert task_validation(open_tasks(job), job).sources == ()
@@ -141,9 +148,7 @@ def test_a_new_model_reads_with_the_tokenizer_that_is_named(base, files):
     job = job_of(None, files, tokenizer=str(base))
     assert len(task_training(open_tasks(job), job).tasks[0]) == 40
     assert open_tasks(job_of(None, files, tokenizer=str(base / "tokenizer.json"))).tokenizer.vocab_size == 420
-    with pytest.raises(
-        ConfigError, match=r"^tokenizer: missing; a model that begins from no base needs tokenizer=FILE"
-    ):
+    with pytest.raises(ConfigError, match=r"^tokenizer: missing; a model without a base needs tokenizer=FILE"):
         open_tasks(job_of(None, files))
 
 
@@ -159,8 +164,8 @@ def test_a_base_without_a_tokenizer_is_refused(base, files):
 def test_examples_of_train_in_dev_are_refused(base, files):
     job = job_of(base, files)
     shutil.copy(files / "train.jsonl", files / "dev.jsonl")
-    with pytest.raises(UserError, match=r"^toy: 40 examples of dev_one"):
-        task_training(open_tasks(job), job)
+    with pytest.raises(UserError, match=r"toy: 40 examples of dev_one have the text of some of train"):
+        task_validation(open_tasks(job), job)
 
 
 def test_the_same_inputs_whatever_the_dev_split(base, files):

@@ -63,7 +63,16 @@ def ours(kind, vocab_size, directory):
     return Tokenizer.from_str(definition.plain_json), definition
 
 
-KINDS = [byte_level, wordpiece, unigram, end_of_word, ("bpe", 240), ("wordpiece", 256), ("bytes", 384)]
+KINDS = [
+    byte_level,
+    wordpiece,
+    unigram,
+    end_of_word,
+    ("bpe", 240),
+    ("wordpiece", 256),
+    ("bytes", 384),
+    ("characters", None),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,48 @@
+"""The base class of LoRA and its variants, which add low-rank matrices to the matrices of some parts of every
+block.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.errors import ConfigError
+from trainers.adapters.shared.blocks import Part
+from trainers.adapters.shared.peft_layers import PeftMethod
+
+
+@dataclass(frozen=True)
+class LowRankMethod(PeftMethod):
+    """A method that adds matrices of rank `rank`, with scale `alpha`, to the matrices of `targets`."""
+
+    rank: int = 8
+    alpha: float = 8.0
+    targets: tuple[Part, ...] = ("query", "value")
+
+    def check(self) -> None:
+        """Validate ranges."""
+        if self.rank < 1:
+            raise ValueError(f"rank: got {self.rank}, allowed 1 or more")
+        if self.alpha <= 0:
+            raise ValueError(f"alpha: got {self.alpha}, allowed above 0")
+        if not self.targets:
+            raise ValueError("targets: got none, allowed one or more of query, key, value, output, up, down")
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """The parts that are adapted."""
+        return self.targets
+
+    def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
+        """Raise ConfigError if the rank exceeds the smaller side of a matrix."""
+        check_rank(self.rank, modules)
+
+
+def check_rank(rank: int, modules: Sequence[tuple[str, Any]]) -> None:
+    """Raise ConfigError if `rank` exceeds the smaller side of one of the matrices."""
+    for name, module in modules:
+        largest = min(module.weight.shape)
+        if rank > largest:
+            raise ConfigError(
+                f"method.rank: got {rank}, allowed 1 to {largest}, the smaller side of {name} ({list(module.weight.shape)})"
+            )
