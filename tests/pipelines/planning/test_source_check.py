@@ -64,14 +64,14 @@ def run(path: Path, *overrides: str):
         (
             "sources.news.text_field=body",
             "error: source 'news': none of its first 50 records would be a document: 50 `no_text` (the record has no text "
-            "field, or it is null); records have the fields id, text, domain; check `text_field: body`; to build all the "
-            "same, set `allow_empty: true`\n",
+            "field, or it is null); records have the fields id, text, domain; check `text_field: body`; to build "
+            "anyway, set `allow_empty: true`\n",
         ),
         (
             "sources.news.format=parquet",
             "error: source 'news': none of its first 1 records would be a document: 1 `not_parquet` (not a Parquet file, or "
-            "one inside an archive or a compressed file, where it cannot be read); check `format: parquet`; to build all "
-            "the same, set `allow_empty: true`\n",
+            "one inside an archive or a compressed file, where it cannot be read); check `format: parquet`; to build "
+            "anyway, set `allow_empty: true`\n",
         ),
     ],
 )

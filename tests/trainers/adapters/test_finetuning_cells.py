@@ -15,8 +15,8 @@ SENSIBLE = [cell for cell in every_cell() if is_sensible(*cell)]
 CELLS = pairwise_cover(SENSIBLE)
 REFUSED = {
     ("bitfit", "llama", "tag"): "method.kind: got bitfit, which trains biases, and llama has none",
-    ("features", "t5", "generate"): "method.kind: got features, which trains the head of the task alone",
-    ("head", "gpt", "generate"): "method.kind: got head, which trains the head of the task alone",
+    ("features", "t5", "generate"): "method.kind: got features, which trains only the head of the task",
+    ("head", "gpt", "generate"): "method.kind: got head, which trains only the head of the task",
     ("lora", "bert", "generate"): "tasks: toy is of kind generate, bert is an encoder and writes no text",
 }
 

@@ -159,5 +159,5 @@ def test_steps_and_corpora_that_are_not_the_runs_are_refused(found, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     record = read_json(copy / "run.json")
     write_json(copy / "run.json", {**record, "fingerprints": {**record["fingerprints"], "corpus": "0" * 32}})
-    with pytest.raises(ConflictError, match="its order of documents is another"):
+    with pytest.raises(ConflictError, match="has another order of documents"):
         blame(copy, 5, pytest.fail)

@@ -194,7 +194,7 @@ def test_a_model_with_a_prefix_says_that_transformers_attends_otherwise(made):
     run, export = made["prefix"]
     record = json.loads((export / "gristmill.json").read_text())["transformers"]
     assert record["loads"]
-    assert "in both directions" in record["notes"][0]
+    assert "bidirectional attention" in record["notes"][0]
     ours, again = losses(run), losses(export)
     plain = plain_losses(export, load_trained(run).config)
     for source, found in ours.items():

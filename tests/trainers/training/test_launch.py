@@ -140,7 +140,7 @@ def test_a_loss_after_sigterm_ends_a_run(cluster, tmp_path):
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:4", "for want of memory"),
+        ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:4", "for lack of memory"),
         ("[gloo/transport/tcp/unbound_buffer.cc:80] Timed out waiting 60000ms for recv operation", "DEEPSPEED_TIMEOUT"),
         ("[gloo/transport/tcp/pair.cc:144] timed out connecting: SO_ERROR: Connection refused", "DEEPSPEED_TIMEOUT"),
     ],
@@ -152,7 +152,7 @@ def test_what_broke_a_collective_is_said(monkeypatch, tmp_path, error, says):
     monkeypatch.setattr("trainers.training.loop.train", fail)
     with pytest.raises(launch.LostWorkerError, match=says) as raised:
         launch._train(None, None, tmp_path, None, None)
-    assert ("memory" in str(raised.value)) == (says == "for want of memory")
+    assert ("memory" in str(raised.value)) == (says == "for lack of memory")
 
 
 @pytest.mark.ray
