@@ -2,7 +2,8 @@
 
 numba's own cache checks only the file of a kernel. It would keep running code into which an old version of a
 kernel from another file was inlined, or in which the old value of a constant was frozen. Our kernels
-therefore carry a digest of these as well. A stale entry is overwritten, so caches do not grow.
+therefore also carry a digest of the other kernels and constants that they use. A stale entry is overwritten,
+so caches do not grow.
 """
 
 import types

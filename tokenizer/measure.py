@@ -13,7 +13,7 @@ class Measurement:
     """Counts over documents and two ratios of them.
 
     A word is a run without white space, so `tokens_per_word` (fertility) is comparable for languages with
-    spaces, and `bytes_per_token` (UTF-8) for all. Ratios of nothing are 0.
+    spaces, and `bytes_per_token` (UTF-8) for all. A ratio whose denominator is 0 is 0.
     """
 
     documents: int
