@@ -1,7 +1,7 @@
 """The named rule sets: data, one entry per set. A name is FAMILY@SOURCE, because implementations of one paper
 differ.
 
-To define another one, add an entry. `drop` is FAMILY.TEST if a test fails, so a test's name (its signal, or
+To define another set, add an entry. `drop` is FAMILY.TEST if a test fails, so a test's name (its signal, or
 `name`) must not occur in another set of its family, except for the same rule. docs/rule_sets.md quotes the
 sources and explains their differences.
 """

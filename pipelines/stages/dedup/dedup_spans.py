@@ -63,12 +63,12 @@ class DedupSpans(ReadsText, CorpusStage):
     unit: Literal["line", "paragraph", "sentence"]
     """The unit of spans, as defined in pipelines/kernels/text/segment.py."""
     window: int = 1
-    """Neighbouring units per span; C4 uses 3 sentences. A document with fewer is one span."""
+    """Neighbouring units per span; C4 uses 3 sentences. A document with fewer units is one span."""
     min_words: int = 1
     """Spans of fewer words are never removed."""
     min_left_words: int = 50
-    """Words that a document which lost some must have left (50 in datatrove's sentence deduplication); with 0, only documents
-    that become empty are dropped, by the rule `dedup_spans.UNIT.empty`."""
+    """Minimum number of words left in a document that lost units (50 in datatrove's sentence deduplication);
+    with 0, only documents that become empty are dropped, by the rule `dedup_spans.UNIT.empty`."""
     text: str = field(default="edited_text", kw_only=True)
     """The text whose spans are compared: `text`, `text@STEP` or `edited_text`."""
 

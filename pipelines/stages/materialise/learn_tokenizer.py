@@ -72,7 +72,7 @@ class LearnTokenizer(CorpusStage):
     sample_bytes: int = 1 << 30
     """UTF-8 bytes of text to train on."""
     temperature: float | None = None
-    """See above; if not given, sizes do not affect the shares."""
+    """The T described above; if not given, sizes do not affect the shares."""
     per: Literal["source", "language"] = "source"
     """The groups that share the sample."""
     seed: int = 0
