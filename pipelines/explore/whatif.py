@@ -35,7 +35,7 @@ _Z = 1.96  # standard deviations of a normal distribution that cover 95 %
 
 @dataclass
 class Impact:
-    """Effect of changed filters on the documents of one source that no other step drops before deduplication.
+    """Effect of changed filters on the documents of one source that no other step before deduplication drops.
 
     `seen` is the size of the sample that represents `documents`; all other counts but `kept` are of documents
     seen.
@@ -74,7 +74,7 @@ class Impact:
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
-        """Return half the width of the 95 % confidence interval of a sum over all documents: normal
+        """Return half the width of the 95 % confidence interval of a sum over all documents, by the normal
         approximation with finite population correction.
         """
         if self.exact or not self.seen:

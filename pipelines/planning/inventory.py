@@ -36,7 +36,7 @@ class Inventory:
 
     @property
     def bytes(self) -> int:
-        """Size of all files as stored."""
+        """Size of all files in bytes, as stored."""
         return sum(file.size for file in self.files)
 
     @property
