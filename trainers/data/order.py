@@ -271,8 +271,8 @@ class Order:
         )
 
     def _totals_at(self, state: _State) -> np.ndarray:
-        """Totals of the run up to a state, int64 [4, sources]: sequences, capacity and tokens drawn, and
-        epochs begun.
+        """Return the totals of the run up to a state, int64 [4, sources]: sequences, capacity and tokens
+        drawn, and epochs begun.
         """
         sequences, capacity, _, epochs = state.begun
         table, length = self._tables[state.phase], self.phases[state.phase].length

@@ -139,7 +139,7 @@ class Engine:
         return self._workers.forward(predicts=predicts, **tensors(batch, self._device))
 
     def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
-        """What a step minimises, from the sums of nats and targets of each loss."""
+        """Return the loss that a step minimises, from the sums of nats and targets of each loss."""
         sums = zip(self.losses, nats, targets, strict=True)
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
@@ -153,8 +153,8 @@ class Engine:
         return self._totals(sums, False)
 
     def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
-        """As `evaluate`, and what the model's head predicts for the inputs of all workers' batches: at the first worker,
-        None at the others.
+        """Return what `evaluate` does, and the outputs of the model's head for the inputs of all workers'
+        batches; these are None on all workers but the first.
 
         Every worker gives at least one batch and as many as the others; a batch may be without inputs, or without gold.
         """
@@ -233,7 +233,8 @@ class Engine:
         return Totals(sums, float(self._loss(*sums.sum(axis=2).T)), int(stops))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
-        """Targets of each loss, tokens in rows, and tokens in the decoder's rows of an encoder-decoder."""
+        """Return the number of targets of each loss, of tokens in rows, and of tokens in the decoder's rows
+        of an encoder-decoder."""
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
             decoded = 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
@@ -289,9 +290,10 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 def _spare_embedding_gradients(model: Any, precision: str) -> None:
     """On the CPU, sum embedding gradients in fp32 as a GPU does, and add those of tied embeddings as rows.
 
-    Where the output layer shares the matrix of the input embeddings, theirs is added to its gradient: as
-    rows, not as a matrix of mostly zeros (4 % of a step of a small model). On a GPU rows would be added in no
-    fixed order. The head of a task replaces the output layer, so that there is nothing to add rows to.
+    If the output layer shares its matrix with the input embeddings, the gradient of the embeddings is added
+    to that of the output layer row by row, not as a matrix of mostly zeros, which saves 4 % of a step of a
+    small model. Not on a GPU, where rows would be added in no fixed order, and not for a model with a task
+    head, which has no output layer.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is embedding.weight and not hasattr(model, "task_head"):
@@ -301,5 +303,6 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 
 
 def _needs_deepspeed(config: Job) -> bool:
-    """Whether even a single worker needs DeepSpeed: Muon is its optimizer, and offload its feature."""
+    """Whether even a single worker needs DeepSpeed, which provides Muon and the offloading of the
+    optimizer."""
     return config.optimizer.kind == "muon" or config.execution.offload_optimizer

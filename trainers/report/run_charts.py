@@ -39,7 +39,7 @@ class Curves:
         self.other_losses = [name for name in names if name != "loss"]
 
     def overall(self) -> list[LineChart]:
-        """Losses over all sources, with events; only comparable runs share a chart."""
+        """The losses over all sources, with events; only comparable runs share a chart."""
         return [
             drawn
             for title, field in self._fields()
@@ -101,7 +101,8 @@ class Curves:
         return [drawn] if drawn else []
 
     def _fields(self) -> list[tuple[str, str]]:
-        """Title and field of the charts overall and by source: losses, and bits per byte of documents."""
+        """The titles and fields of the charts overall and by source: losses, and bits per byte of
+        documents."""
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 
