@@ -18,7 +18,8 @@ _BATCH_BYTES = 1 << 24  # a batch needs about nine times its size for a moment
 @dataclass(frozen=True)
 class CharacterIds:
     """The id of every code point, int32 [0x110000]; -1 for an unknown character if the vocabulary has no
-    unknown token."""
+    unknown token.
+    """
 
     path: str
     ids: npt.NDArray[np.int32]

@@ -242,7 +242,8 @@ class Encoder:
 
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
         """Encode with `tokenizers`. `parallel` is ignored: the library takes its number of threads from
-        RAYON_NUM_THREADS."""
+        RAYON_NUM_THREADS.
+        """
         pieces: list[Ids] = []
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
         for start, stop in _batches(texts, HF_BATCH_BYTES):

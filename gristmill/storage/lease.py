@@ -77,7 +77,8 @@ class Lease:
 
     def _owns(self, found: bytes) -> bool:
         """Whether the bytes of a lease file name this lease's holder. Unreadable bytes count as this
-        lease's."""
+        lease's.
+        """
         return _facts(found).get("holder", self.holder) == self.holder
 
 

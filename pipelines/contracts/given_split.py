@@ -166,7 +166,8 @@ def parse_split(data: Any, where: str) -> GivenSplit | None:
 @lru_cache(maxsize=16)
 def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
     """Return the split of each id in files given as (split, path, version). Ids are document ids of `source`,
-    or any text."""
+    or any text.
+    """
     of_id: dict[Any, str] = {}
     for split, path, _ in files:
         where = f"source {source}: split.{split}: {path}"

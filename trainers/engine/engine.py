@@ -234,7 +234,8 @@ class Engine:
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
         """Return the number of targets of each loss, of tokens in rows, and of tokens in the decoder's rows
-        of an encoder-decoder."""
+        of an encoder-decoder.
+        """
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
             decoded = 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
@@ -304,5 +305,6 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 
 def _needs_deepspeed(config: Job) -> bool:
     """Whether even a single worker needs DeepSpeed, which provides Muon and the offloading of the
-    optimizer."""
+    optimizer.
+    """
     return config.optimizer.kind == "muon" or config.execution.offload_optimizer

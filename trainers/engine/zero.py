@@ -46,7 +46,8 @@ def join_group() -> None:
 
 def _deepspeed() -> Any:
     """Import DeepSpeed without its banner, and without the C++ build of its shared-memory collectives (30 to
-    180 s)."""
+    180 s).
+    """
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
     warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
@@ -62,7 +63,8 @@ def _deepspeed() -> Any:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Filter out the warning about an optimizer that is untested with ZeRO: the optimizers used here are
-    torch's AdamW and DeepSpeed's own Muon."""
+    torch's AdamW and DeepSpeed's own Muon.
+    """
     return "untested optimizer" not in record.getMessage()
 
 
@@ -122,7 +124,8 @@ class ZeroWorkers(Partitions):
 
 def _optimizer(model: Any, config: Job) -> Any:
     """Return AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have the attribute
-    `skip`."""
+    `skip`.
+    """
     groups = job_groups(model, config)
     if config.optimizer.kind == "adamw":
         return SkippingAdamW(groups, fused=True)

@@ -89,7 +89,8 @@ def evaluate(
 
 def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]:
     """Return the sources of a split. Raises UserError, which names the existing splits, if the split has no
-    sources."""
+    sources.
+    """
     if found := corpus.held_out(split):
         return found
     others = [name for name in HELD_OUT if corpus.held_out(name)]

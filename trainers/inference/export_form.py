@@ -144,7 +144,8 @@ def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
 
 def config_of(export: LocalPath, origin: dict[str, Any]) -> Job:
     """Return the configuration of the run that an export comes from. Raises UserError if the export is an
-    adapter."""
+    adapter.
+    """
     if origin.get("adapter"):
         raise UserError(f"{export}: holds an adapter without its base; give the run, or export it with --merge")
     return parse_job(origin["config"], str(export / ORIGIN))

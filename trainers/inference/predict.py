@@ -1,5 +1,6 @@
 """Predict with a fine-tuned run: the splits of its task, whose predictions are stored and scored, or a
-file."""
+file.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
@@ -101,7 +102,8 @@ def _predict(
     tell: Callable[[str], None],
 ) -> Predictions:
     """Return the predictions for a split of one task, from the model's head or from the answers that it
-    writes."""
+    writes.
+    """
     held_out, size = task_split(corpus, config, split, task), config.execution.rows(auto=32)
     if not config.writes_text:
         return held_out.predictions(predict_outputs(forward, held_out, size), model)

@@ -91,7 +91,8 @@ def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
 
 def _fill_head(network: Any, weights: dict[str, Any]) -> None:
     """Copy all layers of a task's head. A run that begins with these weights would draw the output layer at
-    random."""
+    random.
+    """
     import torch
 
     with torch.no_grad():

@@ -100,7 +100,8 @@ class _Writer:
 
     def __init__(self, forward: Forward, task: TaskInputs, numbers: np.ndarray, banned: np.ndarray) -> None:
         """`numbers` are the numbers of the inputs in `task`; ids marked in `banned`, bool [vocabulary], are
-        never written."""
+        never written.
+        """
         self._forward, self._task, self._numbers = forward, task, numbers
         self._device = next(forward.model.parameters()).device
         self._banned = torch.from_numpy(banned).to(self._device)
@@ -137,7 +138,8 @@ class _Writer:
 
     def _further(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
         """Return the logits [n, vocabulary] after reading only the token that the previous call added to each
-        row."""
+        row.
+        """
         assert self._past is not None
         if len(rows) < len(self._rows):
             kept = np.flatnonzero(np.isin(self._rows, rows))

@@ -65,7 +65,8 @@ class Denoising(PairObjective):
 
     def text_frame(self, family: str) -> Frame:
         """Return the specials around a single text: an encoder-decoder's encoder reads `<bos> text <eos>`, as
-        BART's does."""
+        BART's does.
+        """
         return Frame("<bos>", "<eos>") if family == "encoder_decoder" else super().text_frame(family)
 
     @property

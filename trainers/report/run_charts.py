@@ -102,7 +102,8 @@ class Curves:
 
     def _fields(self) -> list[tuple[str, str]]:
         """The titles and fields of the charts overall and by source: losses, and bits per byte of
-        documents."""
+        documents.
+        """
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 

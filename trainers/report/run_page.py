@@ -79,7 +79,8 @@ def summary(run: Run) -> dict[str, Any]:
 
 def _best_score(run: Run) -> tuple[str, float, int] | None:
     """Return (first metric of the task, its best value at a validation, the step); None for runs without
-    scores."""
+    scores.
+    """
     scored = [event for event in run.validations if event.get("scores")]
     if not scored:
         return None

@@ -136,7 +136,8 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
 
 def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
     """Return the layers of a head of this form that a directory has: {name in `task_head`: fp32 tensor}.
-    Missing layers are left out."""
+    Missing layers are left out.
+    """
     from safetensors import safe_open
 
     tensors = {}
@@ -155,7 +156,8 @@ def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the report of `transformers` on new and unused tensors, because callers report these
-    themselves."""
+    themselves.
+    """
     from transformers.utils import logging
 
     level = logging.get_verbosity()

@@ -1,5 +1,6 @@
 """Fit laws to the runs of a table, and estimate how far they can be trusted and whether more runs would
-help."""
+help.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -144,7 +144,8 @@ def _config(run: LocalPath) -> Finetuning:
 
 def _dev_score(run: LocalPath) -> float:
     """Return the mean, over the tasks of a run, of the task's first metric on the only split that the run has
-    predicted."""
+    predicted.
+    """
     scored = zip(read_results([run]), _config(run).tasks, strict=True)
     return mean(float(result.scores[task.metrics[0]]["value"]) for result, task in scored)
 

@@ -51,7 +51,8 @@ class Layers(NamedTuple):
 @kernel(inline="always")
 def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
     """Add a byte to an FNV-1a hash of 32 bits. The library reads bytes as signed, so a byte above 127 also
-    flips the upper 24 bits."""
+    flips the upper 24 bits.
+    """
     return np.uint32((value ^ np.uint32(np.int32(np.int8(byte)))) * _PRIME)
 
 

@@ -182,7 +182,8 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
     """Whether a chunk is [letters://][user@]host[: / ? # anything], where the host has a dot and ends with
-    two lower-case letters."""
+    two lower-case letters.
+    """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:
         dot += 1

@@ -61,7 +61,8 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
 @kernel(inline="always")
 def _plain_bytes(kinds: np.uint64) -> np.uint64:
     """Return 1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without
-    LETTER (1)."""
+    LETTER (1).
+    """
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 
 

@@ -115,7 +115,8 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
 @kernel()
 def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
     """Whether Unicode's condition Final_Sigma holds at byte i: a cased letter before, none after, skipping
-    case-ignorable characters."""
+    case-ignorable characters.
+    """
     j = i
     kind = np.uint8(CASE_IGNORABLE)
     while kind & CASE_IGNORABLE:

@@ -64,7 +64,8 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 @kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
     """Return 1 at every possible brace, bracket or anchor, uint8 [bytes]. It has no branches, so that LLVM
-    vectorises it."""
+    vectorises it.
+    """
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)
     first, second, third = data[:n], data[1 : n + 1], data[2 : n + 2]

@@ -131,7 +131,8 @@ def _ends_in_final_sigma(before: str) -> np.ndarray:
 
 def _continuing_characters() -> np.ndarray:
     """Return the joiners and the marks of letters. Variation selectors and enclosing marks (Me) are excluded,
-    because they mark symbols."""
+    because they mark symbols.
+    """
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     selectors = _matching("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
     return (np.isin(category, ["Mn", "Mc"]) & ~selectors) | np.isin(ASSIGNED, _JOINERS)

@@ -135,7 +135,8 @@ class _Rows:
 
     def _lines(self) -> Iterator[str]:
         """Yield lines for the parser. A long line is passed as a blank one; within a row it raises
-        _Unfinished."""
+        _Unfinished.
+        """
         for line in self._stream:
             within = bool(self._held)
             if isinstance(line, LongRecord):

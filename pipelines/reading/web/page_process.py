@@ -234,7 +234,8 @@ class Extractor:
 
     def _receive_answers(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
         """Yield up to `count` answers for the pages of a batch that were sent last; fewer if the child has
-        died."""
+        died.
+        """
         assert self._child is not None
         assert self._child.stdout is not None
         for number in range(batch.first, batch.first + count):

@@ -48,7 +48,8 @@ class DedupHeldOut(CorpusStage):
 
     def reads(self) -> tuple[Input, ...]:
         """Return the signatures, the drops so far and the given splits, which at least one source must
-        have."""
+        have.
+        """
         return (Column("minhash"), Drop(), GivenSplits(required=True))
 
     def writes(self) -> pa.Schema:
@@ -119,7 +120,8 @@ class _MatchTask:
 
 def match_training(task: _MatchTask) -> FileRecord:
     """Commit, by part, the rows of training documents that share a band with a held-out document, from one
-    partition of band keys."""
+    partition of band keys.
+    """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:

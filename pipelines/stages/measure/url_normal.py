@@ -37,7 +37,8 @@ _TRACKING_PREFIX = "utm_"
 
 class Url(NamedTuple):
     """A URL in normal form. `host` is None if the URL has no host; then `path` is everything after the
-    scheme."""
+    scheme.
+    """
 
     scheme: str
     host: str | None

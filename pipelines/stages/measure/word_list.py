@@ -84,7 +84,8 @@ class WordList(ReadsText, PartStage):
 
     def setup(self) -> None:
         """Load the lists. Raises UserError if one has changed since the build was planned, or if no entry
-        consists of words."""
+        consists of words.
+        """
         if checksums("files", self.files) != self._checksums:
             raise UserError(
                 "word_list: a file changed after the build was planned; restore it, or run the command again"

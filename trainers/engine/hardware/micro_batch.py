@@ -73,7 +73,8 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
 
 class _Kept(torch.nn.Module):
     """The part of a pass whose activations are counted. The head of a task is left out, because it looks up
-    positions by value, and tensors on `meta` have no values."""
+    positions by value, and tensors on `meta` have no values.
+    """
 
     def __init__(self, inner: Forward) -> None:
         super().__init__()
@@ -91,7 +92,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _free_bytes(forward: Forward, config: Job, world: int) -> float:
     """Return the bytes that activations may take: a share of the free memory, less the gradients and
-    optimizer state that have yet to be allocated."""
+    optimizer state that have yet to be allocated.
+    """
     stage = config.execution.zero_stage
     everything = sum(parameter.numel() for parameter in forward.parameters())
     trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)

@@ -34,7 +34,8 @@ class Agreement:
 
 def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 500, seed: int = 0) -> Agreement:
     """Compare measured and predicted values, each [mixtures], of at least two mixtures. With 0 repetitions
-    the interval is NaN."""
+    the interval is NaN.
+    """
     low = high = float("nan")
     if repetitions:
         drawn = np.random.default_rng(seed).integers(0, len(measured), (repetitions, len(measured)))
@@ -64,7 +65,8 @@ def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 def decision_accuracy(measured: np.ndarray, predicted: np.ndarray) -> float:
     """Return the share of pairs that are in the same order, among the pairs whose measured values differ; NaN
-    if there are none."""
+    if there are none.
+    """
     first, second = np.triu_indices(len(measured), 1)
     true = np.sign(measured[first] - measured[second])
     same = true * np.sign(predicted[first] - predicted[second])

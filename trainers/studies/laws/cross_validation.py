@@ -37,7 +37,8 @@ class CrossValidation:
 @dataclass(frozen=True)
 class LearningCurve:
     """The mean rank correlation on held-out runs, by number of runs in the fit: (runs, correlation),
-    ascending."""
+    ascending.
+    """
 
     points: tuple[tuple[int, float], ...]
 
@@ -77,7 +78,8 @@ def cross_validate(
 
 def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0) -> Law:
     """Return the law with the smallest cross-validated median absolute error; the median is robust to a few
-    bad runs."""
+    bad runs.
+    """
     if len(laws) == 1:
         return laws[0]
     folds = _folds(censored, seed)

@@ -100,7 +100,8 @@ def _evidence(
     logarithms: np.ndarray, distances: np.ndarray, products: np.ndarray, values: np.ndarray
 ) -> tuple[float, np.ndarray]:
     """Return the negative log marginal likelihood and its gradient (Rasmussen and Williams, equations 5.8 and
-    5.9)."""
+    5.9).
+    """
     from scipy.linalg import cho_factor, cho_solve
 
     scale, length, slope, noise = np.exp(2 * logarithms)

@@ -1,5 +1,6 @@
 """The laws of all metrics of a study, and their uncertainty, for which each law is fitted again to runs drawn
-with replacement."""
+with replacement.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

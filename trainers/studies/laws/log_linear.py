@@ -28,7 +28,8 @@ _EXPONENT = 30.0  # larger exponents are cut, so that a bad step of the search s
 @dataclass(frozen=True)
 class LogLinear:
     """The family of log-linear laws, fitted by minimising Huber's loss with L-BFGS from several starting
-    points."""
+    points.
+    """
 
     name: str = "log_linear"
 
@@ -89,7 +90,8 @@ class FittedLogLinear:
 
 def _centre_and_spread(values: np.ndarray) -> tuple[float, float]:
     """Return the median and the standard deviation, the latter estimated from the quartiles if these
-    differ."""
+    differ.
+    """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return float(middle), float((high - low) / 1.349 or np.std(values))  # 1.349: the quartiles of a normal distribution
 

@@ -22,7 +22,8 @@ class Polynomial:
 
     def minimum_runs(self, domains: int) -> int:
         """Return one run per domain and one more. Even for a quadratic this suffices, because the ridge
-        determines the coefficients of its products."""
+        determines the coefficients of its products.
+        """
         return domains + 1
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedPolynomial":

@@ -53,7 +53,8 @@ class ProposalSettings:
     @property
     def epoch_caps(self) -> float | dict[str, float] | None:
         """The arguments from which caps on epochs follow; empty unless the tokens of the domains and of the
-        run are given."""
+        run are given.
+        """
         return self.max_epochs if self.tokens and self.target_tokens else None
 
     def prior_of(self, domains: Sequence[str]) -> np.ndarray:
