@@ -251,8 +251,8 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
             asyncio.run(tail())
             found = _job(client.get_job_info(job.id))
             last = time.monotonic()
-        # The connection, the head or the tunnel may be broken while the job runs: only long silence is an
-        # end.
+        # The connection, the head or the tunnel may be broken while the job runs, so only a long silence ends
+        # the wait.
         except Exception as error:
             if time.monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(

@@ -186,7 +186,7 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
     if (request.run / "run.json").exists() and (parent := read_run(request.run).get("parent")):
         require_parent(parent)
     job = _job(request, named)
-    gc.freeze()  # the modules imported by now: each full collection would walk their million objects
+    gc.freeze()  # so that full collections skip the million objects imported so far
     corpus = open_tasks(job)
     config = _resolve(job, corpus, request.run)
 

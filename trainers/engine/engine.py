@@ -27,8 +27,8 @@ from trainers.engine.zero import ZeroWorkers, join_group
 from trainers.rows.batch import PADDING, Batch
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 
-# How long `Engine.broadcast` waits for the first worker, which may be writing or hashing terabytes: longer than any file
-# takes. The death of a worker is noticed at once, because its connections close.
+# How long `Engine.broadcast` waits for the first worker: longer than writing or hashing terabytes takes. The
+# death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
 
 
@@ -92,7 +92,8 @@ class Engine:
         model = forward.model
         self.losses, self._config, self._model = forward.losses, config, model
         if self.world > 1:
-            # Gloo on the CPU under any launcher: no kernel waits on a device, and NCCL's watchdog has no say.
+            # Gloo on the CPU, under any launcher: so no kernel waits on a device, and NCCL's watchdog cannot
+            # end the wait.
             self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
         prepare_blocks(model, config.execution)
         _spare_embedding_gradients(model, config.precision)

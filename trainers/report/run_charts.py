@@ -16,7 +16,7 @@ Event = Mapping[str, Any]
 WIDE, LOW, CARD = (940, 340), (940, 220), (450, 210)
 _SOURCES = 24  # the sources that are drawn: those with the most tokens
 # Numbers of a step's event that `optimization` does not draw, because another chart does or none should.
-# Losses have their own.
+# Losses have their own charts.
 _KNOWN = (
     "step", "steps", "tokens", "time", "bits_per_byte", "learning_rate", "gradient_norm", "tokens_per_second", "mfu",
     "memory_bytes",

@@ -20,8 +20,8 @@ WORD = 1  # letter, mark, number, connector (_), format character: continues a w
 LETTER = 2  # categories L*: what str.isalpha() accepts
 SPACE = 4  # what str.isspace() accepts
 LOWER = 8  # lower-case letter (Ll)
-# With WORD: of a script without spaces between words, a word by itself. With STOP: ends a sentence without a
-# space.
+# With WORD: a letter of a script without spaces between words, which is a word by itself. With STOP: ends a
+# sentence without a space.
 ALONE = 16
 STOP = 32  # ends a sentence
 CLOSE = 64  # closing or quoting punctuation that may follow a STOP; with LETTER: upper-case (Lu); with WORD alone: Pc

@@ -11,11 +11,12 @@ from trainers.config.job import Job
 from trainers.engine.forward import Forward, tensors
 from trainers.rows.batch import Batch
 
-# Share of the free memory that a step may use. A laptop's memory is not ours alone, and torch frees a GPU's in pieces.
+# Share of the free memory that a step may use. On a laptop other programs need memory too, and torch
+# fragments the memory of a GPU.
 _SHARE = {"cpu": 0.5, "cuda": 0.85}
 _NO_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU, of CUDA's libraries
-# Memory beside what is kept for the backward pass, as a share of it: gradients of activations, and what operations need
-# while they run.
+# Memory needed in addition to what is kept for the backward pass, as a share of that: gradients of
+# activations, and temporary tensors of operations.
 _TRANSIENT = 0.5
 
 

@@ -15,7 +15,7 @@ from trainers.studies.laws.regression_law import Law, fit_censored
 
 _FOLDS = 10
 _FRACTIONS = (0.25, 0.5, 0.75)
-_DRAWS = 10  # of each fraction
+_DRAWS = 10  # random subsets for each fraction
 _LEAST_HELD_OUT = 4
 STOP_GAIN = 0.01
 """There are enough runs if the last half of them raised the rank correlation by less than this. Smaller

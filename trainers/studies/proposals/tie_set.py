@@ -9,7 +9,7 @@ from trainers.studies.proposals.objective import MixtureObjective, minimise
 
 _STEPS = 101  # shares of a domain that are tried
 _LEAST_CUTOFF = 1.96  # standard errors: the two-sided 95 % level of one comparison under a normal distribution
-_CALIBRATION = 40  # draws of which the best mixture is searched
+_CALIBRATION = 40  # bootstrap draws whose best mixture is searched for
 
 
 @dataclass(frozen=True)
