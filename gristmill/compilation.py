@@ -53,7 +53,7 @@ def _stamp(function: types.FunctionType) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of globals, and of attributes, in a function and those within it."""
+    """Yield the names of the globals and attributes that a function, or a function nested in it, uses."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -181,7 +181,7 @@ class Location(ABC):
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
         """Replace the file's bytes if they equal `expected`. Returns whether they are `content` now.
 
-        Object stores have no such condition: there the last of two writers wins.
+        Object stores have no such conditional write: with two writers, the last one wins.
         """
 
     @abstractmethod

@@ -92,7 +92,8 @@ class Build:
         """Write `run.json`: the times and rates of a step, which do not belong in its manifest. `seconds` is
         the sum over tasks and `elapsed` the wall-clock time; `more` are other byte counts.
 
-        Its field `peak_bytes` is the peak memory over the tasks of the step's group, 0 if unknown.
+        The field `peak_bytes` in the file is the peak memory over the tasks of the step's group, 0 if
+        unknown.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

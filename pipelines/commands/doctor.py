@@ -31,7 +31,8 @@ OWNERS = {
     "gristmill": DISTRIBUTION, "pipelines": DISTRIBUTION, "tokenizer": DISTRIBUTION, "trainers": DISTRIBUTION,
     "fasttext": "fasttext-numpy2",
 }  # fmt: skip
-"""The distribution that each module must come from; others are known to install modules of the same name."""
+"""The distribution that each module must come from. Other distributions are known to install modules of the
+same name."""
 LEAST_DISK = (
     10 << 30
 )  # bytes: a corpus of one part per worker and its shuffles fit; below, a build is likely to fill the disk

@@ -70,7 +70,7 @@ class Step:
         return f"{self.label}-{self.fingerprint[:FINGERPRINT_DIGITS]}"
 
     def inputs(self) -> tuple[str, ...]:
-        """Labels of all steps this one needs."""
+        """Return the labels of all steps that this one needs."""
         labels = [f"read.{source}" for source in self.sources] if self.name != "read" else []
         for visible in self.visible.values():
             labels.extend(visible)

@@ -304,7 +304,7 @@ class Order:
 
 @lru_cache(maxsize=16)
 def _replay_points(_identity: str) -> list[_State]:
-    """Replay points of this process, shared by all orders of the same identity."""
+    """Return the list of replay points of this process, which all orders of the same identity share."""
     return []
 
 

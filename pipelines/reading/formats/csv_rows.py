@@ -1,4 +1,4 @@
-"""CSV and TSV: one record per row, quoted by RFC 4180; the first row names the fields."""
+"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields."""
 
 import csv
 from collections.abc import Iterator

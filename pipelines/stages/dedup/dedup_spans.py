@@ -181,7 +181,7 @@ def _window_words(units: "Units", firsts: np.ndarray, size: int) -> np.ndarray:
 
 
 def _window_ends(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
-    """Return the unit after each window."""
+    """Return the index of the unit after each window, int64 [windows]."""
     return np.minimum(firsts + size, np.searchsorted(documents, documents[firsts], side="right"))
 
 

@@ -340,8 +340,8 @@ class Pii(ReadsText, PartStage):
 
 
 def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]) -> list[_RowDetection]:
-    """Return the detections outside all spans: a phone number inside a private address is part of that
-    address.
+    """Return the detections that lie outside all spans. A phone number inside a private address, for example,
+    is part of that address.
     """
     by_row: dict[int, list[_RowDetection]] = {}
     for span in spans:
