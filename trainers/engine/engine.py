@@ -84,9 +84,9 @@ class Engine:
     """A model with its optimizer state, spread over the workers according to the ZeRO stage."""
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
-        """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes
-        `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have neither gradient nor
-        optimizer state, and with `precision: bf16` they are bf16.
+        """Prepare the model of `forward`, which holds the initial weights in fp32, the same on every worker.
+        A step takes `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have
+        neither gradient nor optimizer state, and with `precision: bf16` they are bf16.
         """
         self.rank, self.world = start_group()
         model = forward.model

@@ -1,5 +1,5 @@
-"""Run the child process that extracts text from pages: the parent's side. `page_worker` is the child's, and
-`extraction` is what it does to each page.
+"""Run the child process that extracts text from pages: the parent's side. `page_worker` is the child's side,
+and `extraction` handles a single page.
 
 Each run of `read_documents` has one child, started by the first page. Pages are sent in batches; one batch is
 parsed while the next is read. The child answers page by page, so the work done before a failure is kept.

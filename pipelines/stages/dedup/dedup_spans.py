@@ -345,8 +345,8 @@ def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     keeps its layout.
 
     After a line feed, whole lines are removed: from after it to after the last line feed before the next
-    unit. Otherwise white space before the run is removed with it, and that after it stays. At the start or
-    end of a document all of it is removed.
+    unit. Otherwise white space before the run is removed with it, and white space after it stays. At the
+    start or end of a document all of it is removed.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):
