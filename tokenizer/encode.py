@@ -93,7 +93,7 @@ class Encoder:
     @property
     def specials(self) -> dict[str, int]:
         """Special tokens and their ids. A token with a role of `tokenizer.vocabulary.specials` has the name
-        of the role (`[CLS]` is `<cls>`), any other its own.
+        of the role (`[CLS]` is `<cls>`); any other token keeps its own name.
         """
         return self.definition.roles
 

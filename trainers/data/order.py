@@ -49,8 +49,8 @@ class Stream:
 
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
-    """Choose `share` of `count` sequences, at least one if there is any, at random by `key`: their numbers, ascending
-    int64. A smaller share of the same key is a subset of a larger one.
+    """Choose a share `share` of `count` sequences at random by `key`, at least one if there is any. Returns
+    their numbers, ascending int64. A smaller share by the same key is a subset of a larger one.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
     return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])

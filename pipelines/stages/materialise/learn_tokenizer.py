@@ -130,7 +130,7 @@ class LearnTokenizer(CorpusStage):
         return library_versions("tokenizers")
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure, sample, train."""
+        """Measure the kept text, sample documents, and train on them."""
         samples: list[FileRecord] = []
         quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":

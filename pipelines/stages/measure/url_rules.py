@@ -67,8 +67,9 @@ class UrlRules(PartStage):
     """
 
     block: tuple[str, ...] = ()
-    """Files with one domain or URL per line, or directories with files `domains` and `urls` in them, such as UT1's. A domain
-    covers its subdomains, a URL what lies below it (with or without `www.`, in any case, under any scheme)."""
+    """Files with one domain or URL per line, or directories with files `domains` and `urls` in them, such as
+    UT1's. A domain covers its subdomains; a URL covers everything below it (with or without `www.`, in any
+    case, under any scheme)."""
     strict_words: tuple[str, ...] = ()
     """Files with one word per line."""
     hard_words: tuple[str, ...] = ()
