@@ -39,7 +39,8 @@ class Vocabulary:
     specials: dict[str, int]
     mean_token_bytes: float
     longest_tokens: tuple[str, ...]
-    """Longest first, by bytes; control and other unprintable characters are escaped."""
+    """The longest tokens, sorted by bytes in descending order; control and other unprintable characters are
+    escaped."""
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:

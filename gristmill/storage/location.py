@@ -216,7 +216,9 @@ class Location(ABC):
 
     @abstractmethod
     def remove_temporaries(self) -> None:
-        """Remove the temporary files below a directory that killed writers left. An object store has none."""
+        """Remove the temporary files that killed writers have left below a directory. An object store has
+        none.
+        """
 
 
 def missing_file(path: Location, directory: Location) -> CorruptFileError:
