@@ -1,4 +1,4 @@
-"""What all command lines share: trailing settings, exit codes, one line per error, and a quiet exit on a
+"""Shared by all command lines: trailing settings, exit codes, one line per error, and a quiet exit on a
 broken pipe.
 """
 

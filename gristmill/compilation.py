@@ -2,7 +2,8 @@
 
 numba's own cache checks only the file of a kernel. It would keep running code into which an old version of a
 kernel from another file was inlined, or in which the old value of a constant was frozen. Our kernels
-therefore carry a digest of these as well. A stale entry is overwritten, so caches do not grow.
+therefore also carry a digest of the other kernels and constants that they use. A stale entry is overwritten,
+so caches do not grow.
 """
 
 import types
@@ -52,7 +53,7 @@ def _stamp(function: types.FunctionType) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of globals, and of attributes, in a function and those within it."""
+    """Yield the names of the globals and attributes that a function, or a function nested in it, uses."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

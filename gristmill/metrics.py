@@ -1,9 +1,9 @@
 """Metrics for Ray's exporter. Prometheus scrapes them from there, and Ray's dashboard and Grafana show them.
 
 Ray prefixes each name with `ray_`. Without a running Ray nothing is recorded, and Ray is not imported. The
-exporter's port requires no token, so anyone who reaches it can read the tags. They are names of corpora,
-runs, steps, sources and rules, which come from configurations, and never text or names of documents. This
-also bounds their number.
+exporter's port requires no token, so anyone who reaches it can read the tags. Tags are names of corpora,
+runs, steps, sources and rules, never text or names of documents. Because these names come from
+configurations, their number is bounded.
 """
 
 import math

@@ -1,6 +1,4 @@
-"""Facts about processes from /proc, from which another process of the same machine can tell whether one is
-dead.
-"""
+"""Facts from /proc by which a process can tell whether another process of the same machine is dead."""
 
 import json
 import os

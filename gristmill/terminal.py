@@ -1,5 +1,5 @@
 """Text for terminals: untrusted text is escaped, so that no document, file name or model can control the
-terminal. Also sizes for people.
+terminal. Also formats sizes, counts and times for people.
 """
 
 import re

@@ -17,7 +17,9 @@ _BATCH_BYTES = 1 << 24  # a batch needs about nine times its size for a moment
 
 @dataclass(frozen=True)
 class CharacterIds:
-    """The id of every code point, int32 [0x110000]; -1 for an unknown character if the vocabulary has no id for it."""
+    """The id of every code point, int32 [0x110000]; -1 for an unknown character if the vocabulary has no
+    unknown token.
+    """
 
     path: str
     ids: npt.NDArray[np.int32]
@@ -58,9 +60,11 @@ class CharacterIds:
 
 
 def characters_at(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> npt.NDArray[np.int32]:
-    """Return the character of its text that holds each byte position; for the end of a text, its number of characters.
+    """Return the index, within its text, of the character that holds each byte position. The end of a text
+    maps to its number of characters.
 
-    `positions` and `position_offsets` are those of `Encoder.encode_with_positions`, inside their texts.
+    `positions` and `position_offsets` are those of `Encoder.encode_with_positions`. Positions must lie inside
+    their texts.
     """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     holders = np.zeros(len(positions), np.int32)

@@ -20,15 +20,15 @@ ALL = "all"
 """Name of the group of all texts."""
 
 MAX_GROUPS = 64
-"""Limit of groups in a table; a field with more values identifies documents, not kinds of text."""
+"""Largest number of groups in a table; a field with more values identifies documents, not kinds of text."""
 
 Texts = Mapping[str, pa.LargeStringArray]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Measurements of one tokenizer on one group of texts. A word is a run without white space; ratios of
-    nothing are 0.
+    """Measurements of one tokenizer on one group of texts. A word is a run without white space; a ratio whose
+    denominator is 0 is 0.
 
     `tokens_per_word` is the fertility, `bytes_per_token` (UTF-8) the compression, which is comparable for
     languages without spaces too. `coverage` is the share of words that yield tokens and no unknown one,

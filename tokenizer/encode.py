@@ -93,7 +93,7 @@ class Encoder:
     @property
     def specials(self) -> dict[str, int]:
         """Special tokens and their ids. A token with a role of `tokenizer.vocabulary.specials` has the name
-        of the role (`[CLS]` is `<cls>`), any other its own.
+        of the role (`[CLS]` is `<cls>`); any other token keeps its own name.
         """
         return self.definition.roles
 
@@ -231,7 +231,7 @@ class Encoder:
         return encoded.content.data[ends[0] : ends[-1]], ends - ends[0] if ends[0] else ends
 
     def _encode_bytes(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """`parallel` is ignored, since memory bandwidth is the limit."""
+        """Encode by arithmetic on bytes. `parallel` is ignored, since memory bandwidth is the limit."""
         assert self.definition.first_byte is not None
         offsets, data = _text_buffers(texts)
         ids: Ids = np.add(data[offsets[0] : offsets[-1]], self.definition.first_byte, dtype=np.int64).astype(self.dtype)
@@ -241,7 +241,9 @@ class Encoder:
         return self._characters.encode(texts)
 
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """`parallel` is ignored: `tokenizers` takes its number of threads from RAYON_NUM_THREADS."""
+        """Encode with `tokenizers`. `parallel` is ignored: the library takes its number of threads from
+        RAYON_NUM_THREADS.
+        """
         pieces: list[Ids] = []
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
         for start, stop in _batches(texts, HF_BATCH_BYTES):
@@ -376,7 +378,7 @@ def _require_texts(texts: pa.LargeStringArray) -> None:
 
 
 def _text_buffers(texts: pa.LargeStringArray) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """Offsets and bytes of an Arrow string array or slice as numpy views, without a copy."""
+    """Return the offsets and bytes of an Arrow string array or slice as numpy views, without a copy."""
     _, offsets, data = texts.buffers()
     if not len(texts):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
@@ -385,7 +387,7 @@ def _text_buffers(texts: pa.LargeStringArray) -> tuple[Offsets, npt.NDArray[np.u
 
 
 def _batches(texts: pa.LargeStringArray, size: int) -> Iterator[tuple[int, int]]:
-    """Row ranges of about `size` bytes of text, at least one row each."""
+    """Yield (first row, last row + 1) of batches of about `size` bytes of text, at least one row each."""
     offsets, _ = _text_buffers(texts)
     start = 0
     while start < len(texts):

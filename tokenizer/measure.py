@@ -13,7 +13,7 @@ class Measurement:
     """Counts over documents and two ratios of them.
 
     A word is a run without white space, so `tokens_per_word` (fertility) is comparable for languages with
-    spaces, and `bytes_per_token` (UTF-8) for all. Ratios of nothing are 0.
+    spaces, and `bytes_per_token` (UTF-8) for all. A ratio whose denominator is 0 is 0.
     """
 
     documents: int
@@ -39,7 +39,8 @@ class Vocabulary:
     specials: dict[str, int]
     mean_token_bytes: float
     longest_tokens: tuple[str, ...]
-    """Longest first, by bytes; control and other unprintable characters are escaped."""
+    """The longest tokens, sorted by bytes in descending order; control and other unprintable characters are
+    escaped."""
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:

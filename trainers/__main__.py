@@ -20,8 +20,9 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-# How often an idle OpenMP thread looks for work before it sleeps, some 10 microseconds in all. With libgomp's default of
-# 300,000, threads that wait hold the cores that busy neighbours need: a step beside them takes many times as long.
+# How often an idle OpenMP thread looks for work before it sleeps, some 10 microseconds in all. With libgomp's
+# default of 300,000, waiting threads occupy the cores that other processes need, whose steps then take many
+# times as long.
 _SPINS = "1000"
 
 

@@ -141,8 +141,8 @@ def _described(series: Series) -> str:
 
 
 def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[float, float, bool]:
-    """Return the axis, and whether the beginning of a line lies beyond it. The last point of a line and dots
-    never do.
+    """Return the axis, and whether the beginning of a line lies beyond it. The last point of a line never
+    lies beyond it, and neither do dots.
     """
     every = [y for s in series for _, y in s.points]
     ends: dict[int, float] = {}
@@ -163,8 +163,8 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return `points`, or if there are many, the lowest and the highest of each of several equal parts, so
-    that no peak is lost.
+    """Return `points` unchanged, or if there are many, only the lowest and the highest of each of several
+    equal parts, so that no peak is lost.
     """
     if len(points) <= 2 * _BUCKETS:
         return list(points)

@@ -1,5 +1,5 @@
 """A bounded local cache of remote files, named by their checksum, and of computed files, named by their
-inputs: no entry can be stale.
+inputs. Such names rule out stale entries.
 
 It is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to
 $GRISTMILL_CACHE_BYTES (default: 20 GiB); the least recently used files are evicted. A file that is evicted

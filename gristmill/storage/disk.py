@@ -322,7 +322,7 @@ class LocalPath(PosixPath, Location):
                     raise
 
     def remove_temporaries(self) -> None:
-        """Remove all temporary files below the directory that killed calls of `write_atomic` left."""
+        """Remove all temporary files that killed calls of `write_atomic` have left below the directory."""
         for path in self.rglob(".*.tmp"):
             with suppress(IsADirectoryError):
                 path.unlink(missing_ok=True)

@@ -76,7 +76,9 @@ class Lease:
         self.path.unlink(missing_ok=True)
 
     def _owns(self, found: bytes) -> bool:
-        """Whether a lease is this one; an unreadable one counts as this."""
+        """Whether the bytes of a lease file name this lease's holder. Unreadable bytes count as this
+        lease's.
+        """
         return _facts(found).get("holder", self.holder) == self.holder
 
 

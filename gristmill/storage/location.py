@@ -181,7 +181,7 @@ class Location(ABC):
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
         """Replace the file's bytes if they equal `expected`. Returns whether they are `content` now.
 
-        Object stores have no such condition: there the last of two writers wins.
+        Object stores have no such conditional write: with two writers, the last one wins.
         """
 
     @abstractmethod
@@ -216,7 +216,9 @@ class Location(ABC):
 
     @abstractmethod
     def remove_temporaries(self) -> None:
-        """Remove the temporary files below a directory that killed writers left. An object store has none."""
+        """Remove the temporary files that killed writers have left below a directory. An object store has
+        none.
+        """
 
 
 def missing_file(path: Location, directory: Location) -> CorruptFileError:

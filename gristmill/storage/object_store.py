@@ -227,4 +227,4 @@ class RemotePath(Location):
         remove_url(self.url, self.remote)
 
     def remove_temporaries(self) -> None:
-        """Do nothing: an interrupted PUT leaves no file."""
+        """Do nothing: an interrupted PUT leaves no temporary file."""

@@ -182,7 +182,7 @@ class RemoteFile(io.RawIOBase):
         self._file = file
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:

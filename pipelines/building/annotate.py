@@ -1,4 +1,5 @@
-"""Tasks of fused part stages: a task reads the text of a part once and writes one annotation file per stage.
+"""Run tasks of fused part stages: a task reads the text of a part once and writes one annotation file per
+stage.
 
 This code runs on a worker; `pipelines.building.build` submits the tasks and publishes what they wrote.
 """

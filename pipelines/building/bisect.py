@@ -1,5 +1,5 @@
-"""Find by bisection the document that breaks a task. Such a document makes a stage raise an error, exhausts
-the memory, or kills the process.
+"""Find by bisection the document that breaks a task: it makes a stage raise an error, exhausts the memory, or
+kills the process.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,10 +47,10 @@ def find_poison(
     """Return a PoisonError that names the document which alone breaks a stage of a task every time, or
     `error` if there is no such document.
 
-    Every probe is a separate task with the memory of the last attempt, so it can be killed as the task was.
-    `names` are the names of the task's stages; `run` is a module-level function. A document is not blamed for
-    what other programs do to a process: it must break its stage alone three times, and the stage must survive
-    without any documents.
+    Every probe is a separate task with the memory of the last attempt, so it fails in the same way as the
+    task did, even if that was being killed. `names` are the names of the task's stages; `run` is a
+    module-level function. So that no document is blamed for what other programs do to a process, it must
+    break its stage alone three times, and the stage must survive without any documents.
     """
     part = task.part
 

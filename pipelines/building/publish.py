@@ -1,4 +1,4 @@
-"""Publish a corpus: its manifest, which leads a trainer to all files, and its report."""
+"""Publish a corpus: its manifest, through which a trainer finds all files, and its report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,16 +58,16 @@ def corpus_manifest(
 
 
 def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
-    """Return the fingerprint of a corpus. It covers its steps and its forgotten records, which determine what
-    is read from it.
+    """Return the fingerprint of a corpus. It covers the steps and the forgotten records, which together
+    determine what a reader gets.
     """
     removed = [{source: list(records) for source, records in gone.items()}] if gone else []
     return digest([*(step["fingerprint"] for step in steps), *removed])
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without directories, so that the manifest does not depend on the place of the
-    build.
+    """Return the configuration without directories, so that the manifest does not depend on where the corpus
+    is built.
     """
     places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]

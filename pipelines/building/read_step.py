@@ -1,5 +1,5 @@
-"""Run the read steps of a build: one task per group of files streams parts to disk, then the step is
-published.
+"""Run the read steps of a build: one task per group of files streams parts to disk; when all have finished,
+the step is published.
 """
 
 import time

@@ -45,8 +45,8 @@ class Build:
     def publish(self, step: Step, manifest: StepManifest) -> None:
         """Publish a step whose files exist and contain no forgotten document. Raises ConflictError otherwise.
 
-        Both are checked before publishing and again after it, since this process may have been suspended in
-        between.
+        Both conditions are checked before publishing and again after it, because this process may have been
+        suspended in between.
         """
         mark = mark_of(self.gone)
         if mark:
@@ -65,8 +65,8 @@ class Build:
 
     def _check_files(self, step: Step, manifest: StepManifest) -> None:
         """Raise ConflictError if files of a step are gone, because `forget` or `gc` removed them as leftovers
-        while this process was suspended. Manifest and receipts are removed then, so that the next build makes
-        the step again.
+        while this process was suspended. In that case the manifest and the receipts are removed, so that the
+        next build makes the step again.
 
         Object stores are not checked: neither command works there.
         """
@@ -92,7 +92,8 @@ class Build:
         """Write `run.json`: the times and rates of a step, which do not belong in its manifest. `seconds` is
         the sum over tasks and `elapsed` the wall-clock time; `more` are other byte counts.
 
-        Its field `peak_bytes` is the peak memory over the tasks of the step's group, 0 if unknown.
+        The field `peak_bytes` in the file is the peak memory over the tasks of the step's group, 0 if
+        unknown.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

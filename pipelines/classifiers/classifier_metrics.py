@@ -11,8 +11,8 @@ BINS = 10
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """Return the probability that a positive has a higher score than a negative; ties count half.
 
-    Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) / (p
-    n), where equal scores share the mean of their ranks (Hanley and McNeil 1982).
+    It is Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) /
+    (p n), where equal scores share the mean of their ranks (Hanley and McNeil 1982).
     """
     _, groups, counts = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)

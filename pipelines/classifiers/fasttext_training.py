@@ -20,7 +20,8 @@ from pipelines.stages.score.fasttext_model import load_fasttext
 
 LABELS = ("positive", "negative")
 MIN_DOCUMENTS = 10
-"""Minimum of documents per class for training and for measuring; with fewer, metrics are meaningless."""
+"""Minimum number of documents per class for training and for measuring; with fewer, metrics are
+meaningless."""
 MAX_RATIO = 10
 """Training warns if the larger class is at least this many times as large as the smaller one."""
 _ATTEMPTS = 5
@@ -49,8 +50,8 @@ class FastTextKnobs:
     loss: Literal["softmax", "hs", "ova"] = "softmax"
     """Loss function."""
     thread: int = 11
-    """Threads. With fewer than 11 this library leaves part of the input matrix uninitialised, and training
-    fails or diverges.
+    """Number of threads. With fewer than 11, the library leaves part of the input matrix uninitialised, and
+    training fails or diverges.
     """
 
     def check(self) -> None:
@@ -137,8 +138,8 @@ def leave_one_source_out(
     names: Mapping[str, Sequence[str]],
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several sources, measure a model trained without it: its ROC-AUC on the
-    held-out documents of that source and those of the other class.
+    """For each source of a class with several sources, train a model without it and measure its ROC-AUC on
+    the held-out documents of that source and of the other class.
 
     `names` are the sources of each class. An entry has `class`, `source`, `held_out` and `roc_auc`; the last
     is None if fewer than MIN_DOCUMENTS documents are left for training or measuring.

@@ -181,7 +181,7 @@ def _check_classes(classes: dict[str, _Class]) -> None:
 
 
 def _warnings(train: Examples, balance: Balance) -> list[str]:
-    """Warn of classes of very different sizes."""
+    """Return warnings about classes of very different sizes."""
     (large, most), (small, least) = sorted(((label, len(e)) for label, e in train.items()), key=lambda entry: -entry[1])
     if balance != "none" or most < MAX_RATIO * least:
         return []

@@ -29,7 +29,7 @@ class LocalCluster:
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """Implements `pipelines.contracts.stage.Cluster.map`."""
+        """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does."""
         title = title_of(function)
         self.progress(title, 0, len(items))
         for position, item in enumerate(items):

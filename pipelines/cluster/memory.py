@@ -16,8 +16,8 @@ from gristmill.machine import machine_memory
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""The environment in which a process with a memory limit must be started. The limit counts mapped memory, and
-Arrow's other allocators map several GiB.
+"""The environment variables with which a process that has a memory limit must be started. The limit counts
+mapped memory, and Arrow's other allocators map several GiB.
 """
 LEAST = 300_000_000
 """Minimum memory limit of a task in bytes; its libraries take most of it. With half as much, some libraries
@@ -79,8 +79,9 @@ def _limited(ceiling: int | None) -> Iterator[None]:
     """Limit this process to `ceiling` bytes of private memory while the block runs.
 
     RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Addresses that were mapped but
-    unused before the first task of the process, such as thread stacks, are added to the limit. Those that
-    tasks leave behind are not. If the kernel does not report the number of unused addresses, no limit is set.
+    unused before the first task of the process, such as thread stacks, are added to the limit. Unused
+    addresses that tasks leave behind are not added. If the kernel does not report the number of unused
+    addresses, no limit is set.
     """
     reserved = _reserved()
     if ceiling is None or sys.platform != "linux" or reserved is None:
@@ -118,7 +119,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def _status() -> dict[str, int]:
-    """Memory sizes of this process in bytes, by the kernel's names; empty without /proc."""
+    """Return the memory sizes of this process in bytes, by the kernel's names; empty without /proc."""
     sizes = {}
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():

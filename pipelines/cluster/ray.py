@@ -164,7 +164,7 @@ class RayCluster:
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """Implements `pipelines.contracts.stage.Cluster.map`.
+        """Run the tasks, as `pipelines.contracts.stage.Cluster.map` does.
 
         When a node loses power or network, Ray reports the node at once but its tasks only minutes
         later. If a node is gone and no task ends for some seconds, all tasks started before the loss

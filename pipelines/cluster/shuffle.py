@@ -121,7 +121,7 @@ def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int
     """Return the rows of one partition of all scattered files, in the order of the files, one chunk per
     column.
 
-    Raises CorruptFileError, which names the file, if one differs from what was written.
+    Raises CorruptFileError, which names the file, if a file differs from what was written.
     """
     first = _read(directory, files[0], partition)
     partition_rows = [first]

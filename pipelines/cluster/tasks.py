@@ -1,5 +1,5 @@
-"""Titles of tasks in the progress display, and the errors of tasks whose last attempt failed. All clusters
-use them.
+"""Titles of tasks in the progress display, and errors of tasks whose last attempt failed, for all kinds of
+cluster.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`plan` and `build`."""
+"""The commands `plan` and `build`: plan a corpus, and build it."""
 
 import argparse
 import os

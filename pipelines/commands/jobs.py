@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: submit or attach, follow, try again, stop. One of the files that import ray.
+"""Jobs on a Ray cluster: submit or attach, follow, try again, stop. This module imports ray.
 
 The submission id of a job is the fingerprint of its work, and Ray accepts an id once: the second submission
 attaches. Ray never runs a job again, so this module does: a further attempt has the id with the suffix -2,
@@ -145,8 +145,8 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
 
     If the same command still runs for an earlier slot, it is that job. Raises ConflictError if it runs with
     other code or another configuration, since both would write to the same place. Two processes that submit
-    at the same moment do not see each other's job before, so each checks again afterwards, and stops its own
-    job if the other is older.
+    at the same moment do not see each other's job beforehand, so each checks again afterwards, and stops its
+    own job if the other is older.
     """
     for other in _same_command(client, work):
         return _attach(other, work, say)
@@ -181,7 +181,7 @@ def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
 
 
 def _age(job: SubmittedJob) -> tuple[float, str]:
-    """Return a key that is smaller for older jobs, and never the same for two: the cluster's time of
+    """Return a key that is smaller for older jobs and differs for any two jobs: the cluster's time of
     submission, and the id.
     """
     return (math.inf if job.started is None else job.started, job.id)
@@ -251,8 +251,8 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
             asyncio.run(tail())
             found = _job(client.get_job_info(job.id))
             last = time.monotonic()
-        # The connection, the head or the tunnel may be broken while the job runs: only long silence is an
-        # end.
+        # The connection, the head or the tunnel may be broken while the job runs, so only a long silence ends
+        # the wait.
         except Exception as error:
             if time.monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(

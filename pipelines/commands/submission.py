@@ -1,9 +1,9 @@
 """A submission to a Ray cluster: a command, the files it runs from, and an id that the same work always has.
 
 Nothing here talks to a cluster. The submission id is a fingerprint of the command, the contents of the
-configuration files that it names, the code, and the slot of a schedule. The same work submitted again is
-therefore the same job. Environment variables are passed on only if they are requested by name and are on a
-list, because everybody who may look at a job can read them.
+configuration files that it names, the code, and the slot of a schedule. Submitting the same work again
+therefore attaches to the same job. Environment variables are passed on only if they are requested by name and
+are on a list, because everybody who may look at a job can read them.
 """
 
 import argparse

@@ -64,7 +64,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _address_argument(command: argparse.ArgumentParser, default: str | None = None) -> None:
-    """With SUPPRESS as `default`, an address given before the action is kept."""
+    """Add the argument for the cluster's address. With SUPPRESS as `default`, an address given before the
+    action is kept.
+    """
     command.add_argument(
         "--address",
         default=default or os.environ.get("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:8265"),

@@ -65,8 +65,8 @@ _VISIBLE = "[^" + "".join(rf"\p{{{category}}}" for category in _INVISIBLE) + "]"
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text shows nothing: zero characters, or only white space, control and format characters
-    (Unicode categories Z, Cc and Cf, such as the zero-width space and the byte order mark).
+    """Whether a text has no visible characters: it is empty, or has only white space, control and format
+    characters (Unicode categories Z, Cc and Cf, such as the zero-width space and the byte order mark).
     """
     return all(unicodedata.category(character) in _INVISIBLE for character in text)
 

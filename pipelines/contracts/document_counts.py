@@ -37,7 +37,7 @@ class Counts:
 
     @property
     def left(self) -> int:
-        """Documents accounted for: equal to `arrived` unless some were lost."""
+        """Number of documents accounted for: equal to `arrived` unless some were lost."""
         return self.kept + sum(self.dropped.values()) + sum(self.quarantined.values())
 
 

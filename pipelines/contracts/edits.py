@@ -5,9 +5,9 @@ An edit replaces the bytes [start, end) of the stored text, start < end, both on
 overlap.
 
 When the edits of several steps overlap, an edit that contains another, earlier or later, absorbs it.
-Otherwise an edit that inserts text wins over one that only removes, then the longer wins, then the earlier
-step's. The winner is extended over the loser's range, so no byte that any step removed comes back. As a
-consequence, inserted text survives unless another edit covers it whole, and such an edit never empties a
+Otherwise an edit that inserts text wins over one that only removes, then the longer one wins, then that of
+the earlier step. The winner is extended over the loser's range, so no byte that any step removed comes back.
+As a consequence, inserted text survives unless another edit covers it whole, and such an edit never empties a
 document.
 """
 
@@ -148,8 +148,9 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
     """Return which texts have no visible characters after the last step's edits, bool [rows].
 
     `columns` are the `edits` of the steps in order. A text that the last step does not edit is False, so at
-    most one step counts as emptying a text. `pipelines.contracts.document.is_empty` defines what is visible,
-    as when documents are read. Edits are composed only for the few texts with no stored character left.
+    most one step counts as emptying a text. `pipelines.contracts.document.is_empty` defines which characters
+    are visible, as it does when documents are read. Edits are composed only for the few texts with no stored
+    character left.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)

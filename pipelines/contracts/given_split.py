@@ -76,7 +76,7 @@ class FieldSplit:
         return ("id", "meta")
 
     def identity(self, source: str) -> dict[str, Any]:
-        """Return what the labels depend on besides the documents."""
+        """Return everything that the labels depend on besides the documents."""
         return {"kind": self.kind, "field": self.field, **{split: list(self._values(split)) for split in HELD_OUT}}
 
     def promised(self) -> tuple[str, ...]:
@@ -100,7 +100,8 @@ class IdSplit:
     kind: Literal["ids"]
     """Tells the forms apart."""
     validation: str | None = None
-    """File with one id a line, UTF-8; documents in neither file are for training. Workers on other machines read it too."""
+    """File with one id a line, UTF-8; documents in neither file are for training. Workers on other machines
+    must be able to read it."""
     test: str | None = None
     """The same for test documents."""
     field: str | None = None
@@ -164,7 +165,9 @@ def parse_split(data: Any, where: str) -> GivenSplit | None:
 
 @lru_cache(maxsize=16)
 def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents: bool) -> Mapping[Any, str]:
-    """Return the split of each id in (split, path, version) files: of document ids of `source`, or of any text."""
+    """Return the split of each id in files given as (split, path, version). Ids are document ids of `source`,
+    or any text.
+    """
     of_id: dict[Any, str] = {}
     for split, path, _ in files:
         where = f"source {source}: split.{split}: {path}"

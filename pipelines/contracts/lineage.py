@@ -267,7 +267,7 @@ class Corpus:
 
     @cached_property
     def _given(self) -> dict[str, GivenSplit | None]:
-        """The given split of every source."""
+        """Return the given split of every source."""
         where = str(self.directory / "manifest.json")
         return {each["name"]: parse_split(each.get("split"), where) for each in self.manifest.config["sources"]}
 
@@ -284,7 +284,7 @@ class Corpus:
 
     @cached_property
     def _types(self) -> pa.Schema:
-        """The type of every annotation column; null for one that no part has."""
+        """Return the type of every annotation column; null for a column that no part has."""
         types: dict[str, pa.DataType] = {}
         for step in self.steps:
             if step.stage != "read":
@@ -391,8 +391,8 @@ def _from_hex(identifier: str) -> bytes | None:
 
 
 def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
-    """Return the file of a unit in a folder. Files rewritten when documents were forgotten have a suffix `~`
-    in their names.
+    """Return the record of a unit's file in a folder. Files rewritten when documents were forgotten have a
+    suffix `~` in their names.
     """
     names = ((record, Path(record.path)) for record in read.manifest.files)
     number = unit.partition("~")[0]

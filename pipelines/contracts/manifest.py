@@ -60,7 +60,7 @@ class StepManifest:
 
     @cached_property
     def part_files(self) -> dict[tuple[str, int], FileRecord]:
-        """The file of every part by (source, index)."""
+        """Return the file of every part by (source, index)."""
         return {(part.source, part.index): part.file for part in self.parts}
 
 
@@ -111,7 +111,7 @@ class StepOutput:
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's receipt. A unit is finished if and only if its receipt exists.
 
-        A task on a disconnected node, or of a killed driver, may get here after others have published the
+        A task on a disconnected node, or of a killed driver, may call this after others have published the
         step. Then its receipt is removed again; its files are identical to the published ones. If documents
         were forgotten since the build began, the files may hold one: they are removed. Raises ConflictError.
         """
@@ -127,7 +127,7 @@ class StepOutput:
     def _refuse_forgotten(self, receipt: Receipt) -> None:
         """Raise ConflictError, and remove a unit's files, if documents were forgotten since the build began.
 
-        Files that the published step has too hold none of these documents, and stay.
+        Files that the published step also has hold none of these documents and are kept.
         """
         if current_mark(self.root) != self.mark:
             published = load_step(self.root, self.name)

@@ -178,7 +178,7 @@ class Part:
         return [annotation for annotation in self.annotations if annotation.step in allowed]
 
     def _annotated(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
-        """Return columns of steps, each from the first step that wrote it, with one read per file. A column
+        """Read annotation columns, each from the first step that wrote it, with one read per file. A column
         that no step wrote is null.
         """
         missing, result = dict.fromkeys(names), {}

@@ -71,7 +71,7 @@ class TokenizerShares:
 @dataclass(frozen=True)
 class GivenSplits:
     """The given split of every source that has one; a stage reads it from `Part.splits`. With `required`, at
-    least one source must have one.
+    least one source must have a given split.
     """
 
     required: bool = False

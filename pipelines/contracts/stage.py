@@ -135,7 +135,9 @@ class Stage:
         return ()
 
     def check_types(self, types: pa.Schema) -> None:
-        """Raise ConfigError for a column of `read_columns()` whose type it cannot use; `types` holds theirs."""
+        """Raise ConfigError for a column of `read_columns()` whose type the stage cannot use; `types` holds
+        the types by column.
+        """
 
     def notice(self) -> str:
         """Return a note for users before the stage runs, such as an unusual cost; empty if there is none."""

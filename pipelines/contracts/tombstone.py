@@ -22,8 +22,8 @@ def read_tombstone(output: Location) -> dict[str, Any]:
     """Return the tombstone of a corpus.
 
     `records`: sorted `path#record` by source; `pending`: documents whose removal is unfinished; `asked`: a
-    digest of the ids and URLs that named them; `before`: earlier fingerprints of the corpus, while it held
-    documents that are forgotten now.
+    digest of the ids and URLs by which their removal was requested; `before`: earlier fingerprints of the
+    corpus, from when it held documents that are now forgotten.
     """
     try:
         tombstone = read_json(

@@ -1,4 +1,4 @@
-"""The commands forget and gc, with their output."""
+"""Carry out the commands `forget` and `gc`, and print what they do."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

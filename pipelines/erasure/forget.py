@@ -5,7 +5,7 @@ changes, and nothing is measured again. The record becomes a quarantined one of 
 `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written first, so the same
 command resumes after a kill, and later reads in this directory skip the records in it.
 
-Three things are not undone: decisions about other documents (a copy that was dropped in favour of a forgotten
+Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
 document stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a
 file's name and a number.
 """
@@ -88,7 +88,7 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
 def forget(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> tuple[list[str], int]:
-    """Forget documents; without arguments, finish an interrupted run. Returns (printed ids, number of files
+    """Forget documents; without any, finish an interrupted run. Returns (printed ids, number of files
     rewritten).
 
     Raises UserError if a run for other documents was interrupted, or none of these documents is in the

@@ -17,8 +17,8 @@ def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
     """Print what each rule set drops, how often they agree, samples of disagreement, and what could not be
     compared.
 
-    `pairs` is the number of pairs of rule sets to show, those that disagree on most documents first; 0 for
-    all.
+    `pairs` is the number of pairs of rule sets to show, starting with those that disagree on most documents;
+    0 for all.
     """
     console = wide_console()
     corpus, compared = comparison.corpus.manifest, comparison.compared

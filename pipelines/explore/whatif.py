@@ -35,7 +35,7 @@ _Z = 1.96  # standard deviations of a normal distribution that cover 95 %
 
 @dataclass
 class Impact:
-    """Effect of changed filters on the documents of one source that no other step drops before deduplication.
+    """Effect of changed filters on the documents of one source that no other step before deduplication drops.
 
     `seen` is the size of the sample that represents `documents`; all other counts but `kept` are of documents
     seen.
@@ -62,7 +62,9 @@ class Impact:
         return count if self.exact else count * self.documents / max(self.seen, 1)
 
     def change(self) -> tuple[float, float]:
-        """The number of documents gained, and half the width of its 95 % confidence interval (0 if exact)."""
+        """Return the number of documents gained, and half the width of its 95 % confidence interval (0 if
+        exact).
+        """
         gained = self.newly_kept - self.newly_dropped
         squares = self.newly_kept + self.newly_dropped
         if not self.exact and not squares and self.seen:
@@ -74,7 +76,7 @@ class Impact:
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
-        """Return half the width of the 95 % confidence interval of a sum over all documents: normal
+        """Return half the width of the 95 % confidence interval of a sum over all documents, by the normal
         approximation with finite population correction.
         """
         if self.exact or not self.seen:
@@ -101,7 +103,7 @@ class WhatIf:
         return [name for name, stage in self.now.items() if stage != self.then[name]]
 
     def sources(self) -> list[str]:
-        """Sources that a changed filter applies to, in order."""
+        """Return the sources that a changed filter applies to, in order."""
         return [s.name for s in self.config.sources if any(self.applies(name, s.name) for name in self.changed)]
 
     def applies(self, step: str, source: str) -> bool:

@@ -19,8 +19,8 @@ _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
 def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -> None:
-    """Print the impacts, and for each source up to `samples` newly dropped documents and as many newly kept
-    ones.
+    """Print the impacts, and for each source up to `samples` newly dropped documents and up to `samples`
+    newly kept ones.
     """
     console = wide_console()
     console.print(_sources(impacts))

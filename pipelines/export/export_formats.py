@@ -54,4 +54,4 @@ WRITERS: dict[str, tuple[Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], Non
     "parquet": (write_parquet, ".parquet"),
     "jsonl": (write_jsonl, ".jsonl.gz"),
 }
-"""Format -> the function that writes one file, and the suffix of its name."""
+"""For each format, the function that writes one file, and the suffix of the file's name."""

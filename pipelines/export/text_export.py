@@ -119,8 +119,8 @@ def export_corpus(
 
 
 def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iterator[str]:
-    """Yield a warning for exported `url` and `meta` that no pii step searched, although one searched the
-    text.
+    """Yield a warning for exported `url` and `meta` that no pii step searched, although a pii step searched
+    the text.
     """
     fields = [name for name in OPTIONAL_COLUMNS if name in schema.names]
     for field in fields:

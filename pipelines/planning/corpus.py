@@ -54,7 +54,7 @@ class CorpusConfig:
     `s3://bucket/prefix`.
     """
     sources: tuple[Source, ...]
-    """At least one."""
+    """The sources, at least one."""
     steps: tuple[StepConfig, ...]
     """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` next to it if wanted."""
     remote: Remote = _REMOTE

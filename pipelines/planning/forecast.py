@@ -47,7 +47,7 @@ class Estimate:
 @dataclass(frozen=True)
 class Forecast:
     """The forecast for a build: estimates of the steps that will run, by label; the labels of steps without a
-    rate; the number of workers of the last build.
+    rate; and the number of workers of the last build.
     """
 
     steps: dict[str, Estimate]

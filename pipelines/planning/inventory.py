@@ -36,7 +36,7 @@ class Inventory:
 
     @property
     def bytes(self) -> int:
-        """Size of all files as stored."""
+        """Size of all files in bytes, as stored."""
         return sum(file.size for file in self.files)
 
     @property
@@ -45,7 +45,7 @@ class Inventory:
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Positions of the files that each task reads, in order."""
+        """Return the positions in `files` of the files that each task reads, in order."""
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
 

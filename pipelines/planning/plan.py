@@ -4,8 +4,8 @@ Every step has its fingerprint and directory before anything runs. The fingerpri
 version, its knobs, the versions and checksums that it declares, and the fingerprints of the steps that write
 the columns it reads. It does not depend on the number of workers, the output root or the log level. The files
 of a step that is not reproducible are covered by their checksums once it is published; until then the steps
-that read them have provisional fingerprints, under which nothing is ever published. The published files are
-an argument (pipelines.planning.published looks them up).
+that read them have provisional fingerprints, under which nothing is ever published. The checksums of
+published files are an argument of the plan (pipelines.planning.published looks them up).
 """
 
 from collections.abc import Iterator, Mapping
@@ -70,7 +70,7 @@ class Step:
         return f"{self.label}-{self.fingerprint[:FINGERPRINT_DIGITS]}"
 
     def inputs(self) -> tuple[str, ...]:
-        """Labels of all steps this one needs."""
+        """Return the labels of all steps that this one needs."""
         labels = [f"read.{source}" for source in self.sources] if self.name != "read" else []
         for visible in self.visible.values():
             labels.extend(visible)
@@ -154,7 +154,7 @@ def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
 
 
 def _derived_steps(config: CorpusConfig, entry: StepConfig) -> Iterator[StepConfig]:
-    """Yield the steps that a stage needs before it, such as the quantiles of a filter."""
+    """Yield the steps that must run before a stage, such as the quantiles of a filter."""
     for kind, stage in entry.stage.derived_steps().items():
         name = _derived(entry, kind)
         if any(other.name == name for other in config.steps):

@@ -98,7 +98,7 @@ class WithoutPoison(PartStage):
         return replace(self, stage=self.stage.use(facts))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Annotate the other documents; the rows of those set aside are null."""
+        """Annotate all other documents; the rows of those set aside are null."""
         ids = docs["id"].combine_chunks()
         bad = pc.is_in(ids, value_set=pa.array([bytes.fromhex(document) for document in self.documents], ids.type))
         rows = pc.indices_nonzero(pc.invert(bad))

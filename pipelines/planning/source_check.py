@@ -1,4 +1,4 @@
-"""Check that a source yields documents as expected, before it is read and after.
+"""Check that a source yields documents as expected, both before and after it is read.
 
 With a wrong `format`, `text_field` or `encoding` every record is set aside. The build accounts for these
 records and would publish an empty result. The first records are therefore read while the build is planned,

@@ -76,8 +76,8 @@ WORDS = frozenset((
     "stop_word_ratio", "unique_word_ratio", "unigram_entropy",
 ))  # fmt: skip
 """Signals whose published bounds assume words between spaces. Gopher's n-grams are not among them: they
-weight the letters of scripts without spaces (pipelines/kernels/text/units.py). The bound on short lines is 30
-Latin letters, which say less than 30 Chinese ones.
+weight the letters of scripts without spaces (pipelines/kernels/text/units.py). The bound on short lines is
+among them: it assumes 30 Latin letters, which say less than 30 Chinese ones.
 """
 
 

@@ -90,5 +90,5 @@ def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | We
 
 
 def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:
-    """At most `left` records; all further ones count as a single bad record."""
+    """Yield at most `left` records; all further ones count as a single bad record."""
     return chain(islice(records, left), (Bad("record_limit") for _ in islice(records, 1)))

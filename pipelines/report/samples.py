@@ -1,4 +1,4 @@
-"""Sample documents of the report: edited, with personal data removed, escaped and clipped."""
+"""Read the sample documents of the report: edited, with personal data removed, escaped and clipped."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -49,7 +49,7 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
     """Return the share of the documents that the bound keeps. Documents without a value are kept only by
-    `at_most`; NaN and infinities are kept by neither.
+    `at_most`; NaN and infinities are kept on neither side.
 
     A bin that contains the threshold is divided in proportion.
     """

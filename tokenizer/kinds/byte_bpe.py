@@ -63,7 +63,9 @@ def train_byte_bpe(
 
 
 def _make_tokenizer(pattern: str) -> Any:
-    """A `tokenizers.Tokenizer` without merges, and without a normaliser, so that decoding restores every byte."""
+    """Return a `tokenizers.Tokenizer` without merges, and without a normaliser, so that decoding restores
+    every byte.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     if pattern not in PATTERNS:

@@ -12,8 +12,8 @@ UNKNOWN = ("unk", "error")
 
 
 def character_vocabulary(texts: Iterable[str], unknown: str = "unk") -> bytes:
-    """Return the content of the `tokenizer.json`: the reserved tokens (ids 0 to 127), then the characters of the texts by
-    code point. `texts` is read once.
+    """Return the content of the `tokenizer.json`: the reserved tokens (ids 0 to 127), then the characters of
+    the texts ordered by code point. `texts` is read once.
 
     With `unknown: error` the file names no unknown token, so `tokenizers` refuses other characters too. Raises
     ValueError for another `unknown`, for texts without a character, and for a lone surrogate.

@@ -41,7 +41,7 @@ def check_encodable(texts: Iterable[str]) -> Iterator[str]:
 
 def known_characters(texts: Iterable[str], coverage: float) -> str:
     """Return the smallest set of characters that makes up a share of `coverage` of the texts without white
-    space, by code point.
+    space, ordered by code point.
 
     Of equally frequent characters, those with smaller code points are kept.
     """

@@ -23,7 +23,7 @@ TRAINERS: Mapping[str, Callable[..., bytes]] = MappingProxyType(
 KINDS = (*TRAINERS, "bytes", "characters")
 
 WITHOUT_SIZE = frozenset({"bytes", "characters"})
-"""Kinds whose vocabulary has a size of its own: 384, or the reserved tokens and the characters of the texts."""
+"""Kinds whose vocabulary size is not chosen: 384, or the reserved tokens and the characters of the texts."""
 
 REPRODUCIBLE = frozenset({"byte_bpe", "bpe", "bytes", "characters"})
 """Kinds whose training on the same texts always gives the same file."""
@@ -61,10 +61,10 @@ def train(
     """Train a tokenizer of `kind`; return the content of its `tokenizer.json`.
 
     `texts` may be read more than once, so it must not be an iterator. `coverage` (the share of the characters
-    that are known) is ignored for `bytes`, `byte_bpe` and `characters`. The vocabulary of `characters` is that of the texts,
-    so its `vocab_size` is None, and that of `bytes` may be. Raises ValueError for any other knob that the kind does
-    not have, for a `vocab_size` that the kind cannot have, and in the cases that the training function of the kind
-    lists.
+    that are known) is ignored for `bytes`, `byte_bpe` and `characters`. `vocab_size` must be None for
+    `characters`, whose vocabulary follows from the texts, and may be None for `bytes`. Raises ValueError for
+    any other option that the kind does not have, for a `vocab_size` that it does not allow, and in the cases
+    that the training function of the kind lists.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")

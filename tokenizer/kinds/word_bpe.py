@@ -33,9 +33,9 @@ def train_word_bpe(
     """Train a BPE with an end-of-word mark; return the content of its `tokenizer.json`. The same multiset of
     texts gives the same content. `texts` is read twice.
 
-    Ids: the reserved tokens (0 to 127), the characters of the texts by code point, then one token per merge.
-    White space is not kept: decoding writes one space between words. `lowercase` is as in GPT. Characters
-    outside `coverage` are `<unk>`.
+    Ids: the reserved tokens (0 to 127), the characters of the texts ordered by code point, then one token per
+    merge. White space is not kept: decoding writes one space between words. `lowercase` is as in GPT.
+    Characters outside `coverage` are `<unk>`.
 
     Raises ValueError if the texts do not fill `vocab_size` or their characters alone exceed it, and for
     values out of range.

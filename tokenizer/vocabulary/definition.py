@@ -270,8 +270,8 @@ def characters_of_bytes() -> tuple[str, ...]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 characters represent their own byte; U+0100 and on represent the
-    others, in order.
+    """Return GPT-2's table: printable Latin-1 characters represent their own byte; U+0100 and on represent
+    the others, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [value for value in range(BYTE_VALUES) if value not in printable]

@@ -113,7 +113,7 @@ def _directory(output: LocalPath, task: str | None, setting: "Setting", seed: in
 
 
 def _job(request: _Request, named: dict[str, str]) -> "Finetuning":
-    """The job of a request before it is resolved."""
+    """Return the job of a request, not yet resolved."""
     from gristmill.config import near_match, override, parse, plain
     from trainers.adapters import METHODS
     from trainers.config.finetuning import Finetuning
@@ -163,7 +163,7 @@ def _check_settings(requests: Sequence[_Request], named: dict[str, str]) -> None
 
 
 def _chosen(output: LocalPath, requests: Sequence[_Request], suite: "Suite | None") -> list[LocalPath]:
-    """The runs of the setting that a sweep chooses for each task."""
+    """Choose a setting for each task of a sweep, and return the runs of the chosen settings."""
     from trainers.studies.settings_sweep import finish_sweep
 
     of_task: dict[str, dict[Setting, list[LocalPath]]] = {}
@@ -177,7 +177,7 @@ def _chosen(output: LocalPath, requests: Sequence[_Request], suite: "Suite | Non
 
 
 def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
-    """Train one run, unless it is finished; False if it was stopped."""
+    """Train one run, unless it is finished. Returns False if it was stopped."""
     from trainers.data.examples.task_corpus import open_tasks
     from trainers.runs.parent import require_parent
     from trainers.runs.run import locked, open_run, read_run
@@ -186,7 +186,7 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
     if (request.run / "run.json").exists() and (parent := read_run(request.run).get("parent")):
         require_parent(parent)
     job = _job(request, named)
-    gc.freeze()  # the modules imported by now: each full collection would walk their million objects
+    gc.freeze()  # so that full collections skip the million objects imported so far
     corpus = open_tasks(job)
     config = _resolve(job, corpus, request.run)
 
@@ -216,8 +216,9 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
 
 
 def _resolve(job: "Finetuning", corpus: "TaskCorpus", run: LocalPath) -> "Finetuning":
-    """Resolve the job of a run, and refuse before anything is written what would be refused later: a directory
-    with half a run in it is continued by no corrected command. What is scored at the end is read here, too.
+    """Resolve the job of a run. Every error that would otherwise come later is raised here, before anything
+    is written, because a corrected command could not continue a half-written run directory. The splits to be
+    scored at the end are therefore read here too.
     """
     from trainers.engine.hardware.compiler import check_compiler
     from trainers.inference.base import check_model

@@ -37,7 +37,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a table of runs and its laws."""
+    """Add the arguments for a table of runs and the laws to fit to it."""
     parser.add_argument("--ratios", metavar="FILE", type=local_path, required=True, help="CSV: a mixture per run")
     parser.add_argument("--metrics", metavar="FILE", type=local_path, required=True, help="CSV: metrics per run")
     parser.add_argument("--metric", metavar="NAME", action="append", help="a metric to fit; default: all")
@@ -101,7 +101,7 @@ def _propose(options: argparse.Namespace) -> int:
 
 
 def _table(options: argparse.Namespace) -> "RunTable":
-    """Read the table and report what is censored."""
+    """Read the table of runs and print how many of its metrics are censored."""
     from trainers.studies.run_table import read_run_table
 
     table = read_run_table(options.ratios, options.metrics, options.normalise, options.higher_is_better)

@@ -84,13 +84,12 @@ class Model:
     of a block.
 
     `layers` is the depth of each stack; `decoder_layers` overrides it for the decoder. `head_width` is the
-    width of one head: T5 3B and 11B have another one than width / heads. `position` is one of the
-    architecture's schemes. The scheme `relative` clips distances at `relative_distance`. `gated` is T5 v1.1's
-    feed-forward. `tied` shares weights between the output layer and the embeddings, `tied_stacks` between
-    encoder and decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds BERT's classifier of
-    sentence pairs. `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to
-    Llama's RMS norm (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no
-    `initializer_range`.
+    width of one head, which in T5 3B and 11B is not width / heads. `position` is one of the architecture's
+    schemes. The scheme `relative` clips distances at `relative_distance`. `gated` is T5 v1.1's feed-forward.
+    `tied` shares weights between the output layer and the embeddings, `tied_stacks` between encoder and
+    decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds BERT's classifier of sentence pairs.
+    `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm
+    (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no `initializer_range`.
 
     Fields left null are computed: `decoder_layers` (= layers), `head_width` (width / heads),
     `key_value_heads` (= heads), `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in

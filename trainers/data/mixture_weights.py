@@ -33,11 +33,11 @@ class SourceMixture:
 
     @property
     def total(self) -> float:
-        """Tokens until all sources have reached their caps; infinite without caps."""
+        """The number of tokens after which all sources have reached their caps; infinite without caps."""
         return float(self.ends[-1])
 
     def with_caps(self, caps: np.ndarray) -> "SourceMixture":
-        """Return the same stages under other caps [sources]."""
+        """Return the mixture of the same stages under other caps [sources]."""
         return build_mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
 
     @cached_property

@@ -49,8 +49,8 @@ class Stream:
 
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
-    """Choose `share` of `count` sequences, at least one if there is any, at random by `key`: their numbers, ascending
-    int64. A smaller share of the same key is a subset of a larger one.
+    """Choose a share `share` of `count` sequences at random by `key`, at least one if there is any. Returns
+    their numbers, ascending int64. A smaller share by the same key is a subset of a larger one.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
     return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])
@@ -271,8 +271,8 @@ class Order:
         )
 
     def _totals_at(self, state: _State) -> np.ndarray:
-        """Totals of the run up to a state, int64 [4, sources]: sequences, capacity and tokens drawn, and
-        epochs begun.
+        """Return the totals of the run up to a state, int64 [4, sources]: sequences, capacity and tokens
+        drawn, and epochs begun.
         """
         sequences, capacity, _, epochs = state.begun
         table, length = self._tables[state.phase], self.phases[state.phase].length
@@ -304,7 +304,7 @@ class Order:
 
 @lru_cache(maxsize=16)
 def _replay_points(_identity: str) -> list[_State]:
-    """Replay points of this process, shared by all orders of the same identity."""
+    """Return the list of replay points of this process, which all orders of the same identity share."""
     return []
 
 

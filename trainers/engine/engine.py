@@ -27,8 +27,8 @@ from trainers.engine.zero import ZeroWorkers, join_group
 from trainers.rows.batch import PADDING, Batch
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 
-# How long `Engine.broadcast` waits for the first worker, which may be writing or hashing terabytes: longer than any file
-# takes. The death of a worker is noticed at once, because its connections close.
+# How long `Engine.broadcast` waits for the first worker: longer than writing or hashing terabytes takes. The
+# death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
 
 
@@ -84,15 +84,16 @@ class Engine:
     """A model with its optimizer state, spread over the workers according to the ZeRO stage."""
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
-        """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes
-        `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have neither gradient nor
-        optimizer state, and with `precision: bf16` they are bf16.
+        """Prepare the model of `forward`, which holds the initial weights in fp32, the same on every worker.
+        A step takes `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have
+        neither gradient nor optimizer state, and with `precision: bf16` they are bf16.
         """
         self.rank, self.world = start_group()
         model = forward.model
         self.losses, self._config, self._model = forward.losses, config, model
         if self.world > 1:
-            # Gloo on the CPU under any launcher: no kernel waits on a device, and NCCL's watchdog has no say.
+            # Gloo on the CPU, under any launcher: so no kernel waits on a device, and NCCL's watchdog cannot
+            # end the wait.
             self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
         prepare_blocks(model, config.execution)
         _spare_embedding_gradients(model, config.precision)
@@ -139,7 +140,7 @@ class Engine:
         return self._workers.forward(predicts=predicts, **tensors(batch, self._device))
 
     def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
-        """What a step minimises, from the sums of nats and targets of each loss."""
+        """Return the loss that a step minimises, from the sums of nats and targets of each loss."""
         sums = zip(self.losses, nats, targets, strict=True)
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
@@ -153,8 +154,8 @@ class Engine:
         return self._totals(sums, False)
 
     def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
-        """As `evaluate`, and what the model's head predicts for the inputs of all workers' batches: at the first worker,
-        None at the others.
+        """Return what `evaluate` does, and the outputs of the model's head for the inputs of all workers'
+        batches; these are None on all workers but the first.
 
         Every worker gives at least one batch and as many as the others; a batch may be without inputs, or without gold.
         """
@@ -233,7 +234,9 @@ class Engine:
         return Totals(sums, float(self._loss(*sums.sum(axis=2).T)), int(stops))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
-        """Targets of each loss, tokens in rows, and tokens in the decoder's rows of an encoder-decoder."""
+        """Return the number of targets of each loss, of tokens in rows, and of tokens in the decoder's rows
+        of an encoder-decoder.
+        """
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
             decoded = 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
@@ -289,9 +292,10 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 def _spare_embedding_gradients(model: Any, precision: str) -> None:
     """On the CPU, sum embedding gradients in fp32 as a GPU does, and add those of tied embeddings as rows.
 
-    Where the output layer shares the matrix of the input embeddings, theirs is added to its gradient: as
-    rows, not as a matrix of mostly zeros (4 % of a step of a small model). On a GPU rows would be added in no
-    fixed order. The head of a task replaces the output layer, so that there is nothing to add rows to.
+    If the output layer shares its matrix with the input embeddings, the gradient of the embeddings is added
+    to that of the output layer row by row, not as a matrix of mostly zeros, which saves 4 % of a step of a
+    small model. Not on a GPU, where rows would be added in no fixed order, and not for a model with a task
+    head, which has no output layer.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is embedding.weight and not hasattr(model, "task_head"):
@@ -301,5 +305,7 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 
 
 def _needs_deepspeed(config: Job) -> bool:
-    """Whether even a single worker needs DeepSpeed: Muon is its optimizer, and offload its feature."""
+    """Whether even a single worker needs DeepSpeed, which provides Muon and the offloading of the
+    optimizer.
+    """
     return config.optimizer.kind == "muon" or config.execution.offload_optimizer

@@ -50,8 +50,8 @@ class Forward(torch.nn.Module):
         return self._pass(arrays).states
 
     def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
-        """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets. `past`, if
-        given, then keeps what was read.
+        """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets.
+        `past`, if given, then keeps the states of the tokens that were read.
         """
         made = self._pass(arrays, past)
         if past is not None:
@@ -59,7 +59,7 @@ class Forward(torch.nn.Module):
         return self._architecture.logits(self.model, made.states.flatten(0, 1)[at])
 
     def new_past(self) -> Past | None:
-        """Return a `Past` of nothing for models that write, or None if this one keeps nothing."""
+        """Return an empty `Past`, or None if this model has no cache."""
         from transformers import DynamicCache, EncoderDecoderCache
 
         # Clipped relative distances are counted along the row, which has gaps after short texts.
@@ -68,8 +68,8 @@ class Forward(torch.nn.Module):
         return Past(DynamicCache() if self._causal else EncoderDecoderCache(DynamicCache(), DynamicCache()))
 
     def logits_after(self, past: Past, ids: Any, positions: Any) -> Any:
-        """Compute the logits [rows, vocabulary] after one more token of each row, given the tokens' ids and positions,
-        int64 [rows]. `past`, from `logits_at`, then keeps these too.
+        """Compute the logits [rows, vocabulary] after one more token in each row, given the tokens' ids and
+        positions, int64 [rows]. `past` comes from `logits_at` and then also keeps the states of these tokens.
         """
         past.seen = torch.cat([past.seen, past.seen.new_ones(len(ids), 1)], 1)
         inputs = Inputs(ids[:, None], positions[:, None], past.seen[:, None, None], past=past)

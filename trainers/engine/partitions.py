@@ -2,7 +2,7 @@
 
 AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`. DeepSpeed keeps them flat, by
 parameter group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is an
-exception: without offload each worker keeps the whole momentum of every matrix that it has a part of.
+exception: without offload each worker keeps the whole momentum of every matrix of which it has a part.
 """
 
 from collections.abc import Iterator
@@ -58,8 +58,8 @@ class Partitions:
             yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """{id of a parameter of Muon: (its group, where its momentum begins in this worker's buffer, -1 where
-        it has none, whether this worker is the first that has it)}.
+        """Return {id() of a parameter of Muon: (its group, the start of its momentum in this worker's buffer
+        or -1 if it is not there, whether this worker is the first that has it)}.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):
@@ -75,7 +75,7 @@ class Partitions:
         return found
 
     def _momentum(self, parameter: Any) -> torch.Tensor | None:
-        """This worker's copy of the momentum of a matrix, where it has one."""
+        """Return this worker's copy of the momentum of a matrix, or None if it has none."""
         group, start, _ = self._whole[id(parameter)]
         if start < 0:
             return None
@@ -84,8 +84,8 @@ class Partitions:
         return view
 
     def read(self, parameter: Any, key: str) -> torch.Tensor:
-        """Read the full `weight` or optimizer state of a parameter. This is a collective, so every worker
-        must call it.
+        """Read the full `weight` or optimizer state of a parameter. This is a collective operation: every
+        worker must call it.
         """
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
@@ -104,8 +104,8 @@ class Partitions:
         return found
 
     def gradient(self, parameter: Any) -> torch.Tensor:
-        """Return the full gradient of a trained parameter before a step, before clipping. A collective operation: all
-        workers must call it.
+        """Return the full gradient of a trained parameter before a step, before clipping. This is a
+        collective operation: every worker must call it.
         """
         from deepspeed.utils import safe_get_full_grad
 

@@ -14,8 +14,8 @@ ADAM = ("exp_avg", "exp_avg_sq")
 class SingleWorker:
     """The whole model and the whole optimizer state of AdamW, with the interface of `engine.zero.ZeroWorkers`.
 
-    With `precision: bf16` the model computes in bf16, as under ZeRO: weights are kept in fp32 beside it, and gradients are
-    summed over micro-batches in fp32.
+    With `precision: bf16` the model computes in bf16, as under ZeRO: a copy of the weights is kept in fp32,
+    and gradients are summed over micro-batches in fp32.
     """
 
     def __init__(self, forward: Any, config: Job) -> None:
@@ -69,7 +69,7 @@ class SingleWorker:
         return norm
 
     def _round(self) -> None:
-        """Give the model the weights of the optimizer, rounded to its precision."""
+        """Copy the optimizer's weights to the model, rounded to the model's precision."""
         rounded = [(parameter, master) for parameter, master in self._masters.items() if parameter is not master]
         if rounded:
             with torch.no_grad():

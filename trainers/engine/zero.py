@@ -45,7 +45,9 @@ def join_group() -> None:
 
 
 def _deepspeed() -> Any:
-    """DeepSpeed without its banner, and without the C++ build of its shared-memory collectives (30 to 180 s)."""
+    """Import DeepSpeed without its banner, and without the C++ build of its shared-memory collectives (30 to
+    180 s).
+    """
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
     warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
@@ -60,7 +62,9 @@ def _deepspeed() -> Any:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Drop the warning of an optimizer untested with ZeRO: ours are torch's AdamW and DeepSpeed's own Muon."""
+    """Filter out the warning about an optimizer that is untested with ZeRO: the optimizers used here are
+    torch's AdamW and DeepSpeed's own Muon.
+    """
     return "untested optimizer" not in record.getMessage()
 
 
@@ -119,7 +123,9 @@ class ZeroWorkers(Partitions):
 
 
 def _optimizer(model: Any, config: Job) -> Any:
-    """AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have `skip`."""
+    """Return AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have the attribute
+    `skip`.
+    """
     groups = job_groups(model, config)
     if config.optimizer.kind == "adamw":
         return SkippingAdamW(groups, fused=True)
@@ -135,7 +141,7 @@ def _optimizer(model: Any, config: Job) -> Any:
 
 
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
-    """DeepSpeed's configuration.
+    """Return DeepSpeed's configuration.
 
     Clipping is explicit, because its default has changed between releases; without ZeRO the engine clips,
     because DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and

@@ -31,13 +31,13 @@ def evaluate(
     """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a
     run.
 
-    They are measured on the `split` (validation or test) of `corpora`, by default those of the run, with
-    `tokens` per source, by default as in the run. Each `loss` is accompanied by `unigram_loss`, the loss of a
-    model that ignores the context and knows only how often each token is a target in the source's training
-    documents, or for the total in those of all sources. A source without training documents is compared with
-    those of all sources.
+    They are measured on the `split` (validation or test) of `corpora` (default: those of the run), on
+    `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
+    loss of a model that ignores the context and knows only how often each token is a target in the training
+    documents: those of the source, or of all sources for the total. A source without training documents is
+    compared with those of all sources.
 
-    Raises UserError if the corpus was made with another tokenizer than the model, or has no such split.
+    Raises UserError if the corpus was made with a tokenizer other than the model's, or lacks the split.
     """
     import torch
 
@@ -88,7 +88,9 @@ def evaluate(
 
 
 def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]:
-    """Return the sources of a split. Raises UserError, which names the splits that there are, if it has none."""
+    """Return the sources of a split. Raises UserError, which names the existing splits, if the split has no
+    sources.
+    """
     if found := corpus.held_out(split):
         return found
     others = [name for name in HELD_OUT if corpus.held_out(name)]

@@ -184,8 +184,8 @@ def _published(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
 
 
 def exported_weights(path: LocalPath, config: Job) -> dict[str, Any]:
-    """Return the tensors of a verified export by their names in our models, with those of the head of the task of
-    `config`. An export that plain `transformers` does not load has them by these names.
+    """Return the tensors of a verified export by their names in our models, including those of the head of
+    the task of `config`. An export that plain `transformers` cannot load stores them under these names.
     """
     return read_whole(path, lambda origin: _tensors(path, origin, config))
 

@@ -36,8 +36,8 @@ class ExportForm:
 
 
 def export_form(config: Job, merge: bool) -> ExportForm:
-    """Return the form of a run's export. Raises ConfigError if `merge` is set and there is nothing to merge,
-    or it cannot be merged.
+    """Return the form of a run's export. Raises ConfigError if `merge` is set and there are no parameters to
+    merge, or they cannot be merged.
     """
     if not isinstance(config, Finetuning):
         return ExportForm(False, False, why_not_stock(config.model), _notes(config))
@@ -78,11 +78,12 @@ def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
 
 
 def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> Result:
-    """Verify every file of an export and return what `read` makes of its `gristmill.json` and files, all of one export.
+    """Verify every file of an export and return the result of `read` on its `gristmill.json` and files, which
+    are all of the same export.
 
-    Training and `trainers export` replace an export by two renames, so a reader may see files of both, or none. It
-    then reads again. Raises CorruptFileError for a file that has changed, or one that every export needs and this one
-    lacks; UserError if there is no export, or never twice the same one.
+    Training and `trainers export` replace an export by two renames, so a reader may see files of both, or
+    none; it then reads again. Raises CorruptFileError for a file that differs from its record and for a
+    required file that is missing, and UserError if there is no export, or if it is replaced at every attempt.
     """
     for _ in range(_TRIES):
         origin = _origin(export)
@@ -101,7 +102,7 @@ def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> R
 
 
 def read_origin(export: LocalPath) -> dict[str, Any]:
-    """Return the `gristmill.json` of an export whose files are all verified. Raises as `read_whole` does."""
+    """Verify all files of an export and return its `gristmill.json`. Raises the errors of `read_whole`."""
     return read_whole(export, lambda origin: origin)
 
 
@@ -142,7 +143,9 @@ def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
 
 
 def config_of(export: LocalPath, origin: dict[str, Any]) -> Job:
-    """Return the configuration of the run that an export is of. Raises UserError if the export is an adapter."""
+    """Return the configuration of the run that an export comes from. Raises UserError if the export is an
+    adapter.
+    """
     if origin.get("adapter"):
         raise UserError(f"{export}: holds an adapter without its base; give the run, or export it with --merge")
     return parse_job(origin["config"], str(export / ORIGIN))

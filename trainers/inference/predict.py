@@ -1,4 +1,6 @@
-"""Predict with a fine-tuned run: the splits of its task, which are stored and scored, or a file."""
+"""Predict with a fine-tuned run: the splits of its task, whose predictions are stored and scored, or a
+file.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
@@ -51,9 +53,9 @@ def score_run(
     `scores.json`.
 
     Splits whose gold is hidden are predicted but not scored. The threshold of no answer is tuned on the split
-    that the run validates on, and kept for `predict`. If there are several tasks, splits are named
-    `TASK.SPLIT`. `floors` are the scores of the majority of the training split. `tell` is called with a line for
-    each split of which answers were cut off.
+    that the run validates on, and stored for `predict`. If there are several tasks, splits are named
+    `TASK.SPLIT`. `floors` are the scores of always predicting the majority of the training split. `tell` is
+    called with a line for each split in which answers were cut off.
     """
     best = checkpoint.pick(run, print)
     assert best is not None
@@ -99,7 +101,9 @@ def _predict(
     model: str,
     tell: Callable[[str], None],
 ) -> Predictions:
-    """Predictions of a split of one task, by the model's head or from what it writes."""
+    """Return the predictions for a split of one task, from the model's head or from the answers that it
+    writes.
+    """
     held_out, size = task_split(corpus, config, split, task), config.execution.rows(auto=32)
     if not config.writes_text:
         return held_out.predictions(predict_outputs(forward, held_out, size), model)
@@ -117,12 +121,12 @@ def _predict(
 
 
 def predict_file(model: LocalPath, file: Location, split: str = "input", base: LocalPath | None = None) -> Predictions:
-    """Predict the examples of a file with a fine-tuned model: that of a run at its best checkpoint, or of an
-    export. The base of an export that is an adapter is `base`, or else where the run had it.
+    """Predict the examples of a file with a fine-tuned model: a run at its best checkpoint, or an export. If
+    the export is an adapter, `base` is its base; by default, the base at the path that the run recorded.
 
-    The file, or each that matches a name with `*`, is JSONL, CSV, TSV with a header, or Parquet. Its fields have the
-    names of the roles of the task's kind: `text`, `text_b`, `words`, `question`, `passage`, `candidates`. Raises
-    UserError for what is no fine-tuned model of one task.
+    The file is JSONL, CSV, TSV with a header, or Parquet; a name with `*` stands for all files that match.
+    Its fields have the names of the roles of the task's kind: `text`, `text_b`, `words`, `question`,
+    `passage`, `candidates`. Raises UserError if `model` is not a fine-tuned model of a single task.
     """
     opened = open_task_model(model)
     name = str(file if file.local is None else file.local.absolute())

@@ -33,7 +33,8 @@ class TaskModel:
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
         """Return the model with its losses, in fp32 on the CPU. `corpus` has its tokenizer.
 
-        Raises ConfigError if `base` is given and this is no adapter, or if it is not the base of the adapter.
+        Raises ConfigError if `base` is given but this is not an adapter, or if `base` is not the adapter's
+        base.
         """
         adapter = self.path / ADAPTER
         if base is not None and (self.found is not None or not adapter.is_dir()):
@@ -76,7 +77,7 @@ def open_task_model(path: LocalPath) -> TaskModel:
 
 
 def threshold_of(run: LocalPath) -> float | None:
-    """Return the threshold of no answer that a run has tuned, None if it has none."""
+    """Return the threshold of no answer that a run has tuned, or None if it has tuned none."""
     return read_json(run / SCORES).get("threshold") if (run / SCORES).exists() else None
 
 
@@ -89,7 +90,9 @@ def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
 
 
 def _fill_head(network: Any, weights: dict[str, Any]) -> None:
-    """Copy the output layer of a task's head, which a run that begins from these weights would draw anew."""
+    """Copy all layers of a task's head. A run that begins with these weights would draw the output layer at
+    random.
+    """
     import torch
 
     with torch.no_grad():

@@ -39,8 +39,8 @@ class _Marks:
 
 
 def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
-    """Write the tokenizer files of an export: the run's tokenizer and the roles of its special tokens. It
-    adds the same special tokens around a text as training did.
+    """Write the tokenizer files of an export: the run's tokenizer and the roles of its special tokens. The
+    exported tokenizer adds the same special tokens around a text as training did.
     """
     from transformers import PreTrainedTokenizerFast
 

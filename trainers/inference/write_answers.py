@@ -1,8 +1,9 @@
 """Generate greedy answers of a fine-tuned text-to-text model in batches.
 
-The first token takes a pass over whole rows, as in training, so that methods with virtual tokens, prefixes and
-inserted modules write as they were trained. Keys and values are kept, and each further token is a pass over one
-position of every row. Models that keep none (GPT, clipped relative positions) read their rows again.
+To write the first token, the model reads whole rows, as in training, so that virtual tokens, prefixes and
+inserted modules work as they were trained. Keys and values are cached, and for each further token the model
+reads one position of every row. Models without a cache (GPT, clipped relative positions) read whole rows
+again.
 """
 
 from collections.abc import Mapping
@@ -30,8 +31,8 @@ def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) 
 def write_answers(
     forward: Forward, task: TaskInputs, allowed: np.ndarray, tokens: int, length: int, size: int
 ) -> tuple[list[np.ndarray], int]:
-    """Return the ids that the model writes for each input of text to text, without `<eos>`, each the most probable
-    one; and how many answers were cut off before their `<eos>`.
+    """Return the most probable answer to each text-to-text input, chosen token by token, as ids without
+    `<eos>`; and the number of answers that were cut off before their `<eos>`.
 
     An answer is cut off after `tokens` tokens, or where its row has `length` positions, not counting virtual
     tokens. `allowed`, bool [vocabulary], are the ids that it may contain (`writable_ids`). Inputs are answered in
@@ -95,10 +96,12 @@ def _write(
 
 
 class _Writer:
-    """Finds the likeliest next token of some inputs, of which fewer and fewer are asked for."""
+    """Finds the likeliest next token of each input. As answers end, later calls ask for fewer inputs."""
 
     def __init__(self, forward: Forward, task: TaskInputs, numbers: np.ndarray, banned: np.ndarray) -> None:
-        """`numbers` are those of the inputs in `task`; ids of `banned`, bool [vocabulary], are not written."""
+        """`numbers` are the numbers of the inputs in `task`; ids marked in `banned`, bool [vocabulary], are
+        never written.
+        """
         self._forward, self._task, self._numbers = forward, task, numbers
         self._device = next(forward.model.parameters()).device
         self._banned = torch.from_numpy(banned).to(self._device)
@@ -106,8 +109,9 @@ class _Writer:
         self._rows, self._positions = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def next(self, rows: np.ndarray, written: np.ndarray) -> np.ndarray:
-        """Return the likeliest id after each of these inputs, int64 [n], given what was written of it [n, m]. `rows`
-        are places in `numbers`, among those of the call before, which had one token less.
+        """Return the likeliest next id for each of these inputs, int64 [n], given the m tokens written so far
+        [n, m]. `rows` are indices into `numbers`, a subset of those of the previous call, in which answers
+        had one token less.
         """
         with torch.no_grad():
             logits = (
@@ -119,7 +123,7 @@ class _Writer:
         return likeliest
 
     def _first(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Read whole rows."""
+        """Return the logits [n, vocabulary] after reading whole rows."""
         number = np.arange(len(rows))
         task = _continued(self._task, self._numbers[rows], written)
         batch = task_batch([ChosenInputs(task, 0, number, number, number)], packed=False)
@@ -133,7 +137,9 @@ class _Writer:
         return logits
 
     def _further(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Read the token that each row was given since the call before."""
+        """Return the logits [n, vocabulary] after reading only the token that the previous call added to each
+        row.
+        """
         assert self._past is not None
         if len(rows) < len(self._rows):
             kept = np.flatnonzero(np.isin(self._rows, rows))

@@ -75,10 +75,11 @@ class HeadForm:
     """The layers of a task's head in the `transformers` class `stock` of an architecture. `stock` is None if
     there is no such class, or if it gives other results.
 
-    A head is [dropout], dense layer, activation, [norm], dropout, output layer, or without `dense` dropout
-    and output layer alone. `dense`, `norm` and `output` are the names of the layers in the stock model, which
-    an untrained head shares with a published one. `drops` says whether there is dropout by default, and
-    `drops_first` whether there is also dropout before the dense layer.
+    A head is [dropout], dense layer, activation, [norm], dropout, output layer, or without `dense` only
+    dropout and output layer. `dense`, `norm` and `output` are the names of the layers in the stock model. Our
+    heads use the stock layout, so that they can begin with the layers of a published head. `drops` says
+    whether there is dropout by default, and `drops_first` whether there is also dropout before the dense
+    layer.
     """
 
     stock: str | None
@@ -96,10 +97,11 @@ class Architecture:
     """An architecture as functions on its `transformers` model. The two parts of the forward pass call the
     stock model's own modules and compute what it computes.
 
-    `configuration` makes the `transformers` configuration from sizes and special ids. `create` makes the
-    model from that and both, if the stock class of the family does not fit. `hidden` [rows, length, width] is
-    the state of every position, of the decoder if there is one. `logits` maps states [..., width] to [...,
-    vocabulary], `sentence` maps states [rows, length, width] to the two classes of sentence pairs [rows, 2].
+    `configuration` makes the `transformers` configuration from sizes and special ids. `create`, if the stock
+    class of the family does not fit, makes the model from that configuration, the sizes and the special ids.
+    `hidden` [rows, length, width] is the state of every position, of the decoder if there is one. `logits`
+    maps states [..., width] to [..., vocabulary], `sentence` maps states [rows, length, width] to the two
+    classes of sentence pairs [rows, 2].
 
     `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder

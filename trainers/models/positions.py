@@ -70,7 +70,7 @@ class RelativePositions(torch.nn.Module):
 
 
 def _keys(module: Any, rows: Any) -> Any:
-    """Compute W_K of an attention layer, whose name differs between GPT-2, BERT and BART."""
+    """Apply W_K of an attention layer to `rows`. GPT-2, BERT and BART use different names for this matrix."""
     if hasattr(module, "c_attn"):
         return module.c_attn(rows).split(module.split_size, dim=-1)[1]
     return module.key(rows) if hasattr(module, "key") else module.k_proj(rows)

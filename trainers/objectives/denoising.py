@@ -64,12 +64,14 @@ class Denoising(PairObjective):
         return self.permute_sentences
 
     def text_frame(self, family: str) -> Frame:
-        """The encoder of an encoder-decoder reads `<bos> text <eos>`, as BART's does."""
+        """Return the specials around a single text: an encoder-decoder's encoder reads `<bos> text <eos>`, as
+        BART's does.
+        """
         return Frame("<bos>", "<eos>") if family == "encoder_decoder" else super().text_frame(family)
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The model rewrites the whole text; a mask marks a gap."""
+        """The format of prompts: the model rewrites the whole text, and a mask marks a gap."""
         gap = MASK if self.infilling or self.masking else None
         return PromptFormat(names=(MASK,), gap=gap, closed=True, answer=replace_text)
 

@@ -136,7 +136,9 @@ class Masked(Masking):
 
 
 def prepend_mark(batch: Batch, mark: int) -> Batch:
-    """Insert `mark` at the beginning of every row that holds a document; it becomes part of the first one."""
+    """Insert `mark` at the beginning of every row that holds a document. The mark becomes part of the row's
+    first document.
+    """
     first = batch.segments[:, :1]
     there = first >= 0
     inputs = np.concatenate([np.where(there, mark, batch.inputs[:, :1]), batch.inputs], axis=1)

@@ -73,7 +73,7 @@ class SpanCorruption(PairObjective):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """How to write a prompt. With sentinels the model fills gaps; in the other styles it generates the
+        """The format of prompts. With sentinels the model fills gaps; in the other styles it generates the
         noise or the whole text.
         """
         if self.style == "replace":

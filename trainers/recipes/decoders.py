@@ -102,8 +102,8 @@ def gpt2_xl() -> Pretraining:
 
 def gpt3() -> Pretraining:
     """GPT-3, 174,604,259,328 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 3.2 M at
-    6e-5. Here for its parameter count only: every worker builds the whole model in fp32, 698 GB of memory, so
-    it cannot start.
+    6e-5. This recipe exists for its parameter count only: every worker builds the whole model in fp32, 698 GB
+    of memory, so it cannot start.
 
     Every second attention layer of the paper is sparse in local bands; here all are dense. The batch does not
     grow.

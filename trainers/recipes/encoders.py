@@ -13,9 +13,9 @@ def bert_base() -> Pretraining:
     """BERT-base (Devlin et al., 2019, appendix A.2), 110,106,428 parameters with its heads for masked tokens
     and pairs.
 
-    1,000,000 steps of 256 pairs from 10 copies of the data, of 128 tokens up to step 900,000, then of 512;
-    Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout 0.1.
-    Epsilon 1e-6, clipping at 1 and weight decay of embeddings are from its code. Computed in bf16.
+    1,000,000 steps of 256 pairs from 10 copies of the data; pairs have 128 tokens up to step 900,000, then
+    512; Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout
+    0.1. Epsilon 1e-6, clipping at 1 and weight decay of embeddings are from its code. Computed in bf16.
 
     Left out: the 10 % of rows that are short on purpose (`short_seq_prob`); Adam without bias correction,
     which matters in the first warm-up steps; and initial weights truncated at two deviations, normally

@@ -1,9 +1,10 @@
 """Recipes of nanoGPT's two examples on the characters of Shakespeare, whose losses its README publishes
 (docs/reproduced.md).
 
-Settings are those of `config/train_shakespeare_char.py` and of the commands in the README (karpathy/nanoGPT at 3adf61e).
-Three differences remain: its layers have no biases and its GELU is exact, where GPT-2's has biases and the tanh
-approximation; and it draws windows at random with replacement, where here each epoch reads every window once.
+Settings are those of `config/train_shakespeare_char.py` and of the commands in the README (karpathy/nanoGPT
+at 3adf61e). Three differences remain. nanoGPT's layers have no biases, and its GELU is exact; GPT-2's layers
+here have biases, and GELU's tanh approximation. nanoGPT draws windows at random with replacement; here each
+epoch reads every window once.
 """
 
 from dataclasses import replace

@@ -65,8 +65,8 @@ class Run:
         return [event for event in self.events if event["event"] == "start"]
 
     def seconds(self) -> float:
-        """The wall-clock seconds of all parts of the run, each from its start to its last logged event. Work
-        that was lost and repeated counts.
+        """Return the wall-clock seconds of all parts of the run, each from its start to its last logged
+        event. Work that was lost and repeated counts twice.
         """
         total, began, last = 0.0, None, 0.0
         for event in self.events:

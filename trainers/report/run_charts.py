@@ -16,7 +16,7 @@ Event = Mapping[str, Any]
 WIDE, LOW, CARD = (940, 340), (940, 220), (450, 210)
 _SOURCES = 24  # the sources that are drawn: those with the most tokens
 # Numbers of a step's event that `optimization` does not draw, because another chart does or none should.
-# Losses have their own.
+# Losses have their own charts.
 _KNOWN = (
     "step", "steps", "tokens", "time", "bits_per_byte", "learning_rate", "gradient_norm", "tokens_per_second", "mfu",
     "memory_bytes",
@@ -39,7 +39,7 @@ class Curves:
         self.other_losses = [name for name in names if name != "loss"]
 
     def overall(self) -> list[LineChart]:
-        """Losses over all sources, with events; only comparable runs share a chart."""
+        """Draw the losses over all sources, with events; only comparable runs share a chart."""
         return [
             drawn
             for title, field in self._fields()
@@ -47,7 +47,7 @@ class Curves:
         ]
 
     def scores(self) -> list[LineChart]:
-        """Scores of tasks at each validation, a chart for each metric."""
+        """Draw the scores of tasks at each validation, in one chart per metric."""
         metrics = dict.fromkeys(
             name for run in self._runs for event in run.validations for name in event.get("scores", {})
         )
@@ -64,7 +64,7 @@ class Curves:
         return [each for each in drawn if each]
 
     def by_source(self) -> list[tuple[str, list[LineChart]]]:
-        """Losses of each source, those with the most tokens first."""
+        """Draw the losses of each source, beginning with the sources that have the most tokens."""
         sections = []
         for name in self.sources()[:_SOURCES]:
             charts = (self._losses(title, field, name, CARD) for title, field in self._fields())
@@ -76,7 +76,9 @@ class Curves:
         return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
 
     def optimization(self) -> list[LineChart]:
-        """Learning rate, gradient norm, and all other numbers of a step that no other chart shows."""
+        """Draw the learning rate, the gradient norm, and all other numbers of a step that no other chart
+        shows.
+        """
         drawn = [
             self._of_steps("Learning rate", _field("learning_rate"), lambda value: f"{value:.3g}"),
             self._of_steps("Gradient norm, before clipping", _field("gradient_norm"), compact),
@@ -87,7 +89,7 @@ class Curves:
         return [each for each in drawn if each]
 
     def speed(self) -> list[LineChart]:
-        """Throughput, utilisation and memory."""
+        """Draw throughput, utilisation and memory."""
         drawn = (
             self._of_steps("Tokens per second", _field("tokens_per_second"), compact),
             self._of_steps("Model FLOPs utilisation", _field("mfu"), lambda value: f"{100 * value:.3g} %"),
@@ -96,12 +98,14 @@ class Curves:
         return [each for each in drawn if each]
 
     def padding(self) -> list[LineChart]:
-        """Data waste: the share of positions that hold padding, up to each step."""
+        """Draw the share of positions that hold padding, up to each step."""
         drawn = self._of_steps("Padding, share of all positions up to here", _padding, lambda value: f"{value:.3g} %")
         return [drawn] if drawn else []
 
     def _fields(self) -> list[tuple[str, str]]:
-        """Title and field of the charts overall and by source: losses, and bits per byte of documents."""
+        """Return the titles and fields of the charts overall and by source: losses, and bits per byte of
+        documents.
+        """
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 

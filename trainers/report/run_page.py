@@ -78,7 +78,9 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def _best_score(run: Run) -> tuple[str, float, int] | None:
-    """(first metric of the task, its best value at a validation, the step); None for runs without scores."""
+    """Return (first metric of the task, its best value at a validation, the step); None for runs without
+    scores.
+    """
     scored = [event for event in run.validations if event.get("scores")]
     if not scored:
         return None

@@ -82,8 +82,8 @@ class PairPacking:
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Statistics over all exchanges: the number of sequences, the share without B, the share with a B but
-        no label, and the share of "not next" among the labels.
+        """Return statistics over all exchanges: the number of sequences, the share without B, the share with
+        a B but no label, and the share of "not next" among the labels.
         """
         count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:

@@ -61,8 +61,8 @@ class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
     `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite.
-    `split` is the layout of the last step, `order` the state of `trainers.data.order`. `best` is set in
-    fine-tuning runs.
+    `split` is the layout of the workers in the last step, `order` the state of `trainers.data.order`. `best`
+    is set in fine-tuning runs.
     """
 
     path: LocalPath
@@ -253,7 +253,7 @@ def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoin
 def _first_intact(
     run: LocalPath, candidates: Callable[[], Sequence[tuple[int, int, LocalPath]]], warn: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the first intact one of the checkpoints that `candidates` lists.
+    """Return the first intact checkpoint that `candidates` lists.
 
     A trainer may remove checkpoints meanwhile. If one cannot be read and the list has changed, it was removed
     rather than corrupt, and the search starts again with the new list.

@@ -37,7 +37,7 @@ READERS: dict[str, DataReader] = {
     ),
     "finetuning": DataReader(open_tasks, task_training, task_validation, lambda corpus, job: None),
 }
-"""By `kind`."""
+"""The reader of each kind of job, by `kind`."""
 
 
 def reader_of(job: Job) -> DataReader:

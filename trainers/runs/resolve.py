@@ -191,7 +191,8 @@ def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
     """Fill in weights and caps by source, checked against the corpus; `budget` is the approximate number of
     tokens.
     """
-    # Of a subset the same tokens are more epochs, as more tokens of the whole would be: UniMax sees those.
+    # Reading some tokens from a subset takes as many epochs as reading 1 / subset times as many from the
+    # whole.
     spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget]) / data.subset
     most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
     stages = tuple(

@@ -82,7 +82,9 @@ def _max_length(config: Finetuning) -> int:
 
 
 def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
-    """The tokens of the longest answer that the model may write, which is also the longest that it has read."""
+    """Return the number of tokens of the longest answer that the model may write: by default, of the longest
+    target of the training split.
+    """
     if not config.writes_text:
         return None
     longest = max(int(task.segments.sizes[1].max()) for task in data.tasks)

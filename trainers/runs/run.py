@@ -1,7 +1,7 @@
 """A run's directory: its identity, configuration and state.
 
-`run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`,
-`export/`, and `report.html` and `finished.json` at the end. `excluded.json` holds the ids of documents with
+It holds `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`,
+`export/`, and at the end `report.html` and `finished.json`. `excluded.json` holds the ids of documents with
 loss weight 0, `sinks.json` the ids that W&B or MLflow gave the run. A file named `stop` makes the run save a
 checkpoint and end.
 """

@@ -267,7 +267,7 @@ class Follower:
             self._thread.start()
 
     def failure(self) -> str | None:
-        """Return the message of a failure the first time it is called after it; otherwise None."""
+        """Return the message of a failure, in the first call after it; otherwise None."""
         if self._failure is None or self._told:
             return None
         self._told = True

@@ -1,4 +1,6 @@
-"""Fit laws to the runs of a table, say how far they can be trusted, and whether more runs would help."""
+"""Fit laws to the runs of a table, and estimate how far they can be trusted and whether more runs would
+help.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +79,7 @@ def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: 
 
 
 def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet) -> dict[str, Any]:
-    """Return everything that a fit found as JSON: scores, parameters, out-of-fold predictions and, at the mean
+    """Return the results of a fit as JSON: scores, parameters, out-of-fold predictions and, at the mean
     mixture of the runs, the effect of one percentage point of each domain.
     """
     centre = table.ratios.mean(axis=0)

@@ -20,10 +20,12 @@ _ROUNDING = 1e-5  # a sum farther from 1 is an error: six digits of each share k
 
 @dataclass(frozen=True)
 class RunTable:
-    """The mixtures `ratios` [runs, domains], each of sum 1, and `values` [runs, metrics], lower is better.
+    """The mixtures `ratios` [runs, domains], each with sum 1, and the metrics `values` [runs, metrics], for
+    which lower is better.
 
-    `censored`, bool [runs, metrics], marks metrics that a run does not have because it diverged; their value is NaN.
-    `negated` names metrics of which more is better: their values have the opposite sign.
+    `censored`, bool [runs, metrics], marks metrics that a run does not have because it diverged; their value
+    is NaN. `negated` names metrics for which higher is better; their values are stored with the opposite
+    sign.
     """
 
     runs: tuple[str, ...]
@@ -39,7 +41,7 @@ class RunTable:
         return np.isnan(self.values)
 
     def select(self, metrics: Sequence[str]) -> "RunTable":
-        """Return the table with `metrics` alone. Raises ConfigError for one that it does not have."""
+        """Return the table with `metrics` alone. Raises ConfigError for a metric that it does not have."""
         for name in metrics:
             if name not in self.metrics:
                 raise ConfigError(f"--metric: got {name!r}, the table has {_listed(self.metrics)}")
@@ -146,7 +148,7 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
 
 
 def _mixtures(path: Path, key: str, runs: Sequence[str], values: np.ndarray, normalise: bool) -> np.ndarray:
-    """Return the shares, each at least 0 and of sum 1."""
+    """Return the mixtures: shares of at least 0 with sum 1."""
     for run, row in zip(runs, values, strict=True):
         if not np.isfinite(row).all() or row.min() < 0 or row.sum() <= 0:
             raise ConfigError(f"{path}: {key} {run}: a share is missing or negative, or all are 0; allowed 0 or more")
@@ -162,6 +164,6 @@ def _mixtures(path: Path, key: str, runs: Sequence[str], values: np.ndarray, nor
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
-    """The first few names and how many more there are."""
+    """Return the first few names as text, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(map(str, names[:most]))}{more}"

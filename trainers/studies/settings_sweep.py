@@ -2,8 +2,8 @@
 
     grid -> a run for each setting and seed, which predicts dev alone -> sweep.json -> the chosen setting predicts the rest
 
-A score of the test split is unbiased only if nothing was chosen by it, so that runs of other settings never
-predict it.
+A score on the test split is unbiased only if nothing was chosen by it, so only runs of the chosen setting
+predict that split.
 """
 
 import itertools
@@ -51,8 +51,8 @@ def read_grid(given: str, reserved: Sequence[str]) -> tuple[Setting, ...]:
     """Return every setting of a grid `{field: [value, ...], ...}`, which is given as YAML or as the path of a
     YAML file. The last field varies fastest.
 
-    Raises ConfigError for fields without a list of distinct values, for values that are no numbers, words or
-    booleans, and for `reserved` fields.
+    Raises ConfigError for a field without a list of distinct values, for a value that is not a number, a
+    word, a boolean or null, and for `reserved` fields.
     """
     grid = load_yaml(Path(given)) if given.endswith((".yaml", ".yml")) else yaml_value(given, f"sweep={given}")
     if not isinstance(grid, Mapping) or not grid:
@@ -90,12 +90,12 @@ def require_dev(corpus: TaskCorpus) -> None:
 def finish_sweep(
     directory: LocalPath, runs: Mapping[Setting, Sequence[LocalPath]], show: Callable[[str], None]
 ) -> Sequence[LocalPath]:
-    """Choose among the finished runs of each setting, one per seed, write the choice to `sweep.json` in
-    `directory`, and predict all splits with the runs of the chosen setting, which are returned.
+    """Choose a setting by its finished runs, one per seed; write the choice to `sweep.json` in `directory`;
+    and predict all splits with the runs of the chosen setting. Returns these runs.
 
-    A setting's score is the mean over its seeds of the first metric on the split that its runs validate on;
-    of several tasks, the mean of theirs. The first of equal settings is chosen. Raises ConflictError if the
-    directory has the choice of another grid, because other splits have been predicted by it.
+    A setting's score is the mean, over its seeds and tasks, of the task's first metric on the split that its
+    runs validate on. Of equal settings the first is chosen. Raises ConflictError if `directory` holds the
+    choice from another grid, because other splits may have been predicted with it.
     """
     if (directory / SWEEP).exists():
         record = read_json(directory / SWEEP)
@@ -143,7 +143,9 @@ def _config(run: LocalPath) -> Finetuning:
 
 
 def _dev_score(run: LocalPath) -> float:
-    """The mean over the tasks of a run of their first metric on the only split that it has predicted."""
+    """Return the mean, over the tasks of a run, of the task's first metric on the only split that the run has
+    predicted.
+    """
     scored = zip(read_results([run]), _config(run).tasks, strict=True)
     return mean(float(result.scores[task.metrics[0]]["value"]) for result, task in scored)
 
@@ -156,7 +158,7 @@ def _predict_all(run: LocalPath) -> None:
 
 
 def _table(record: Mapping[str, Any]) -> list[str]:
-    """All settings with their scores on dev."""
+    """Return the lines of a table of all settings with their scores on dev."""
     rows = [("", "setting", f"dev {', '.join(record['metrics'])}", "runs", "values")]
     for name, values in record["values"].items():
         mark = "*" if name == record["chosen"] else ""

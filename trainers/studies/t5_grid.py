@@ -94,7 +94,9 @@ def _changed(config: Pretraining, corpora: Sequence[str], overrides: Sequence[st
 
 
 def _as_long(config: Pretraining) -> Pretraining:
-    """Change the sequence length so that a row takes as many tokens as an encoder-decoder of that length denoises."""
+    """Change the sequence length so that a row holds as many tokens of text as an encoder-decoder with the
+    original length denoises in a row.
+    """
     asked = config.data.sequence_length
     wanted = SpanCorruption(noise="tokens").stream_length(asked, "encoder_decoder")
     while stream_length(config) < wanted:

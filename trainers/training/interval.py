@@ -1,4 +1,4 @@
-"""The sums over the steps since the last log line, which the next one reports."""
+"""The sums over the steps since the last log line, which the next log line reports."""
 
 import time
 

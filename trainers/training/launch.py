@@ -116,7 +116,7 @@ def _lost(error: str) -> str:
 
 @contextmanager
 def _sigterm_asks_to_stop(run: LocalPath) -> Iterator[None]:
-    """While the block runs, SIGTERM creates the file that makes the workers stop after their step."""
+    """While the block runs, let SIGTERM create the file that makes the workers stop after their step."""
     before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
     try:
         yield

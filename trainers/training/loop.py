@@ -184,7 +184,9 @@ class Training:
             batches.close()
 
     def _halve(self, step: int, error: RuntimeError) -> None:
-        """Halve an automatic micro-batch that did not fit the memory of a single worker; raises any other error."""
+        """Halve an automatic micro-batch that did not fit into the memory of a single worker. Re-raises any
+        other error.
+        """
         automatic = self.config.execution.micro_batch == "auto" and self.engine.world == 1
         if not (automatic and self.micro_batch > 1 and is_out_of_memory(error) and self.engine.discard()):
             raise error
@@ -232,7 +234,9 @@ class Training:
             check_attempt(self.path, self.attempt)
 
     def _batches(self, first: int) -> Generator[tuple[list[Batch], int]]:
-        """For every step after `first` steps, this worker's micro-batches and the tokens that all workers read."""
+        """Yield, for every step after `first` steps, this worker's micro-batches and the tokens that all
+        workers read.
+        """
         order = self.data.order.clone()  # it runs ahead of what is logged
         drawn = (order.take(step * self.sequences, self.sequences) for step in range(first, self.steps))
         share = (self.micro_batch, self.engine.rank, self.engine.world)

@@ -1,4 +1,4 @@
-"""Where a run goes on: from its newest checkpoint, or from the weights of its parent."""
+"""Restore the state from which a run continues: its newest checkpoint, or the weights of its parent."""
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
@@ -59,7 +59,7 @@ def restore(
 def _begin(
     config: Job, corpus: JobCorpus, run: LocalPath, engine: Engine, fine_tunes: bool, progress: Progress
 ) -> tuple[int, int, int]:
-    """As `restore`, without a checkpoint."""
+    """Begin a run that has no checkpoint; returns the same as `restore`."""
     parent = read_run(run).get("parent")
     if parent is None:
         return 0, 0, 0

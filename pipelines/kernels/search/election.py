@@ -18,7 +18,9 @@ document of its cluster, which is not among the documents here.
 def _similarity(
     values: np.ndarray, i: int, end: int, others: np.ndarray, j: int, other_end: int, sets: bool, least: np.float32
 ) -> np.float32:
-    """Share of equal values of two signatures, or Jaccard similarity of two sets; 0 if it cannot reach `least`."""
+    """Return the share of equal values of two signatures, or the Jaccard similarity of two sets; 0 if it
+    cannot reach `least`.
+    """
     common = 0
     if not sets:
         for k in range(end - i):

@@ -50,13 +50,15 @@ class Layers(NamedTuple):
 
 @kernel(inline="always")
 def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
-    """FNV-1a, 32 bits. The library reads bytes as signed, so one above 127 also flips the upper 24 bits."""
+    """Add a byte to an FNV-1a hash of 32 bits. The library reads bytes as signed, so a byte above 127 also
+    flips the upper 24 bits.
+    """
     return np.uint32((value ^ np.uint32(np.int32(np.int8(byte)))) * _PRIME)
 
 
 @kernel()
 def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> None:
-    """Fill `slots`, which must all be -1, with the entries."""
+    """Enter the words of the dictionary into the hash table `slots`, which must be all -1."""
     mask = len(slots) - 1
     for entry in range(len(bounds) - 1):
         value = _OFFSET_BASIS

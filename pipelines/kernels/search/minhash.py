@@ -79,8 +79,8 @@ _Block = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
 
 
 def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Iterator[tuple[int, int, _Block]]:
-    """Blocks of documents: (first, last + 1, (bytes, offsets, starts of units, offsets into the starts, kinds
-    of units, bytes between two units)).
+    """Yield blocks of documents: (first, last + 1, (bytes, offsets, starts of units, offsets into the starts,
+    kinds of units, bytes between two units)).
     """
     for first, last, block_offsets, block in blocks(offsets, data):
         runs = lower_runs(block_offsets, block, keep)
@@ -105,7 +105,7 @@ def _rotate(value: np.uint64, bits: int) -> np.uint64:
 
 @kernel(inline="always")
 def _word(data: np.ndarray, i: int) -> np.uint64:
-    """Four bytes, little-endian; LLVM makes it one load."""
+    """Load four bytes, little-endian. LLVM compiles it to one load."""
     low = np.uint32(data[i]) | (np.uint32(data[i + 1]) << np.uint32(8))
     high = (np.uint32(data[i + 2]) << np.uint32(16)) | (np.uint32(data[i + 3]) << np.uint32(24))
     return np.uint64(low | high)
@@ -143,7 +143,7 @@ def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
 
 @kernel()
 def _finalize(value: np.uint64) -> np.uint32:
-    """MurmurHash3's 32-bit finalizer, which datasketch applies to every hash before the permutations."""
+    """Apply MurmurHash3's 32-bit finalizer, as datasketch does to every hash before the permutations."""
     value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
     value = ((value ^ (value >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _MASK
     return np.uint32(value ^ (value >> np.uint64(16)))

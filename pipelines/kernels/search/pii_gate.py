@@ -118,7 +118,9 @@ def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, 
 def _find_chains(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray, least: int, link: int, widest: int
 ) -> int:
-    """Write start, end and number of digits of each chain; return how many numbers there are."""
+    """Write start, end and number of digits of each chain, as far as they fit; return three times the number
+    of chains.
+    """
     count = 0
     for row in range(len(offsets) - 1):
         at, end = offsets[row], offsets[row + 1]

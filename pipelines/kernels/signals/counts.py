@@ -123,20 +123,20 @@ def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
 
 @kernel(inline="always")
 def _sum(flags: np.uint64) -> int:
-    """Sum of eight bytes, each 0 or 1."""
+    """Sum eight bytes, each 0 or 1."""
     return np.int64((flags * _ONES) >> np.uint64(56))
 
 
 @kernel(inline="always")
 def _wide_sum(bytes_: np.uint64) -> int:
-    """Sum of eight bytes of any value."""
+    """Sum eight bytes of any value."""
     pairs = (bytes_ & _PAIRS) + ((bytes_ >> np.uint64(8)) & _PAIRS)
     return np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
 
 
 @kernel(inline="always")
 def _equal(eight: np.uint64, byte: int) -> np.uint64:
-    """Eight bytes: 1 for each that equals `byte`, else 0."""
+    """Return eight bytes: 1 where the input equals `byte`, else 0."""
     differs = eight ^ (_ONES * np.uint64(byte))
     return (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
 

@@ -55,7 +55,7 @@ def _hits_per_document(hits: Hits, kind: int) -> np.ndarray:
 
 
 def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
-    """Code points of the longest span of each document; 0 if it has none."""
+    """Return the code points of the longest span of each document; 0 if it has none."""
     filled = np.diff(spans.offsets) > 0
     out = np.zeros(len(filled), np.int64)
     if filled.any():

@@ -36,7 +36,9 @@ class NgramMatches(NamedTuple):
 
 @functools.cache
 def _folding() -> np.ndarray:
-    """Lower case of every code point; the two small sigmas are one, and so are the two apostrophes."""
+    """Return the lower case of every code point. The two small sigmas are treated as one letter, and so are
+    the two apostrophes.
+    """
     table = lower_case()[0].copy()
     table[FINAL_SIGMA], table[_QUOTE] = SMALL_SIGMA, _APOSTROPHE
     table.flags.writeable = False

@@ -114,7 +114,9 @@ def _find_repeated_words(
 def _extend_ngrams(
     left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """Extend repeated n-grams to the (n + 1)-grams that may be repeated: (occurrences, distinct ones)."""
+    """Extend repeated n-grams to the (n + 1)-grams that may be repeated. Returns (occurrences, distinct (n +
+    1)-grams).
+    """
     size, distinct, kept = _LEAST_SLOTS, 0, 0
     slots[:size] = -1
     mask = np.uint64(size - 1)

@@ -64,7 +64,7 @@ def _point(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _previous_character(data: np.ndarray, begin: int, i: int) -> int:
-    """Position of the character before i; -1 at the beginning."""
+    """Return the position of the character before i; -1 at the beginning."""
     if i <= begin:
         return -1
     i -= 1
@@ -181,7 +181,9 @@ def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 
 @kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
-    """[letters://][user@]host[: / ? # anything], where the host has a dot and ends with two lower-case letters."""
+    """Whether a chunk is [letters://][user@]host[: / ? # anything], where the host has a dot and ends with
+    two lower-case letters.
+    """
     dot = begin
     while dot < end and data[dot] != _FULL_STOP:
         dot += 1

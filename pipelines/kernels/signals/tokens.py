@@ -60,13 +60,15 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
 
 @kernel(inline="always")
 def _plain_bytes(kinds: np.uint64) -> np.uint64:
-    """1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without LETTER (1)."""
+    """Return 1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without
+    LETTER (1).
+    """
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 
 
 @kernel(inline="always")
 def _mark_kind(bits: int) -> int:
-    """Kind bits of a token of one mark, from its class bits."""
+    """Return the kind bits of a token that is one mark, from its class bits."""
     kind = IS_SYMBOL if bits & SYMBOL else 0
     kind |= ENDS_SENTENCE if bits & TERMINAL else 0
     return kind | (IS_PUNCTUATION if bits & PUNCTUATION else 0)
@@ -74,8 +76,8 @@ def _mark_kind(bits: int) -> int:
 
 @kernel(inline="always")
 def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray) -> tuple[int, int]:
-    """Where the last two tokens of a chunk begin whose letters and numbers end at `plain`; (-1, -1) if the
-    rules are needed to decide.
+    """Return where the last two tokens of a chunk begin; (-1, -1) if the rules are needed to decide. The
+    chunk's letters and numbers end at `plain`.
 
     Decides the common endings: one or two marks, a full stop, a full stop and a mark, 's.
     """

@@ -114,7 +114,9 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
 
 @kernel()
 def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
-    """Unicode's Final_Sigma at byte i: a cased letter before, none after, case-ignorable characters skipped."""
+    """Whether Unicode's condition Final_Sigma holds at byte i: a cased letter before, none after, skipping
+    case-ignorable characters.
+    """
     j = i
     kind = np.uint8(CASE_IGNORABLE)
     while kind & CASE_IGNORABLE:

@@ -35,8 +35,8 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """Return two sets of lines: those between any breaks, of which some are also lines between line feeds,
-    and the other lines between line feeds.
+    """Return two sets of lines: all lines between breaks of any kind, some of which are also lines between
+    line feeds, and the lines between line feeds that are not in the first set.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [
@@ -112,7 +112,7 @@ def _is_plain(eight: np.uint64) -> bool:
 
 @kernel()
 def _next_break(data: np.ndarray, i: int, end: int) -> int:
-    """Position of the next break other than a line feed; `end` if there is none."""
+    """Return the position of the next break other than a line feed; `end` if there is none."""
     while i < end:
         while i + 8 <= end and _is_plain(load_eight(data, i)):
             i += 8

@@ -63,7 +63,9 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 
 @kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
-    """1 at every possible brace, bracket or anchor, uint8 [bytes]. Without branches, so that LLVM vectorises it."""
+    """Return 1 at every possible brace, bracket or anchor, uint8 [bytes]. It has no branches, so that LLVM
+    vectorises it.
+    """
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)
     first, second, third = data[:n], data[1 : n + 1], data[2 : n + 2]
@@ -92,7 +94,7 @@ def _matches(data: np.ndarray, begin: int, start: int, end: int, row: np.ndarray
 
 @kernel()
 def _marker_end(data: np.ndarray, begin: int, i: int, end: int, markers: np.ndarray) -> int:
-    """End of the citation marker at i; i if there is none. Case matters."""
+    """Return the end of the citation marker at i; i if there is none. Case matters."""
     at = i + 1
     while at < end and 48 <= data[at] <= 57:
         at += 1

@@ -94,7 +94,7 @@ def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
 
 
 def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Starts of sentences: (offsets int64 [n + 1], starts int64 [sentences]).
+    """Return the starts of sentences: (offsets int64 [n + 1], starts int64 [sentences]).
 
     Document d has the sentences starts[offsets[d]:offsets[d + 1]], byte offsets within the document,
     ascending and on code-point boundaries; the first is 0. An empty document has none.
@@ -195,7 +195,7 @@ def _lines(
 
 @kernel()
 def _line_end(data: np.ndarray, i: int, end: int) -> int:
-    """Position of the next line feed; `end` if there is none."""
+    """Return the position of the next line feed; `end` if there is none."""
     while i + 8 <= end:
         differs = load_eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
         found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES

@@ -20,8 +20,8 @@ WORD = 1  # letter, mark, number, connector (_), format character: continues a w
 LETTER = 2  # categories L*: what str.isalpha() accepts
 SPACE = 4  # what str.isspace() accepts
 LOWER = 8  # lower-case letter (Ll)
-# With WORD: of a script without spaces between words, a word by itself. With STOP: ends a sentence without a
-# space.
+# With WORD: a letter of a script without spaces between words, which is a word by itself. With STOP: ends a
+# sentence without a space.
 ALONE = 16
 STOP = 32  # ends a sentence
 CLOSE = 64  # closing or quoting punctuation that may follow a STOP; with LETTER: upper-case (Lu); with WORD alone: Pc
@@ -72,7 +72,7 @@ def _assigned_characters() -> str:
 
 
 def _matching(pattern: str) -> np.ndarray:
-    """Which of the assigned code points match a pattern for one character."""
+    """Return which of the assigned code points match a pattern for one character."""
     found = np.zeros(len(ASSIGNED), bool)
     for match in re.finditer(f"{pattern}+", _assigned_characters()):
         found[match.start() : match.end()] = True
@@ -118,8 +118,8 @@ def character_classes() -> np.ndarray:
 
 
 def _ends_in_final_sigma(before: str) -> np.ndarray:
-    """For every assigned character c, whether str.lower() turns Σ into a final sigma in the string `before` +
-    c + Σ.
+    """Return, for every assigned character c, whether str.lower() turns Σ into a final sigma in the string
+    `before` + c + Σ.
     """
     probes = np.empty((len(ASSIGNED), 4), np.uint32)
     probes[:] = (ord(before), 0, SIGMA, ord("\n"))
@@ -130,7 +130,9 @@ def _ends_in_final_sigma(before: str) -> np.ndarray:
 
 
 def _continuing_characters() -> np.ndarray:
-    """Marks of letters and joiners. Excludes variation selectors and enclosing marks (Me), which mark symbols."""
+    """Return the joiners and the marks of letters. Variation selectors and enclosing marks (Me) are excluded,
+    because they mark symbols.
+    """
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     selectors = _matching("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
     return (np.isin(category, ["Mn", "Mc"]) & ~selectors) | np.isin(ASSIGNED, _JOINERS)

@@ -74,10 +74,11 @@ def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int)
 
 @kernel()
 def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """1 for bytes in words, joiners included; valid if no character is ALONE or EXTEND and no document
+    """Return 1 for bytes in words, joiners included; valid if no character is ALONE or EXTEND and no document
     boundary is near.
 
-    uint8 [len(data) + 64]. Without branches and wider integers, so that LLVM vectorises it.
+    The result is uint8 [len(data) + 64]. The loop has no branches and no wider integers, so that LLVM
+    vectorises it.
     """
     n = len(data)
     out = np.zeros(n + 64, np.uint8)

@@ -112,7 +112,7 @@ class _Input:
         self.ended = False
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
         if not self._held:
             try:
                 self._held = next(self._chunks, b"")
@@ -145,8 +145,8 @@ class _Header(tarfile.TarInfo):
 
 
 class _Archive(tarfile.TarFile):
-    """An archive that knows whether its end mark was read: tarfile takes a damaged header for the end,
-    silently.
+    """An archive that knows whether its end mark was read, because tarfile silently takes a damaged header
+    for the end.
     """
 
     tarinfo = _Header

@@ -117,7 +117,7 @@ def read_error(location: str, error: OSError) -> SourceError | StorageError:
 
 @contextmanager
 def attribute_os_errors(file: SourceFile) -> Iterator[None]:
-    """Turn OSErrors of the system into SourceError or StorageError.
+    """Convert OSErrors of the system to SourceError or StorageError.
 
     An OSError without errno comes from a library that found the file damaged; it propagates unchanged.
     """

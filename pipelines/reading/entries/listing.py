@@ -78,7 +78,9 @@ def _list_local(source: Source, where: str) -> _Listing:
 
 
 def _list_remote(source: Source, where: str) -> _Listing:
-    """As `_list_local`, below a URL."""
+    """Return the names of the files below a URL, and a function from a name to its SourceFile; see
+    `_list_local`.
+    """
     root = source.root if has_query(source.root) else source.root.rstrip("/")
     try:
         facts = list_urls(root, source.remote)

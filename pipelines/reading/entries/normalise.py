@@ -18,8 +18,8 @@ _LEADS = (0xC2, 0xE2)  # first bytes of C1 characters and of separators
 
 
 def _windows_1252() -> dict[bytes, bytes]:
-    """Maps each C1 character to the Windows-1252 character of the same code; to nothing if there is none.
-    UTF-8.
+    """Return a map, in UTF-8, from each C1 character to the Windows-1252 character of the same code, or to
+    nothing if there is none.
     """
     return {chr(code).encode(): bytes([code]).decode("cp1252", "ignore").encode() for code in range(0x80, 0xA0)}
 

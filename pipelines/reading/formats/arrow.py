@@ -35,8 +35,8 @@ _BUFFERS, _COMPRESSION = 2, 3
 def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield one record per row of an IPC file or stream; columns as in Parquet.
 
-    A record batch is held in memory whole. One over 512 MiB ends the file as `large_batch`; write smaller
-    batches then. The first batch with wrong offsets or lengths ends the file as `corrupt`.
+    A record batch is held in memory whole. A batch over 512 MiB ends the file as `large_batch`; the remedy is
+    to write smaller batches. The first batch with wrong offsets or lengths ends the file as `corrupt`.
     """
     head, chunks = peek(entry.chunks, len(_MAGIC))
     if not head.startswith((_MAGIC, _CONTINUATION)):
@@ -119,7 +119,7 @@ class _Bytes:
         return b"".join(pieces)
 
     def drain(self) -> None:
-        """Read to the end: only there does a compressed stream show whether its checksum is right."""
+        """Read to the end, because only there is the checksum of a compressed stream verified."""
         for _ in self._chunks:
             pass
 
@@ -207,12 +207,12 @@ def _decompressed_bytes(metadata: bytes, message: int, body: bytes) -> int:
 
 
 def _table(data: bytes, at: int) -> int:
-    """Position of the flatbuffer object that the offset at `at` points to."""
+    """Return the position of the flatbuffer object that the offset at `at` points to."""
     return at + int(struct.unpack_from("<I", data, at)[0])
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Position of a field of a flatbuffer table; 0 if the field is absent."""
+    """Return the position of a field of a flatbuffer table; 0 if the field is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", data, vtable)[0]:
         return 0

@@ -1,4 +1,4 @@
-"""CSV and TSV: one record per row, quoted by RFC 4180; the first row names the fields."""
+"""CSV and TSV: one record per row, quoted as in RFC 4180; the first row names the fields."""
 
 import csv
 from collections.abc import Iterator
@@ -102,7 +102,7 @@ class _Rows:
         return None
 
     def read(self, delimiter: str) -> Iterator[tuple[list[str], int] | Bad]:
-        """Rows as (fields, bytes)."""
+        """Yield each row as (fields, bytes), or as a Bad record."""
         csv.field_size_limit(1 << 30)  # applies to the whole process; _lines bounds the rows
         retries = _RETRIES
         reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
@@ -134,7 +134,9 @@ class _Rows:
                     yield row, self._size
 
     def _lines(self) -> Iterator[str]:
-        """Lines for the parser. A long line is passed as a blank one; within a row it raises _Unfinished."""
+        """Yield lines for the parser. A long line is passed as a blank one; within a row it raises
+        _Unfinished.
+        """
         for line in self._stream:
             within = bool(self._held)
             if isinstance(line, LongRecord):

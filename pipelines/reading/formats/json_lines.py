@@ -129,7 +129,8 @@ def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterato
 
 
 def _count_values(text: bytes, encoding: str) -> int:
-    """Approximate number of values and names in a JSON text; the error is at most the number of its colons.
+    """Return the approximate number of values and names in a JSON text; the error is at most the number of
+    its colons.
 
     For anything that is not JSON the number is meaningless.
     """

@@ -79,8 +79,8 @@ def _header(handle: Any, at: int) -> tuple[dict[int, Any], int] | None:
 
 
 class _Compact:
-    """Reader of structs of Thrift's compact protocol. IndexError if the bytes end early, ValueError if they
-    are no struct.
+    """Reader of structs of Thrift's compact protocol. Raises IndexError if the bytes end early, ValueError if
+    they are no struct.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class _Compact:
         self.at = 0
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Values by field number."""
+        """Read a struct: its values by field number."""
         fields: dict[int, Any] = {}
         number = 0
         while byte := self._byte():

@@ -37,7 +37,7 @@ def read_text(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 def split_text(
     first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
 ) -> Iterator[TextRecord | Bad]:
-    """Documents of at most `limit` bytes of UTF-8, cut at line ends where possible."""
+    """Yield documents of at most `limit` bytes of UTF-8, cut at line ends where possible."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     rest = b""  # UTF-8 not yielded yet, at most `limit` bytes
     try:

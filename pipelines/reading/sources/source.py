@@ -21,12 +21,13 @@ class Source:
     """Where one kind of text comes from and how it is read."""
 
     name: str
-    """Letters, digits, `_` and `-`, a letter first, such as `CC-MAIN-2024-10`; part of every document id. A dot would end it in
-    `sources.NAME.root=...`. Two names may not differ in case alone: both become names of directories."""
+    """Letters, digits, `_` and `-`, a letter first, such as `CC-MAIN-2024-10`; part of every document id.
+    Dots are not allowed, because a dot would end the name in `sources.NAME.root=...`. Two names may not
+    differ in case alone, because both become names of directories."""
     root: str
-    """Directory (or one file) that the documents lie under; relative to the working directory. Or a URL: `s3://bucket/prefix`,
-    and so for gs and hf; http and https for one file, whose query, which may be a signature, is neither shown nor stored.
-    Not part of any id."""
+    """Directory that holds the documents, or a single file, relative to the working directory. Or a URL:
+    `s3://bucket/prefix`, likewise for gs and hf, or http and https for a single file. The query of such a URL
+    may be a signature, so it is neither shown nor stored. The root is not part of any id."""
     format: FormatName
     """How a file is divided into records."""
     remote: Remote = _REMOTE
@@ -42,20 +43,22 @@ class Source:
     members: tuple[str, ...] = ()
     """Globs over member names of tar, zip and wheel archives; empty means all. Members are streamed, never extracted."""
     encoding: str = "utf-8"
-    """Encoding of the bytes, decoded strictly: what does not decode is quarantined."""
+    """Encoding of the bytes. Decoding is strict: a record that cannot be decoded is quarantined."""
     text_field: str = "text"
     """Field, or column, of a record that holds the text."""
     url_field: str = "url"
     """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
     unicode_form: Literal["NFC", "none"] = "NFC"
-    """Unicode normalisation of the stored text. In any case line ends, form feeds and vertical tabs become line feeds,
-    U+0080 to U+009F the characters that Windows-1252 has there, as in HTML, and other control characters but tab are removed."""
+    """Unicode normalisation of the stored text. Regardless of this field, line ends, form feeds and vertical
+    tabs become line feeds, U+0080 to U+009F become the characters of the same code in Windows-1252, as in
+    HTML, and other control characters except tab are removed."""
     max_document_bytes: int = 64 << 20
     """A longer document is quarantined or split, as `oversized` says."""
     oversized: Literal["quarantine", "split"] = "quarantine"
-    """What happens to a document over `max_document_bytes`; split cuts it at line ends where it can."""
+    """What happens to a document over `max_document_bytes`; `split` cuts it, at line ends where possible."""
     extract: Literal["resiliparse", "trafilatura"] = "resiliparse"
-    """What takes the main text out of HTML. resiliparse is tens of times faster; trafilatura is an extra to install."""
+    """The library that extracts the main text of HTML. resiliparse is tens of times faster; trafilatura is an
+    extra to install."""
     max_html_bytes: int = 16 << 20
     """A longer page is quarantined, as `html_bytes`. (Common Crawl cuts pages at 5 MiB.)"""
     max_html_nodes: int = 1_000_000
@@ -64,20 +67,22 @@ class Source:
     """A page whose elements nest deeper is quarantined, as `html_depth`. Chromium flattens beyond 512; the time that
     resiliparse takes grows with the square, and 4,096 levels take 0.3 s."""
     page_cpu_seconds: int = 60
-    """CPU time for one page; reading stops at a page that takes more, and names it. No clock decides about a page."""
+    """CPU time for one page, in seconds. Reading stops at a page that takes more, and names it. Wall-clock
+    time has no influence."""
     page_memory_bytes: int = 2 << 30
     """Memory for parsing one page; reading stops at a page that takes more, and names it."""
     max_decoded_bytes: int = 64 << 30
-    """Bytes one file may decompress to; beyond, the rest of the file is quarantined. So it is beyond both 1 GiB and 1,000
-    times the size of the file, regardless of this field."""
+    """Bytes that one file may decompress to; the rest of a larger file is quarantined. Regardless of this
+    field, a file may not decompress to more than 1 GiB and more than 1,000 times its size."""
     part_bytes: int = 128 << 20
     """Bytes of text after which a part is closed; bounds the memory of every later task."""
     max_quarantined: float = 0.5
-    """Share of records that may be set aside; more stops `plan` and `build`, which look at the first 1,000, and the build once
-    all are read. Records that are no documents by their nature are not counted, such as a crawler's requests, responses
-    that are not HTML, redirects and links (STRUCTURAL in pipelines/reading/entries/reasons.py)."""
+    """Share of records that may be set aside. A larger share among the first 1,000 records stops `plan` and
+    `build`, and a larger share of all records stops the build after reading. Records that are no documents by
+    their nature are not counted, such as a crawler's requests, responses that are not HTML, redirects and
+    links (STRUCTURAL in pipelines/reading/entries/reasons.py)."""
     allow_empty: bool = False
-    """Go on where no record becomes a document, which else stops the build."""
+    """Continue if no record of the source becomes a document, which otherwise stops the build."""
     tokenizer_share: float = 1.0
     """Weight of this source, relative to the others, in the text that tokenizers are trained on."""
     split: WholeSplit | FieldSplit | IdSplit | None = field(default=None, metadata=ADDED)

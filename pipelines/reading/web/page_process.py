@@ -1,5 +1,5 @@
-"""Run the child process that extracts text from pages: the parent's side. `page_worker` is the child's, and
-`extraction` is what it does to each page.
+"""Run the child process that extracts text from pages: the parent's side. `page_worker` is the child's side,
+and `extraction` handles a single page.
 
 Each run of `read_documents` has one child, started by the first page. Pages are sent in batches; one batch is
 parsed while the next is read. The child answers page by page, so the work done before a failure is kept.
@@ -233,7 +233,9 @@ class Extractor:
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")
 
     def _receive_answers(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
-        """Up to `count` answers for the pages of a batch that were sent last; fewer if the child has died."""
+        """Yield up to `count` answers for the pages of a batch that were sent last; fewer if the child has
+        died.
+        """
         assert self._child is not None
         assert self._child.stdout is not None
         for number in range(batch.first, batch.first + count):

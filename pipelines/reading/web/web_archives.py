@@ -71,7 +71,9 @@ class _Stream:
         return bool(chunk)
 
     def line(self) -> bytes:
-        """Return the next line with its line feed; _LINE_BYTES bytes of a longer one; empty at the end."""
+        """Return the next line with its line feed, but only the first _LINE_BYTES bytes if it is longer;
+        empty at the end.
+        """
         searched = 0
         while (end := self._held.find(b"\n", self._at + searched, self._at + _LINE_BYTES)) < 0:
             searched = len(self._held) - self._at
@@ -129,9 +131,9 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
 
     `bound(fields)` is the number of bytes of a block to hold; `rest` yields the others, and is skipped unless
     the caller reads it before the next record. A record held whole must be followed by another record, the
-    end of the stream or, in a WARC, two blank lines. If it is not, its length is wrong: its header is
-    malformed and reading resumes inside the block. Raises BrokenInput after everything before the damage has
-    been yielded.
+    end of the stream or, in a WARC, two blank lines. Otherwise the record's length must be wrong: its header
+    counts as malformed, and reading resumes inside the block. Raises BrokenInput after everything before the
+    damage has been yielded.
     """
     stream = _Stream(chunks)
     pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)

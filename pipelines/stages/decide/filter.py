@@ -29,7 +29,7 @@ class Filter(PartStage):
     """
 
     rules: tuple[Rule, ...]
-    """At least one; applied in this order."""
+    """The rules, at least one, applied in this order."""
 
     version: ClassVar[int] = 2
     list_knob: ClassVar[str] = "rules"
@@ -133,9 +133,7 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Return where a value does not satisfy the rule, boolean [n]; `groups` are the keys for mappings of
-    bounds.
-    """
+    """Return which values do not satisfy the rule, boolean [n]; `groups` are the keys for mappings of bounds."""
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))
     for side, compare in (("at_least", pc.less), ("at_most", pc.greater)):

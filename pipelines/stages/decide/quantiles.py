@@ -32,7 +32,8 @@ class Quantiles(CorpusStage):
 
     With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
     1)], which keeps the upper 1 - q. That of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the lower q.
-    Equal values are kept together. With `per`, each value of that column is a group, and so is null.
+    Equal values are kept together. With `per`, each value of that column is a group, and so are the documents
+    whose value is null.
     """
 
     requests: tuple[Quantile, ...]

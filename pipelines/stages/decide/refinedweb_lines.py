@@ -93,8 +93,8 @@ def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
 
 
 def judge(line: str, words: int) -> tuple[str, list[tuple[int, int]]]:
-    """Return (the first test that a stripped line meets or "", the character ranges [start, end) to remove).
-    Without ranges, the whole line is removed.
+    """Return the first test that a stripped line meets ("" if none), and the character ranges [start, end) to
+    remove. If a test is met and there are no ranges, the whole line is removed.
     """
     letters = sum(map(str.isalpha, line))
     if sum(map(str.isupper, line)) > _MAINLY * letters:

@@ -1,7 +1,7 @@
 """The named rule sets: data, one entry per set. A name is FAMILY@SOURCE, because implementations of one paper
 differ.
 
-To define another one, add an entry. `drop` is FAMILY.TEST if a test fails, so a test's name (its signal, or
+To define another set, add an entry. `drop` is FAMILY.TEST if a test fails, so a test's name (its signal, or
 `name`) must not occur in another set of its family, except for the same rule. docs/rule_sets.md quotes the
 sources and explains their differences.
 """
@@ -90,7 +90,8 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         Limit("dup_paragraph_char_ratio", at_most=0.20),
         *(Limit(signal, at_most=limit) for signal, limit in _NGRAMS.items()),
     ),
-    # datatrove 0.10.1, gopher_repetition_filter: empty documents go, paragraphs come first, the same limits.
+    # datatrove 0.10.1, gopher_repetition_filter: empty documents are dropped, paragraphs are tested first,
+    # and the limits are the same.
     "gopher_repetition@datatrove": (
         Limit("n_chars", at_least=1, name="empty"),
         Limit("dup_paragraph_ratio_datatrove", at_most=0.30),
@@ -99,8 +100,9 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         Limit("dup_line_char_ratio_datatrove", at_most=0.20),
         *(Limit(f"{signal}_datatrove", at_most=limit) for signal, limit in _NGRAMS.items()),
     ),
-    # Raffel et al. 2020 (T5, arXiv 1910.10683), section 2.2, what it drops pages for; the lines are for stage
-    # `c4_lines`. The bad-words list and the deduplication of spans of sentences are not in it.
+    # Raffel et al. 2020 (T5, arXiv 1910.10683), section 2.2: its rules for dropping pages. Its rules for
+    # lines are the stage `c4_lines`. The bad-words list and the deduplication of spans of sentences are left
+    # out.
     "c4@paper": (
         # "discarded any page with fewer than 3 sentences" in the lines that are left, which have 5 words.
         # Another version of the text says 5 sentences and 3 words, and so does datatrove.
@@ -110,14 +112,15 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         # "any pages that contained a curly bracket": the opening one
         Limit("c4_curly_paper", at_most=0, name="curly_paper"),
     ),
-    # tensorflow_datasets, text/c4_utils.py, clean_page: by lines that passed the tests before; sentences at
-    # the end.
+    # tensorflow_datasets, text/c4_utils.py, clean_page: it counts lines that passed the earlier tests;
+    # sentences are tested last.
     "c4@tfds": (
         Limit("c4_lorem_ipsum_tfds", at_most=0, name="lorem_ipsum_tfds"),
         Limit("c4_curly_tfds", at_most=0, name="curly_tfds"),
         Limit("c4_sentences_tfds", at_least=3, name="sentences_tfds"),
     ),
-    # datatrove 0.10.1, C4QualityFilter with its defaults: as tfds with 5 sentences, of lines with 3 words.
+    # datatrove 0.10.1, C4QualityFilter with its defaults: as tfds, but at least 5 sentences, in lines of at
+    # least 3 words.
     "c4@datatrove": (
         Limit("c4_lorem_ipsum_datatrove", at_most=0, name="lorem_ipsum_datatrove"),
         Limit("c4_curly_datatrove", at_most=0, name="curly_datatrove"),

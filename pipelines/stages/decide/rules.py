@@ -18,7 +18,7 @@ from pipelines.stages.decide.rule_sets import SETS, Limit
 Value = str | bool | int | float
 Bound = float | Mapping[str, float | None]
 DEFAULT = "default"
-"""The key of a mapping of bounds for values without their own."""
+"""The key, in a mapping of bounds, of the bound for all values not listed."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Rule:
 
     `null` decides about documents whose column is null. By default, a test that requires a value drops them
     (`at_least`, `at_least_quantile`, `one_of`), and a test that only excludes values keeps them (`at_most`,
-    `at_most_quantile`, `none_of`). `plan` lists the rules on columns that may be null without this setting.
-    The tests of a named set keep them, as their sources do: a ratio without a denominator and a missing URL
-    are not evidence.
+    `at_most_quantile`, `none_of`). For rules without this setting on columns that may be null, `plan` says
+    what happens to null. The tests of a named set keep them, as their sources do: a ratio without a
+    denominator and a missing URL are not evidence.
     """
 
     rules: str | None = None
@@ -77,13 +77,14 @@ class Rule:
     name: str | None = None
     """The value of `drop` if the rule fails; default: the signal."""
     at_least_quantile: float | None = None
-    """Keep the upper part: values at or above this quantile, 0 to 1, of the documents that no earlier step dropped. 0.9 keeps
-    the top tenth, and values equal to its lowest."""
+    """Keep the upper part: values at or above this quantile, 0 to 1, of the documents that no earlier step
+    dropped. 0.9 keeps the top tenth, and all values equal to the lowest of that tenth."""
     at_most_quantile: float | None = None
     """Keep the lower part: values at or below this quantile, 0 to 1."""
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """The rule, or the set, applies only to documents whose values of these columns are listed: `when: {language: [ko, ja]}`
-    gives some languages their own rules. It never drops others; null is never listed."""
+    """The rule, or the set, applies only to documents whose values of these columns are listed: `when:
+    {language: [ko, ja]}` gives some languages their own rules. It never drops other documents, including
+    those whose value is null."""
     per: str = ""
     """The column whose values are the keys of mappings of bounds, such as language or source. A quantile is computed per
     value; default: over all documents of the step."""

@@ -4,10 +4,11 @@ disk.
 Links are first reduced to spanning forests where they arise (`spanning_stars`, a union-find over one task's
 share). The forests are then contracted in rounds of two shuffles. Partitioned by the higher end of each edge,
 a union-find turns each partition into stars around the lowest node it knows. Partitioned by node, each node
-passes its higher neighbours on to its lowest one. These are the small-star and large-star of Kiveris et al.
-2014, "Connected Components in MapReduce and Beyond", SoCC, with a union-find as the small-star. Both only
+passes its higher neighbours on to its lowest neighbour. These are the small-star and large-star of Kiveris et
+al. 2014, "Connected Components in MapReduce and Beyond", SoCC, with a union-find as the small-star. Both only
 lower the sum of all ends, so the rounds terminate, with every component as a star around its lowest node: the
-result depends on the links alone. As soon as all edges fit one task, a single task finishes.
+result depends on the links alone. As soon as all edges fit into one task, a single task finishes the
+contraction.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,8 +40,8 @@ def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """Return links between nodes of equal key (n - 1 links for n nodes), the distinct keys, and one node for
-    each key.
+    """Return links between nodes of equal key (n - 1 links for n nodes), the distinct keys, and one of the
+    nodes for each key.
     """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]

@@ -62,9 +62,9 @@ class DedupExact(CorpusStage):
         return (*map(column_named, (self.compared, *columns_read(self.keep), DROP)), GivenSplits())
 
     def writes(self) -> pa.Schema:
-        """Return the id of the preferred copy and the number of all copies, both null without copies; and the
-        number of documents that a kept one represents: itself and those dropped in its favour, null if it was
-        dropped here.
+        """Return three columns: the id of the preferred copy and the number of all copies, both null without
+        copies; and the number of documents that a kept one represents, that is itself and those dropped in
+        its favour, null if it was dropped here.
         """
         columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])

@@ -1,5 +1,5 @@
-"""Drop training documents that are near-copies of documents in a given validation or test split, so that a published
-split measures what a model learned and not what it remembers (Lee et al. 2022, section 4.2: train-test overlap).
+"""Drop training documents that are near-copies of documents in a given validation or test split, so that a
+published split measures generalisation and not memory (Lee et al. 2022, section 4.2: train-test overlap).
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,9 @@ _RULE = "dedup_held_out"
 class DedupHeldOut(CorpusStage):
     """Drop a training document that shares a MinHash band with a document of a given validation or test split.
 
-    Held-out documents are never dropped. Without this stage such copies stay: `plan` and the report count them. Earlier
-    drops do not take part, and the stage must come before other deduplication.
+    Held-out documents are never dropped. Without this stage such copies stay: `plan` and the report count
+    them. Documents dropped by earlier steps do not take part, and the stage must come before other
+    deduplication.
     """
 
     bands: int = 14
@@ -46,7 +47,9 @@ class DedupHeldOut(CorpusStage):
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the signatures, the drops so far and the splits, of which some source must give one."""
+        """Return the signatures, the drops so far and the given splits, which at least one source must
+        have.
+        """
         return (Column("minhash"), Drop(), GivenSplits(required=True))
 
     def writes(self) -> pa.Schema:
@@ -116,7 +119,9 @@ class _MatchTask:
 
 
 def match_training(task: _MatchTask) -> FileRecord:
-    """Commit the rows of training documents that share a band of one partition with a held-out one, by part."""
+    """Commit, by part, the rows of training documents that share a band with a held-out document, from one
+    partition of band keys.
+    """
     unit = f"copies.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:

@@ -1,7 +1,7 @@
 """The documents that compete in a deduplication: those of the build's parts and those of finished corpora.
 
-Of a finished corpus, only columns are read: those of its steps, and the ids, which follow from the file index
-of its read steps. Its text is not read.
+Of a finished corpus, only columns are read: those of its steps, and the file index of its read steps, from
+which the ids follow. Its text is not read.
 """
 
 import re

@@ -55,15 +55,17 @@ class DedupMinhash(CorpusStage):
     """Jaccard similarity from which documents are near-copies. Determines `bands` and `rows` if they are not given, as
     datasketch does for the signature's length; `verify` compares with it."""
     verify: Literal["none", "signature", "jaccard"] = "none"
-    """none: drop all of a cluster except the preferred document. signature: in the order of preference, drop a document if its
-    similarity to a kept one of the cluster reaches the threshold, so that no two kept ones do; estimated from the signatures.
-    jaccard: the same, but exact, from the shingles, for which the text is read again. If more than 10,000 members of a
-    cluster are unlike the first, the rest are compared only with the kept ones of these 10,000."""
+    """none: drop all of a cluster except the preferred document. signature: in the order of preference, drop
+    a document if its similarity to a kept one of the cluster reaches the threshold, so that no two kept ones
+    do; the similarity is estimated from the signatures. jaccard: the same with the exact similarity, from the
+    shingles, for which the text is read again. If more than 10,000 members of a cluster are unlike the
+    preferred document, those beyond the first 10,000 are compared only with the kept ones among these."""
     keep: tuple[KeepKey, ...] = ()
     """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties
     go to the earlier source, then to the lowest id."""
     keep_up_to: int = 1
-    """How many documents of a cluster are kept; with `verify`, how many that are like a document."""
+    """How many documents of a cluster are kept; with `verify`, a document is dropped only if this many kept
+    ones are similar to it."""
     scope: Literal["across_sources", "within_source"] = "across_sources"
     """Whether documents of different sources are compared."""
     against: tuple[str, ...] = ()
@@ -104,9 +106,10 @@ class DedupMinhash(CorpusStage):
         outside clusters.
 
         `minhash_copies` is the number of documents that a kept one represents: itself and those dropped in
-        its favour; null if it was dropped here. The similarity is that to the preferred document, estimated
-        or exact as `verify` says. With `verify`, `minhash_winner` is the id of the document in whose favour
-        it was dropped, null if kept; the similarity of a dropped document is that to its winner.
+        its favour; null if it was dropped here. `minhash_similarity` is the similarity to the preferred
+        document, estimated or exact as `verify` says. With `verify`, `minhash_winner` is the id of the
+        document in whose favour this one was dropped, null if it was kept, and the similarity of a dropped
+        document is that to its winner.
         """
         columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
         winner = [("minhash_winner", ID)] if self.verify != "none" else []

@@ -63,12 +63,12 @@ class DedupSpans(ReadsText, CorpusStage):
     unit: Literal["line", "paragraph", "sentence"]
     """The unit of spans, as defined in pipelines/kernels/text/segment.py."""
     window: int = 1
-    """Neighbouring units per span; C4 uses 3 sentences. A document with fewer is one span."""
+    """Neighbouring units per span; C4 uses 3 sentences. A document with fewer units is one span."""
     min_words: int = 1
     """Spans of fewer words are never removed."""
     min_left_words: int = 50
-    """Words that a document which lost some must have left (50 in datatrove's sentence deduplication); with 0, only documents
-    that become empty are dropped, by the rule `dedup_spans.UNIT.empty`."""
+    """Minimum number of words left in a document that lost units (50 in datatrove's sentence deduplication);
+    with 0, only documents that become empty are dropped, by the rule `dedup_spans.UNIT.empty`."""
     text: str = field(default="edited_text", kw_only=True)
     """The text whose spans are compared: `text`, `text@STEP` or `edited_text`."""
 
@@ -181,7 +181,7 @@ def _window_words(units: "Units", firsts: np.ndarray, size: int) -> np.ndarray:
 
 
 def _window_ends(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
-    """Return the unit after each window."""
+    """Return the index of the unit after each window, int64 [windows]."""
     return np.minimum(firsts + size, np.searchsorted(documents, documents[firsts], side="right"))
 
 
@@ -345,8 +345,8 @@ def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     keeps its layout.
 
     After a line feed, whole lines are removed: from after it to after the last line feed before the next
-    unit. Otherwise white space before the run is removed with it, and that after it stays. At the start or
-    end of a document all of it is removed.
+    unit. Otherwise white space before the run is removed with it, and white space after it stays. At the
+    start or end of a document all of it is removed.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

@@ -2,11 +2,11 @@
 kept instead. Near-duplicates become clusters in `components`.
 
 All deduplication stages end here. Each part summarises its clusters: the number of members, and the first
-`keep_up_to` of them in the order of preference. These summaries are shuffled by cluster and elect the
-winners. The results, and the winners' signatures or shingles as evidence, are shuffled back to the parts,
-which compare their members with the winner. The cost of a cluster in one task therefore grows with its parts,
-not its members. If similarity is required, the members that are unlike the winner take part in a second
-election (pipelines.stages.dedup.verification).
+`keep_up_to` of them in the order of preference. The summaries are shuffled by cluster, and the winners are
+elected from them. The results, and the winners' signatures or shingles as evidence, are shuffled back to the
+parts, which compare their members with the winner. The cost of a cluster in one task therefore grows with its
+parts, not its members. If similarity is required, the members that are unlike the winner take part in a
+second election (pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence

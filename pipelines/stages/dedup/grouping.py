@@ -1,4 +1,6 @@
-"""The interface of deduplication stages to clustering, their policy, and clusters as runs of equal keys."""
+"""The interface between deduplication stages and clustering: what a stage says about its documents, its
+policy, and clusters as runs of equal keys.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol

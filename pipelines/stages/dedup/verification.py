@@ -1,10 +1,10 @@
 """A second election, among the members of a cluster that are unlike the preferred one. Of similar members, it
 keeps only the preferred one.
 
-Linked documents form chains, so a cluster holds many that have little in common with its preferred document.
-These documents are considered again in the same order of preference: a document is dropped if `keep_up_to`
-kept ones reach the minimum similarity to it. The result equals a greedy election over the whole cluster that
-compares every member with every kept one.
+Linked documents form chains, so a cluster can hold many documents that have little in common with its
+preferred document. These documents are considered again in the same order of preference: a document is
+dropped if `keep_up_to` kept ones reach the minimum similarity to it. The result equals a greedy election over
+the whole cluster that compares every member with every kept one.
 
 A task holds the evidence of at most ELECTORATE documents of a cluster, the preferred ones, and of as many as
 fit in ELECTORATE_BYTES. In a larger cluster the others are compared with the kept documents of the
@@ -180,7 +180,7 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """For each document, the row of the one in whose favour it is dropped (see
+    """Return, for each document, the row of the document in whose favour it is dropped (see
     pipelines.kernels.search.election), and their similarity.
     """
     from pipelines.kernels.search.election import elect

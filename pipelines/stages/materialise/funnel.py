@@ -26,8 +26,8 @@ from pipelines.stages.materialise.given_counts import count_given_splits
 
 SAMPLE = "sample.arrow"  # `forget` writes it under another name
 SAMPLE_ROWS = 2048
-"""Documents of each source whose columns are published, so that a what-if need not read the corpus: in 95 of 100 cases, a
-share among them is within 2.2 percentage points of the source's."""
+"""Documents of each source whose columns are published, so that a what-if need not read the corpus: a share
+among them is within 2.2 percentage points of the source's in 95 of 100 cases."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def emptied_by(part: Part) -> pa.Array:
 
 
 def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
-    """Columns of SAMPLE: the document's location, the step and rule that dropped it, its bytes, and the
-    measured columns.
+    """Return the columns of SAMPLE: the document's location, the step and rule that dropped it, its bytes,
+    and the measured columns.
 
     `emptied` is the rule of the step whose edits emptied it, even if an earlier step dropped it; `markup` is
     true if the stored text holds HTML.
@@ -236,7 +236,7 @@ def _sample_columns(
 
 
 def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the sample of several parts' samples: the lowest hashes."""
+    """Merge the samples of several parts into one: the documents with the lowest hashes."""
     table = pa.concat_tables(tables)
     return table.take(
         pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]

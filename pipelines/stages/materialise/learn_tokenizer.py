@@ -72,7 +72,7 @@ class LearnTokenizer(CorpusStage):
     sample_bytes: int = 1 << 30
     """UTF-8 bytes of text to train on."""
     temperature: float | None = None
-    """See above; if not given, sizes do not affect the shares."""
+    """The T described above; if not given, sizes do not affect the shares."""
     per: Literal["source", "language"] = "source"
     """The groups that share the sample."""
     seed: int = 0
@@ -130,7 +130,7 @@ class LearnTokenizer(CorpusStage):
         return library_versions("tokenizers")
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure, sample, train."""
+        """Measure the kept text, sample documents, and train on them."""
         samples: list[FileRecord] = []
         quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":

@@ -250,7 +250,7 @@ class _EncodeTask:
 
     @property
     def unit(self) -> str:
-        """Name of the unit: source and shard number."""
+        """Name of the unit of work: source and shard number."""
         return f"{self.parts[0].source}-{self.number:05d}"
 
 

@@ -1,11 +1,11 @@
-"""Decontamination: documents that contain items of evaluation sets, found by shared n-grams of words.
+"""Decontamination: find documents that contain items of evaluation sets, by shared n-grams of words.
 
 Brown et al. 2020 (GPT-3, arXiv 2005.14165), appendix C, use n-grams of 8 to 13 words, lower-cased, without
 punctuation, and ignore those in more than 10 training documents, "as inspection revealed the majority of
 these to be common cultural phrases, legal boilerplate, or similar content that we likely do want the model to
 learn".
 
-Text is read once: the hits of a part are kept until all parts are counted, then scored.
+Text is read once: the hits of each part are stored until the n-grams of all parts are counted, then scored.
 """
 
 import functools
@@ -50,10 +50,11 @@ class Decontaminate(MeasuresText, CorpusStage):
     | contamination | | the evidence: item, field, first and last byte + 1 in the text read, and share, for every occurrence |
 
     Words are those of segment.py in lower case. A text of fewer than `ngram` words is searched for as a
-    whole; one of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or in
-    more than `common` texts of the sets, is not evidence by itself. But a text of several n-grams counts if a
-    document contains all of it, since items are copied too. All documents are counted, including dropped
-    ones. Facts, by set: its items, those found, and those not searched for.
+    whole; a text of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or
+    in more than `common` texts of the sets, is not evidence by itself. A text of several such n-grams still
+    counts if a document contains all of it, because popular items are copied often too. All documents are
+    counted, including dropped ones. Facts, by set: the numbers of its items, of those found, and of those not
+    searched for.
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -63,10 +64,11 @@ class Decontaminate(MeasuresText, CorpusStage):
     min_words: int = 8
     """Texts of fewer words are not searched for (GPT-3: 8)."""
     common: int = 10
-    """Maximum number of documents, and of texts of the sets, with an n-gram; an n-gram in more is a common phrase (GPT-3)."""
+    """An n-gram in more documents, or in more texts of the sets, than this is a common phrase and no evidence
+    (GPT-3)."""
     redact_at: float | None = None
-    """Cut occurrences of texts whose share reaches this, as `edits` of the rule `decontaminate`. A document that becomes
-    empty is dropped as `decontaminate.empty`."""
+    """Cut occurrences of texts whose share is at least this, as `edits` with the rule `decontaminate`. A
+    document that becomes empty is dropped as `decontaminate.empty`."""
 
     version: ClassVar[int] = 3
     paths: ClassVar[tuple[str, ...]] = ("sets",)
@@ -225,8 +227,8 @@ def count_ngrams(task: _TallyTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _Finds:
-    """Texts of the index found in documents: (row, text) int64 and score float32, sorted. Occurrences refer
-    to them by index, `find`.
+    """Texts of the index found in documents: (row, text) int64 and score float32, sorted. An occurrence
+    refers to one by its index, `find`.
     """
 
     rows: np.ndarray

@@ -96,9 +96,9 @@ class Index:
     """The n-grams of evaluation sets, and the texts that contain them. Equal texts of one field are stored
     once.
 
-    N-gram g is in the texts `texts[bounds[g]:bounds[g + 1]]`, first at the word positions `positions`, all
-    int64. Text t comes first from item `names[t]`. It has `counts[t]` n-grams of `lengths[t]` words each,
-    which cover `words[t]` words.
+    N-gram g is in the texts `texts[bounds[g]:bounds[g + 1]]`; `positions` gives its first word position in
+    each of them. All are int64. Item `names[t]` is the first that has text t. It has `counts[t]` n-grams of
+    `lengths[t]` words each, which cover `words[t]` words.
     """
 
     table: "Table"
@@ -115,7 +115,7 @@ class Index:
 
 
 def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common: int) -> Index:
-    """Index all texts of at least `min_words` words; one shorter than `ngram` is a single n-gram.
+    """Index all texts of at least `min_words` words; a text shorter than `ngram` words is a single n-gram.
 
     An n-gram in more than `common` different texts is left out: it belongs to a template, not to an item.
     """

@@ -31,7 +31,8 @@ PARAGRAPHS = pa.schema([("language_share", pa.float32()), ("language_paragraphs"
 FARTHEST = 1200  # resiliparse's own limit: "values above 1200 are usually false results"
 _RESILIPARSE = "resiliparse"
 LONG_PARAGRAPH = 200
-"""UTF-8 bytes from which a paragraph without a language counts in the share of the document's language."""
+"""Length in UTF-8 bytes from which a paragraph without a language counts in the share of the document's
+language."""
 UNDETERMINED = "und"
 """The label of a text without a language: BCP 47 (RFC 5646, section 2.2.1), ISO 639-2."""
 
@@ -50,17 +51,17 @@ class Language(MeasuresText, PartStage):
     certain labels.
 
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
-    in the language's profile; the score is 1 - distance / 1200, which is 0 where resiliparse itself stops
-    answering. The scales differ, and thresholds do not carry over: most English pages score 0.4 to 0.85 with
-    resiliparse. It has no answer for most texts of a sentence or less. Then the script decides if it
-    identifies the language (Hangul, Thai, Greek, kana and Han, ...), and the score is the share of the
-    letters in that script, 0.9 or more.
+    in the language's profile; the score is 1 - distance / 1200, which is 0 at the distance from which
+    resiliparse itself gives no answer. The scales differ, and thresholds do not carry over: most English
+    pages score 0.4 to 0.85 with resiliparse. It has no answer for most texts of a sentence or less. In that
+    case the script gives the language if it identifies one (Hangul, Thai, Greek, kana and Han, ...), and the
+    score is the share of the letters in that script, 0.9 or more.
 
     `language_2` and `language_2_score` are the second guess. Without an answer, the label is `und`, BCP 47's
     subtag for an undetermined language, and the score 0: for texts of fewer than `min_bytes`, texts less
     probable than 1e-5 (fastText), or texts too far from every profile whose script identifies no language
     (resiliparse). Numbers, code and languages that the model does not know are `und` or a wrong guess, often
-    with a low score, so filter by `language_score` too.
+    with a low score, so also filter by `language_score`.
 
     With `paragraphs`, `language_paragraphs` holds start and end (UTF-8 bytes of the text read), language and
     score of each paragraph. `language_share` is the share of the document's language: the characters of
@@ -124,7 +125,7 @@ class Language(MeasuresText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """xxh3_128 of the model file on first use, which is when the build is planned."""
+        """The xxh3_128 of the model file, computed on first use, which is when the build is planned."""
         return file_checksum(Path(self.model))
 
     @cached_property

@@ -1,8 +1,8 @@
-"""Scripts and languages: reject labels whose script the text does not use, and identify languages by a script
-of their own.
+"""Scripts and languages: reject labels whose script the text does not use, and identify languages that have a
+script of their own.
 
 resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese, with
-scores that Chinese pages have too. The blocks are those of the Unicode Standard; languages with several
+scores in the range of Chinese pages. The blocks are those of the Unicode Standard; languages with several
 scripts in use list all of them.
 """
 

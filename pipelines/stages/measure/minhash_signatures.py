@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class MinhashSignatures(MeasuresText, PartStage):
     """`minhash`: the signature of the set of a document's shingles, fixed_size_list<uint32>[num_perm].
 
-    A document becomes words joined by one space, as `normalisation` defines them; a shingle is `ngram`
-    neighbouring words, or characters, of it. In scripts without spaces between words (Chinese, Japanese,
-    Thai, Lao, Khmer, Burmese and others), each letter with its marks counts as a word, with a weight of five
-    sixths: 6 letters make a shingle where 5 words do. So one step measures a text of several scripts. A
-    shorter document is a single shingle. A document without words has a null signature: it resembles nothing,
-    and `text_hash` finds exact copies of it. Values equal those of
+    A document is reduced to its words, as `normalisation` defines them, joined by one space; a shingle is
+    `ngram` neighbouring words, or characters, of the result. In scripts without spaces between words
+    (Chinese, Japanese, Thai, Lao, Khmer, Burmese and others), each letter with its marks counts as a word,
+    with a weight of five sixths: 6 letters make a shingle where 5 words do. So one step measures texts in any
+    mix of scripts. A document shorter than a shingle is a single shingle. A document without words has a null
+    signature: it resembles nothing, and `text_hash` finds exact copies of it. Values equal those of
     `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with
     every shingle's UTF-8.
     """
@@ -40,10 +40,11 @@ class MinhashSignatures(MeasuresText, PartStage):
     unit: Literal["word", "character"] = "word"
     """What a shingle consists of: words and letters as described above, or single characters in every script."""
     normalisation: Literal["plain", "fineweb"] = "plain"
-    """plain: words are what `re.findall(r"\\w+", text.lower())` finds, with the marks and joiners that follow: exactly that
-    where no letter carries a mark of its own, and whole words in Hindi, where `\\w+` cuts at every vowel sign. fineweb: what
-    FineWeb (Penedo et al. 2024, arXiv 2406.17557) compares: lower-cased, each number with its fraction 0, punctuation,
-    symbols and control characters spaces, accents stripped; words are separated by spaces."""
+    """plain: words are the matches of `re.findall(r"\\w+", text.lower())`, extended by the marks and joiners
+    that follow them, so that Hindi words stay whole, which `\\w+` cuts at every vowel sign. fineweb: words of
+    the text as FineWeb compares it (Penedo et al. 2024, arXiv 2406.17557), separated by spaces: lower-cased,
+    accents stripped, each number with its fraction replaced by 0, punctuation, symbols and control characters
+    replaced by spaces."""
 
     version: ClassVar[int] = 2
 

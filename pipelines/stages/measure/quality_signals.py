@@ -1,8 +1,9 @@
 """Quality signals: counts and ratios over words, lines, paragraphs and sentences of a document.
 
 Words, tokens, lines, paragraphs and sentences, and how peers differ, are defined in
-pipelines/kernels/text/segment.py. Formulas over the kernels' counts:
-pipelines/stages/measure/signal_columns.py. Columns that only the rules of peers need: `peer_signals`.
+pipelines/kernels/text/segment.py. The formulas that turn the kernels' counts into columns are in
+pipelines/stages/measure/signal_columns.py. Columns that only the rules of peers need belong to
+`peer_signals`.
 """
 
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ class QualitySignals(MeasuresText, PartStage):
 
     A ratio whose denominator is 0 is null. Sources: Rae et al. 2021 (Gopher), appendix A.1.1; Raffel et al.
     2020 (C4), section 2.2; Penedo et al. 2024 (FineWeb), section 3; Weber et al. 2024 (RedPajama-v2). The
-    columns follow the papers' words over our segmentation; `peer_signals` follows the code of datatrove and
-    tensorflow_datasets. "Share" is a ratio of counts, its unit 1; characters are code points.
+    columns follow the papers' definitions, applied to our segmentation; `peer_signals` follows the code of
+    datatrove and tensorflow_datasets. "Share" is a ratio of counts, with the unit 1; characters are code
+    points.
 
     | column | unit | definition |
     |---|---|---|
@@ -72,8 +74,8 @@ class QualitySignals(MeasuresText, PartStage):
     | mean_line_chars | code points | code points in lines / lines |
     | alpha_char_ratio | 1 | characters of the categories L* / characters |
 
-    alpha_word_ratio counts tokens because our words are letters and digits by definition: symbols standing
-    alone, which the paper's rule is about, would not count against a document.
+    alpha_word_ratio counts tokens because our words are letters and digits by definition: isolated symbols,
+    at which the paper's rule aims, would not count against a document.
     """
 
     version: ClassVar[int] = 5

@@ -14,13 +14,13 @@ TEXT_HASH = pa.schema([("text_hash", pa.binary(16))])
 
 @dataclass(frozen=True)
 class TextHash(MeasuresText, PartStage):
-    """`text_hash`: xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never null;
-    empty texts share one.
+    """`text_hash`: xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never null; all
+    empty texts have the same hash.
     """
 
     normalisation: Literal["none", "plain"] = "plain"
-    """none: the bytes as they are. plain: exactly Python's `" ".join(text.lower().split())`: lower-cased in full, every
-    run of white space becomes one space, none at the ends; punctuation stays."""
+    """none: the bytes as they are. plain: exactly Python's `" ".join(text.lower().split())`: lower-cased,
+    every run of white space replaced by one space, without white space at the ends; punctuation stays."""
 
     def writes(self) -> pa.Schema:
         """Return `text_hash`, 16 bytes."""

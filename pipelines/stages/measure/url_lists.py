@@ -78,7 +78,7 @@ class BlockList:
         """Whether each URL is blocked, bool [n]; False for None.
 
         A domain blocks itself and its subdomains. A URL blocks itself and everything below its path, with or
-        without `www.`, in any case, under any scheme and port; one with a query blocks that query only.
+        without `www.`, in any case, under any scheme and port; an entry with a query blocks only that query.
         """
         counts, digests = [], bytearray()
         for url in urls:
@@ -95,7 +95,7 @@ class BlockList:
         return np.bincount(owners[is_blocked], minlength=len(counts)) > 0
 
     def _keys(self, url: Url, host: str) -> list[str]:
-        """Return every entry that would block a URL."""
+        """Return the keys of every entry that would block a URL."""
         keys = [host]
         labels = host.split(".")
         if not host.startswith("[") and not labels[-1].isdecimal():  # addresses have no subdomains

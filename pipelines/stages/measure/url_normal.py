@@ -1,10 +1,10 @@
 """URL normalisation: URLs with the same normal form name the same page.
 
 Equivalences are those of RFC 3986, section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3 (default
-port, empty path). Since these are pages of a crawl, normalisation goes beyond the RFC: fragment and user
-information are removed, a host loses its trailing dot, hosts in other scripts become ASCII (IDNA 2003, as in
-Python's codec), parameters are sorted by name, and empty parameters and those that only track the visitor or
-session are removed.
+port, empty path). Because the URLs are those of crawled pages, normalisation goes beyond the RFC: fragment
+and user information are removed, a host loses its trailing dot, hosts in other scripts become ASCII (IDNA
+2003, as in Python's codec), parameters are sorted by name, and empty parameters and those that only track the
+visitor or session are removed.
 """
 
 import re
@@ -36,7 +36,9 @@ _TRACKING_PREFIX = "utm_"
 
 
 class Url(NamedTuple):
-    """A URL in normal form. `host` is None if it has none; then `path` is everything after the scheme."""
+    """A URL in normal form. `host` is None if the URL has no host; then `path` is everything after the
+    scheme.
+    """
 
     scheme: str
     host: str | None
@@ -52,8 +54,8 @@ class Url(NamedTuple):
 
 
 def normalise_url(url: str) -> Url:
-    """Return the normal form of any text used as a URL. One without a scheme is read as http, as block-lists
-    write them.
+    """Return the normal form of any text used as a URL. A text without a scheme is read as http, because
+    block-lists omit it.
 
     The host is None for schemes without one (`mailto:`), for paths, and for names that are invalid or longer
     than 253 characters.

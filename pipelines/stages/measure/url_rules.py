@@ -67,8 +67,9 @@ class UrlRules(PartStage):
     """
 
     block: tuple[str, ...] = ()
-    """Files with one domain or URL per line, or directories with files `domains` and `urls` in them, such as UT1's. A domain
-    covers its subdomains, a URL what lies below it (with or without `www.`, in any case, under any scheme)."""
+    """Files with one domain or URL per line, or directories with files `domains` and `urls` in them, such as
+    UT1's. A domain covers its subdomains; a URL covers everything below it (with or without `www.`, in any
+    case, under any scheme)."""
     strict_words: tuple[str, ...] = ()
     """Files with one word per line."""
     hard_words: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ class UrlRules(PartStage):
         return library_versions("tldextract") | unicode_version() | self._checksums
 
     def setup(self) -> None:
-        """Load the lists. Raises UserError if one is not the planned one."""
+        """Load the lists. Raises UserError if one has changed since the build was planned."""
         if self._read_checksums() != self._checksums:
             raise UserError(
                 "url_rules: a list changed after the build was planned; restore it, or run the command again"
@@ -110,7 +111,7 @@ class UrlRules(PartStage):
 
     @cached_property
     def _checksums(self) -> dict[str, str]:
-        """Checksums of the lists on first use, which is when the build is planned."""
+        """The checksums of the lists, computed on first use, which is when the build is planned."""
         return self._read_checksums()
 
     def _read_checksums(self) -> dict[str, str]:

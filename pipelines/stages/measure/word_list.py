@@ -1,4 +1,4 @@
-"""Word lists: the share of a document's words and sentences that contain words and phrases of some files."""
+"""Word lists: the share of a document's words and sentences that match entries of given files."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -83,7 +83,9 @@ class WordList(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the lists. Raises UserError if one is not the planned one, or no entry consists of words."""
+        """Load the lists. Raises UserError if one has changed since the build was planned, or if no entry
+        consists of words.
+        """
         if checksums("files", self.files) != self._checksums:
             raise UserError(
                 "word_list: a file changed after the build was planned; restore it, or run the command again"

@@ -49,7 +49,7 @@ class Detector:
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """Yield (row, detection) for every detection of any score, entity by entity: of all entities, or of
+        """Yield (row, detection) for every detection of any score, entity by entity: for all entities, or for
         the given pattern entities.
 
         Raises UserError with the document's id and the entity if a recognizer fails.

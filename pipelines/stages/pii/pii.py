@@ -77,8 +77,8 @@ class Pii(ReadsText, PartStage):
 
     Detections that overlap, directly or through others, become one edit over everything they cover, so that
     nothing of them remains. Its entity is that of the highest score, then the longest, then the first in
-    `entities`. Detections that are only annotated yield to those that are replaced. Counts are of edits: what
-    is replaced once is counted once. `fields` are searched as well.
+    `entities`. A detection that is only annotated is left out if it overlaps one that is replaced. Counts are
+    of edits: several detections that become one edit count once. `fields` are searched as well.
     """
 
     version: ClassVar[int] = 4
@@ -86,10 +86,11 @@ class Pii(ReadsText, PartStage):
     places: ClassVar[tuple[str, ...]] = paths
 
     entities: tuple[str, ...] = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "US_SSN", "IP_ADDRESS")
-    """Also supported: CRYPTO, MAC_ADDRESS; URL_CREDENTIALS (user, password and host in a URL), API_KEY (by the prefixes of well
-    known providers, and JSON web tokens), PRIVATE_KEY; the identity numbers AU_MEDICARE, AU_TFN, CA_SIN, DE_SOCIAL_SECURITY,
-    DE_TAX_ID, ES_NIE, ES_NIF, FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR, IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL,
-    SE_PERSONNUMMER, SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER; and with `ner_model` PERSON
+    """The entities to find. Also supported: CRYPTO, MAC_ADDRESS; URL_CREDENTIALS (user, password and host in
+    a URL), API_KEY (by the prefixes of well known providers, and JSON web tokens), PRIVATE_KEY; the identity
+    numbers AU_MEDICARE, AU_TFN, CA_SIN, DE_SOCIAL_SECURITY, DE_TAX_ID, ES_NIE, ES_NIF,
+    FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR, IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL, SE_PERSONNUMMER,
+    SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER; and with `ner_model` PERSON
     and LOCATION."""
     score_threshold: float = 0.3
     """The minimum score. Without context words, 0.3 excludes matches that Presidio itself calls very weak: any nine digits
@@ -119,12 +120,13 @@ class Pii(ReadsText, PartStage):
     than the patterns."""
 
     fields: tuple[str, ...] = ()
-    """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of them such as
-    `meta.author`, where `format: message` puts the headers From and To. Finds are counted with those of the text, and
-    replaced in the columns `pii_url` and `pii_meta`. `export` writes these instead of the stored values, which never
-    change: documents stay in the corpus as they were read. For an e-mail address in a URL, host and path before it stay.
-    Without `fields`, `export` writes both as they were read, or omits them (`--without`); `inspect` and the report always
-    hide personal data in them."""
+    """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of
+    them such as `meta.author`, where `format: message` puts the headers From and To. Finds are counted with
+    those of the text, and replaced in the columns `pii_url` and `pii_meta`. `export` writes these instead of
+    the stored values, which never change: documents stay in the corpus as they were read. If an e-mail
+    address in a URL is replaced, the host and path before it stay. Without `fields`, `export` writes both as
+    they were read, or omits them (`--without`); `inspect` and the report always hide personal data in
+    them."""
 
     def reads(self) -> tuple[Input, ...]:
         """Return the text and the fields."""
@@ -338,8 +340,8 @@ class Pii(ReadsText, PartStage):
 
 
 def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]) -> list[_RowDetection]:
-    """Return the detections outside all spans: a phone number inside a private address is part of that
-    address.
+    """Return the detections that lie outside all spans. A phone number inside a private address, for example,
+    is part of that address.
     """
     by_row: dict[int, list[_RowDetection]] = {}
     for span in spans:

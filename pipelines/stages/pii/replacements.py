@@ -2,8 +2,9 @@
 valid in form.
 
 Hashes and pseudonyms are HMAC-SHA256 of entity and value under the user's key. So equal values have equal
-replacements in every document and run with that key, and without the key nobody can try out all telephone
-numbers. Values are compared in one form: addresses in lower case, numbers as their digits and letters.
+replacements in every document and run with that key, and without the key nobody can recover a value by trying
+all telephone numbers. Values are compared in one form: addresses in lower case, numbers as their digits and
+letters.
 
 Pseudonyms come from ranges reserved for examples, which are small: different values can share one.
 

@@ -1,8 +1,8 @@
 """Cut windows around hits: the context in which Presidio finds the same entities as in the whole text.
 
 A window is cut where no match of the entity's patterns can cross, and contains every neighbouring character
-that the patterns look at. Neighbours that they treat like the edge of the text are left out, so that equal
-candidates have equal windows and can be cached. Offsets are code points.
+that the patterns look at. Neighbours that the patterns treat like the edge of the text are left out, so that
+equal candidates have equal windows and their results can be cached. Offsets are code points.
 """
 
 import re
@@ -245,7 +245,7 @@ def _pieces(candidate: str) -> Iterator[str]:
 
 
 def _joined(text: str, at: int) -> tuple[int, int]:
-    """Return the span of chains joined by extension labels around the digit at `at`: no candidate of
+    """Return the span of chains joined by extension labels around the digit at `at`. No candidate of
     phonenumbers crosses its ends.
 
     Only a # that ends an extension is not included.
@@ -289,7 +289,7 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
 
 
 def phone_digits(regions: tuple[str, ...]) -> int:
-    """Return the fewest digits of a valid number in one of the regions, or with a plus."""
+    """Return the smallest number of digits of a valid phone number in any of the regions, or with a plus."""
     return min(INTERNATIONAL_DIGITS, *(_national(region).least for region in regions))
 
 

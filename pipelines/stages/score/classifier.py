@@ -82,7 +82,7 @@ class Classifier(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """xxh3_128 of the model on first use, which is when the build is planned."""
+        """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
         checksum = file_checksum(self._file)
         metrics = LocalPath(self.model) / METRICS
         if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != checksum:

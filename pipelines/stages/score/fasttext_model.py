@@ -63,8 +63,8 @@ class FastTextModel:
 
 
 def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
-    """Read a model whose bytes have this xxh3_128. Raises UserError if they do not, or if it is not a
-    supervised model.
+    """Read a model whose bytes have this xxh3_128. Raises UserError if the checksum differs or the model is
+    not a supervised one.
     """
     import xxhash
 
@@ -198,8 +198,8 @@ def _matrix(file: _File, quantised: bool) -> "np.ndarray":
 
 
 def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
-    """Return a product quantiser: its centroids, the number of sub-vectors, their length, the length of the
-    last.
+    """Read a product quantiser. Returns its centroids, the number of sub-vectors, their length, and the
+    length of the last.
     """
     import numpy as np
 

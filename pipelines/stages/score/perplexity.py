@@ -76,7 +76,7 @@ class Perplexity(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The xxh3_128 of the model on first use, which is when the build is planned."""
+        """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
         return file_checksum(Path(self.model))
 
     @cached_property

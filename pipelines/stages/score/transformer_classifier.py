@@ -55,8 +55,8 @@ class TransformerClassifier(ReadsText, PartStage):
     batch: int = 16
     """Documents per batch."""
     num_gpus: float = 0
-    """GPUs that a task reserves on Ray, 0.5 to share one between two; 0 runs on the CPU, with one thread. A build
-    `--in-process` reserves none and uses the first."""
+    """GPUs that a task reserves on Ray; 0.5 lets two tasks share one; 0 runs on the CPU, with one thread. A
+    build `--in-process` reserves none and uses the first GPU."""
 
     paths: ClassVar[tuple[str, ...]] = ("model", "num_gpus")
 
@@ -110,7 +110,7 @@ class TransformerClassifier(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The checksum of the directory on first use, which is when the build is planned."""
+        """The checksum of the directory, computed on first use, which is when the build is planned."""
         return _directory_checksum(Path(self.model))
 
     @cached_property

@@ -16,7 +16,9 @@ class BitFit(TrainingMethod):
     mergeable: ClassVar[bool] = True
 
     def refusal(self, architecture: str) -> str | None:
-        """Refuse Llama, ModernBERT and T5, which have no biases."""
+        """Return why Llama, ModernBERT and T5 are refused, which have no biases; None for other
+        architectures.
+        """
         if architecture in ("llama", "modernbert", "t5"):
             return f"got bitfit, which trains biases, and {architecture} has none; use lora or ia3"
         return None

@@ -154,8 +154,8 @@ class InputMaker:
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
         """Make inputs of a source and its target, each truncated at its end. In a decoder they share a row.
-        The source gets at most three quarters of it, whatever the length of the target, so that an unknown
-        target has room too.
+        The source gets at most three quarters of the row, regardless of the length of the target, so that an
+        unknown target has room too.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]

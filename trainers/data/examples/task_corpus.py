@@ -127,7 +127,7 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
     except ValueError as error:
         raise UserError(f"{error}; give a base with an intact tokenizer.json") from None
     run, file = directory / "run.json", directory.record(name)
-    recorded = read_json(run) if run.is_file() else {}  # a corpus's step of a tokenizer has a run.json without specials
+    recorded = read_json(run) if run.is_file() else {}  # a corpus's step also has a run.json, without specials
     specials = recorded.get("specials") or add_fallback_marks(definition.roles)
     size = (definition.vocab_size, definition.kind, dict(specials))
     return TokenizerRecord(file.path, file.bytes, file.xxh3_128, *size)

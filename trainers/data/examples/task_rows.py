@@ -1,5 +1,5 @@
-"""The inputs of tasks as rows of a batch. Rows hold several segments to save padding, separated as the
-documents of pretraining are.
+"""The inputs of tasks as rows of a batch. To save padding, a row can hold several segments; they are isolated
+from one another like the documents of a pretraining row.
 """
 
 from collections.abc import Sequence

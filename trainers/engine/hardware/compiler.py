@@ -10,8 +10,8 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """Return the fields of a configuration that need a C++ compiler. Muon is one, because DeepSpeed compiles
-    it with torch.compile.
+    """Return the fields of a configuration that need a C++ compiler. One of them is the optimizer Muon, which
+    DeepSpeed compiles with torch.compile.
     """
     needs = {
         "execution.compile: true": config.execution.compile,

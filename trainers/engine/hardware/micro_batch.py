@@ -1,4 +1,4 @@
-"""`execution.micro_batch` and `execution.threads`: what a worker's memory and cores allow."""
+"""Choose `execution.micro_batch` and `execution.threads` by a worker's memory and cores."""
 
 import os
 from typing import Any, Literal
@@ -11,20 +11,22 @@ from trainers.config.job import Job
 from trainers.engine.forward import Forward, tensors
 from trainers.rows.batch import Batch
 
-# Share of the free memory that a step may use. A laptop's memory is not ours alone, and torch frees a GPU's in pieces.
+# Share of the free memory that a step may use. On a laptop other programs need memory too, and torch
+# fragments the memory of a GPU.
 _SHARE = {"cpu": 0.5, "cuda": 0.85}
 _NO_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU, of CUDA's libraries
-# Memory beside what is kept for the backward pass, as a share of it: gradients of activations, and what operations need
-# while they run.
+# Memory needed in addition to what is kept for the backward pass, as a share of that: gradients of
+# activations, and temporary tensors of operations.
 _TRANSIENT = 0.5
 
 
 def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
-    """Return how many rows a worker takes per pass: `execution.micro_batch`, or with `auto` all of its share of a batch,
-    in as few equal passes as the free memory of its device allows. The same on every worker.
+    """Return how many rows a worker takes per pass: `execution.micro_batch`, or with `auto` all of its share
+    of a batch, in as few equal passes as the free memory of its device allows. The result is the same on
+    every worker.
 
-    `row` is a batch of one row of the training data; rows may be as long as `longest`. The estimate is `bytes_kept` of
-    the row, and half as much for what is not kept.
+    `row` is a batch of one row of the training data; rows may be as long as `longest`. The memory of a row is
+    estimated as 1.5 x `bytes_kept`: half as much again for tensors that are not kept for the backward pass.
     """
     share = -(-(config.batch.sequences or 1) // world)
     if config.execution.micro_batch != "auto":
@@ -71,7 +73,9 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
 
 
 class _Kept(torch.nn.Module):
-    """The part of a pass that is counted. The head of a task looks for its positions, which `meta` does not know."""
+    """The part of a pass whose activations are counted. The head of a task is left out, because it looks up
+    positions by value, and tensors on `meta` have no values.
+    """
 
     def __init__(self, inner: Forward) -> None:
         super().__init__()
@@ -82,13 +86,15 @@ class _Kept(torch.nn.Module):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether torch raised this error for want of memory."""
+    """Return whether torch raised this error because it ran out of memory."""
     known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     return known or (isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY))
 
 
 def _free_bytes(forward: Forward, config: Job, world: int) -> float:
-    """Memory that activations may take: what is free, less the gradients and optimizer state that are to come."""
+    """Return the bytes that activations may take: a share of the free memory, less the gradients and
+    optimizer state that have yet to be allocated.
+    """
     stage = config.execution.zero_stage
     everything = sum(parameter.numel() for parameter in forward.parameters())
     trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)

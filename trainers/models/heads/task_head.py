@@ -58,7 +58,8 @@ class TaskHead(torch.nn.Module):
 
     def forward(self, states: Any, at: Any, owner: Any, layers: Sequence[Any] = ()) -> Any:
         """Return predictions from `states` [rows, length, width]: [rows, length, outputs] for tasks that
-        predict at every position, else [segments, outputs]. Numbers and candidates have no last dimension.
+        predict at every position, else [segments, outputs]. The predictions of `regress` and `choose` have no
+        last dimension.
 
         `at` int64 [segments] and `owner` int64 [rows, length] are those of `rows.batch.TaskTargets`. `layers`
         are the states after the embeddings and after every block; they are needed unless `self.layers` is

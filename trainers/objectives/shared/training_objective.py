@@ -115,5 +115,5 @@ class TrainingObjective(Protocol):
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """How to write a prompt and how to read the answer."""
+        """The format of prompts: how to write one, and how to read the model's answer."""
         return PromptFormat()

@@ -11,11 +11,12 @@ _LEVEL = 0.95
 class Agreement:
     """Agreement of predicted and measured values of `runs` mixtures.
 
-    `spearman` is the rank correlation. `decisions` is the share of pairs of mixtures that predictions put in the
-    same order as measurements (decision accuracy; Magnusson et al., 2025, DataDecide, section 3), equal predictions
-    counting half. `slope` is that of the regression of measured on predicted values: 1 if differences are
-    predicted at their size, below 1 if they are exaggerated. `error` is the root mean square error in units of the
-    metric. `low` and `high` bound the 95 % interval of `spearman` by the bootstrap over mixtures.
+    `spearman` is the rank correlation. `decisions` is the share of pairs of mixtures that predictions put in
+    the same order as measurements (decision accuracy; Magnusson et al., 2025, DataDecide, section 3); equal
+    predictions count half. `slope` is the slope of the regression of measured on predicted values: 1 if
+    predicted differences have the right size, below 1 if they are exaggerated. `error` is the root mean
+    square error in units of the metric. `low` and `high` bound the 95 % interval of `spearman` by the
+    bootstrap over mixtures.
     """
 
     runs: int
@@ -32,7 +33,9 @@ class Agreement:
 
 
 def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 500, seed: int = 0) -> Agreement:
-    """Compare values [mixtures], at least two of them. With 0 repetitions the interval is NaN."""
+    """Compare measured and predicted values, each [mixtures], of at least two mixtures. With 0 repetitions
+    the interval is NaN.
+    """
     low = high = float("nan")
     if repetitions:
         drawn = np.random.default_rng(seed).integers(0, len(measured), (repetitions, len(measured)))
@@ -52,7 +55,7 @@ def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 50
 
 
 def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
-    """Return Spearman's rho, 0 if either is constant."""
+    """Return Spearman's rank correlation; 0 if either side is constant."""
     from scipy.stats import rankdata
 
     first, second = (rankdata(values) - (len(values) + 1) / 2 for values in (measured, predicted))
@@ -61,7 +64,9 @@ def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def decision_accuracy(measured: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the share of pairs in the same order, of those whose measured values differ; NaN without any."""
+    """Return the share of pairs that are in the same order, among the pairs whose measured values differ; NaN
+    if there are none.
+    """
     first, second = np.triu_indices(len(measured), 1)
     true = np.sign(measured[first] - measured[second])
     same = true * np.sign(predicted[first] - predicted[second])

@@ -1,7 +1,8 @@
-"""Nested cross-validation of laws, the learning curve over the number of runs, and the rule when to stop.
+"""Nested cross-validation of laws, the learning curve over the number of runs, and the rule for when to stop
+adding runs.
 
-A law is always scored on runs that neither fitted nor chose it (Varma and Simon, 2006). Censored runs take part in
-fits and are never scored.
+A law is always scored on runs that were used neither to fit nor to choose it (Varma and Simon, 2006).
+Censored runs take part in fits and are never scored.
 """
 
 from collections.abc import Sequence
@@ -14,17 +15,18 @@ from trainers.studies.laws.regression_law import Law, fit_censored
 
 _FOLDS = 10
 _FRACTIONS = (0.25, 0.5, 0.75)
-_DRAWS = 10  # of each fraction
+_DRAWS = 10  # random subsets for each fraction
 _LEAST_HELD_OUT = 4
 STOP_GAIN = 0.01
-"""Enough runs: the last half of them raised the rank correlation by less than this. Between laws and seeds of
-RegMix's runs smaller differences do not repeat."""
+"""There are enough runs if the last half of them raised the rank correlation by less than this. Smaller
+differences between laws on RegMix's runs do not recur with other seeds."""
 
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """The predictions of runs by fits without them, `predicted` [runs], NaN for censored ones, and how they agree.
-    `chosen` counts how many folds each law won; one law alone wins all.
+    """The predictions `predicted` [runs] of each run by a fit without it, NaN for censored runs, and their
+    agreement with the measurements. `chosen` counts the folds in which each law was the best; a single law is
+    the best in all of them.
     """
 
     predicted: np.ndarray
@@ -34,13 +36,15 @@ class CrossValidation:
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """Mean rank correlation on held-out runs of fits to some of the runs: (runs, correlation), ascending."""
+    """The mean rank correlation on held-out runs, by number of runs in the fit: (runs, correlation),
+    ascending.
+    """
 
     points: tuple[tuple[int, float], ...]
 
     @property
     def last_gain(self) -> float | None:
-        """What the second half of the runs added; None without a fit to half of them."""
+        """The gain in correlation from the second half of the runs; None without a fit to half of them."""
         if len(self.points) < 2:
             return None
         half = min(self.points[:-1], key=lambda point: abs(point[0] - self.points[-1][0] / 2))
@@ -55,7 +59,8 @@ class LearningCurve:
 def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
-    """Predict every run by the law that is best in a cross-validation of the other runs, fitted to these.
+    """Predict every run with the law that is best in a cross-validation within the other folds, fitted to
+    those folds.
 
     `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs]. With a single law there is nothing to
     choose, and this is a plain cross-validation in 10 folds.
@@ -72,7 +77,9 @@ def cross_validate(
 
 
 def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0) -> Law:
-    """Return the law with the smallest cross-validated median absolute error, which a few bad runs do not decide."""
+    """Return the law with the smallest cross-validated median absolute error; the median is robust to a few
+    bad runs.
+    """
     if len(laws) == 1:
         return laws[0]
     folds = _folds(censored, seed)
@@ -95,8 +102,8 @@ def learning_curve(
     validation: CrossValidation,
     seed: int = 0,
 ) -> LearningCurve:
-    """Fit `law` to random quarters, halves and three quarters of the runs and predict the others. The last point
-    is `validation`, whose fits have nine tenths of the runs.
+    """Fit `law` to random quarters, halves and three quarters of the runs, and predict the other runs. The
+    last point comes from `validation`, whose fits use nine tenths of the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []
     for fraction in _FRACTIONS:

@@ -1,7 +1,8 @@
-"""A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric that
-follows no formula. It needs more runs, and its minimum may be one of several.
+"""A Gaussian process over mixtures (Rasmussen and Williams, 2006, chapters 2 and 5): the law for a metric
+that follows no formula. It needs more runs than the others, and may have several local minima.
 
-The kernel is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z with noise n^2. The four are chosen by the marginal likelihood.
+The kernel is s^2 exp(-|x - z|^2 / 2 l^2) + a^2 x.z with noise n^2. The four parameters s, l, a and n maximise
+the marginal likelihood.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ _BOUNDS = ((-4.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-6.0, 1.0))
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """The family."""
+    """The family of Gaussian processes with this kernel."""
 
     name: str = "gaussian_process"
 
@@ -25,7 +26,7 @@ class GaussianProcess:
         return 2 * domains
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedProcess":
-        """Fit the law. From a `start` of this family its kernel is kept."""
+        """Fit the law. If `start` is of this family, its kernel is used unchanged."""
         from scipy.linalg import cho_factor, cho_solve
         from scipy.optimize import minimize
 
@@ -46,8 +47,8 @@ class GaussianProcess:
 
 @dataclass(frozen=True)
 class FittedProcess:
-    """The posterior mean, given the mixtures `runs` [runs, domains] and their `coefficients` [runs]. `logarithms`
-    are those of s, l, a and n.
+    """The posterior mean, given the mixtures `runs` [runs, domains] and their `coefficients` [runs].
+    `logarithms` are the logarithms of s, l, a and n.
     """
 
     mean: float
@@ -58,7 +59,7 @@ class FittedProcess:
 
     @property
     def is_convex(self) -> bool:
-        """Never for sure."""
+        """False, because convexity is not guaranteed."""
         return False
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
@@ -85,7 +86,7 @@ class FittedProcess:
 
 
 def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Squared Euclidean distances, [first, second]."""
+    """Return squared Euclidean distances, [first, second]."""
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
     return np.maximum(squares, 0.0)
 
@@ -98,7 +99,9 @@ def _covariance(logarithms: np.ndarray, distances: np.ndarray, products: np.ndar
 def _evidence(
     logarithms: np.ndarray, distances: np.ndarray, products: np.ndarray, values: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """The negative log marginal likelihood and its gradient (Rasmussen and Williams, equations 5.8 and 5.9)."""
+    """Return the negative log marginal likelihood and its gradient (Rasmussen and Williams, equations 5.8 and
+    5.9).
+    """
     from scipy.linalg import cho_factor, cho_solve
 
     scale, length, slope, noise = np.exp(2 * logarithms)

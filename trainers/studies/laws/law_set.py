@@ -1,4 +1,6 @@
-"""The laws of all metrics of a study, and their uncertainty: each is fitted again to runs drawn with replacement."""
+"""The laws of all metrics of a study, and their uncertainty, for which each law is fitted again to runs drawn
+with replacement.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ _ATTEMPTS = 20  # draws that have too few different runs are drawn again
 
 @dataclass(frozen=True)
 class LawSet:
-    """A fitted law for each of `metrics`, and `resampled`: the same laws of each draw of the bootstrap (Efron,
-    1979). A draw is of runs, the same ones for all metrics, so that their errors stay correlated.
+    """A fitted law for each of `metrics`, and in `resampled` the same laws fitted to each draw of the
+    bootstrap (Efron, 1979). A draw contains the same runs for all metrics, so that the errors of the metrics
+    stay correlated.
     """
 
     domains: tuple[str, ...]
@@ -23,11 +26,11 @@ class LawSet:
 
     @property
     def is_convex(self) -> bool:
-        """Whether every law is convex, and with it every weighted mean of them."""
+        """Whether every law is convex; then every weighted mean of them is too."""
         return all(law.is_convex for law in self.laws)
 
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the mean of the predicted metrics under `weights` [metrics], [mixtures]."""
+        """Return the mean of the predicted metrics, weighted by `weights` [metrics], [mixtures]."""
         return _weighted(self.laws, ratios, weights)
 
     def gradient(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -39,8 +42,8 @@ class LawSet:
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the change of each metric when a domain gains one percentage point of one mixture [domains] in
-        proportion from all domains, [metrics, domains].
+        """Return the change of each metric, [metrics, domains], if a domain of the mixture `ratios` [domains]
+        gains one percentage point and all domains give it up in proportion to their shares.
         """
         gradients = np.stack([law.gradient(ratios[None])[0] for law in self.laws])
         return 0.01 * (gradients - (gradients @ ratios)[:, None])

@@ -1,8 +1,8 @@
-"""The log-linear law: y = c + exp(k + w.x), the regression of Data Mixing Laws (Ye et al., 2024, equation 1)
-that Olmix uses too.
+"""The log-linear law y = c + exp(k + w.x): the regression of Data Mixing Laws (Ye et al., 2024, equation 1),
+which Olmix also uses.
 
-The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, the metric falls
-without bound below c nowhere, and a domain of large w_i harms.
+The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, its predictions
+are always above c, and a domain with a large w_i worsens the metric.
 """
 
 from dataclasses import dataclass
@@ -13,30 +13,32 @@ import numpy as np
 from trainers.studies.laws.regression_law import FittedLaw
 
 _HUBER = 1.0
-"""In units of the spread of the values: a residual beyond it counts linearly, so that a run that went wrong does
-not decide. The residuals of RegMix's 512 runs are a quarter of the spread."""
+"""Threshold of Huber's loss, in units of the spread of the values: larger residuals count linearly, so that a
+single failed run does not dominate. The residuals of RegMix's 512 runs are a quarter of the spread."""
 _RIDGE = 1e-3
 """Weight of the squared deviations of w from their mean, divided by the runs. On draws of 32 of RegMix's runs it
 raises the Spearman correlation on the test mixtures from .89 (at 1e-4) to .91; from 64 runs on it changes nothing."""
 _OFFSETS = (0.05, 0.3, 1.0, 3.0)
-"""Starting points of c, in spreads below the lowest value. With c fixed, the logarithm of y - c is linear in x, which
-gives the starting point of w."""
+"""Starting points of c: distances below the lowest value, in units of the spread. With c fixed, the logarithm
+of y - c is linear in x, which gives the starting point of w."""
 _FARTHEST = 100.0  # spreads between c and the lowest value: beyond it the law is linear to less than 1 %
 _EXPONENT = 30.0  # larger exponents are cut, so that a bad step of the search stays finite
 
 
 @dataclass(frozen=True)
 class LogLinear:
-    """The family: Huber's loss, minimised by L-BFGS from several starting points."""
+    """The family of log-linear laws, fitted by minimising Huber's loss with L-BFGS from several starting
+    points.
+    """
 
     name: str = "log_linear"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the number of parameters, one per domain and the offset, and one more."""
+        """Return one more than the number of parameters, which are one per domain and the offset."""
         return domains + 2
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
-        """Fit the law; from `start` alone where it is a fit of this family."""
+        """Fit the law. If `start` is a fit of this family, it is the only starting point."""
         from scipy.optimize import minimize
 
         centre, spread = _centre_and_spread(values)
@@ -64,7 +66,7 @@ class FittedLogLinear:
 
     @property
     def is_convex(self) -> bool:
-        """Always: an exponential of a linear function."""
+        """True: the exponential of a linear function is convex."""
         return True
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
@@ -77,7 +79,7 @@ class FittedLogLinear:
         return excess[:, None] * np.where(np.isfinite(self.weights), self.weights, 0.0)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return the offset c and the weights, which hold k."""
+        """Return the offset c and the weights, which include k."""
         return {"offset": self.offset, "weights": np.where(np.isfinite(self.weights), self.weights, -1e300).tolist()}
 
     def _excess(self, ratios: np.ndarray) -> np.ndarray:
@@ -87,7 +89,9 @@ class FittedLogLinear:
 
 
 def _centre_and_spread(values: np.ndarray) -> tuple[float, float]:
-    """The median and the standard deviation, the latter from the quartiles where these differ."""
+    """Return the median and the standard deviation, the latter estimated from the quartiles if these
+    differ.
+    """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     return float(middle), float((high - low) / 1.349 or np.std(values))  # 1.349: the quartiles of a normal distribution
 
@@ -100,7 +104,7 @@ def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
 
 
 def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean loss and its gradient by the weights and the offset."""
+    """Return the mean loss and its gradient with respect to the weights and the offset."""
     weights, offset = parameters[:-1], parameters[-1]
     excess = np.exp(np.minimum(ratios @ weights, _EXPONENT))
     residuals = offset + excess - values

@@ -1,4 +1,4 @@
-"""Linear and quadratic laws: Scheffé's polynomials of mixtures (Scheffé, 1958), by ridge regression.
+"""Linear and quadratic laws: Scheffé's polynomials of mixtures (Scheffé, 1958), fitted by ridge regression.
 
 Since the shares sum to 1, neither a constant nor squares are needed: y = sum b_i x_i (+ sum b_ij x_i x_j, i < j).
 The ridge is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979).
@@ -15,17 +15,19 @@ _RIDGES = np.logspace(-8, 2, 41)  # relative to the largest singular value
 
 @dataclass(frozen=True)
 class Polynomial:
-    """The family of degree 1 or 2."""
+    """The family of polynomials of degree 1 or 2."""
 
     name: str
     degree: int
 
     def minimum_runs(self, domains: int) -> int:
-        """Return one run per domain and one more; the ridge determines the products of a quadratic."""
+        """Return one run per domain and one more. Even for a quadratic this suffices, because the ridge
+        determines the coefficients of its products.
+        """
         return domains + 1
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedPolynomial":
-        """Fit the law; the solution is in closed form, so `start` is not used."""
+        """Fit the law. `start` is not used, because the solution has a closed form."""
         features = _features(ratios, self.degree)
         mean = values.mean()
         left, singular, right = np.linalg.svd(features, full_matrices=False)
@@ -55,7 +57,7 @@ class FittedPolynomial:
 
     @property
     def is_convex(self) -> bool:
-        """Whether no direction within the simplex has a negative curvature."""
+        """Whether no direction within the simplex has negative curvature."""
         domains = len(self.linear)
         within = np.eye(domains) - 1 / domains
         curvatures = np.linalg.eigvalsh(within @ self.products @ within)

@@ -1,8 +1,8 @@
-"""What every law of mixtures offers: a fit to runs, predictions for mixtures, and their gradient.
+"""The protocols of laws of mixtures: a fit to runs, predictions for mixtures, and their gradient.
 
-A law predicts one metric of a run, lower is better, from its mixture: the share of each domain in the training
-tokens. A run that diverged has no metric. It is censored: all that is known is that its metric is no better
-than the worst one measured.
+A law predicts one metric of a run, for which lower is better, from the run's mixture: the share of each
+domain in the training tokens. A run that diverged has no metric. It is censored: all that is known is that
+its metric would be no better than the worst one measured.
 """
 
 from typing import Protocol
@@ -30,7 +30,7 @@ class FittedLaw(Protocol):
         ...
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return what the law has learned, as JSON."""
+        """Return the parameters of the law, as JSON."""
         ...
 
 
@@ -43,12 +43,12 @@ class Law(Protocol):
         ...
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the least number of measured runs that a fit needs."""
+        """Return the smallest number of measured runs that a fit needs."""
         ...
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> FittedLaw:
-        """Fit the law to `values` [runs], all finite. `start` is a fit to nearly the same runs, from which the
-        search may begin.
+        """Fit the law to `values` [runs], which are all finite. `start` is a fit to nearly the same runs,
+        from which the search may begin.
         """
         ...
 
@@ -56,12 +56,13 @@ class Law(Protocol):
 def fit_censored(
     law: Law, ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, start: FittedLaw | None = None
 ) -> FittedLaw:
-    """Fit `law` to runs of which some are `censored`, bool [runs]; their `values` are not read.
+    """Fit `law` to runs, some of which are `censored`, bool [runs]; the `values` of these are not read.
 
-    The law is fitted to the measured runs first. Then a censored run takes its own prediction, or the worst
-    measured value where that is worse, and the law is fitted again, until the predictions settle. This minimises
-    the law's loss with a one-sided error for censored runs: predictions above the worst measured value cost
-    nothing (the iteration of Buckley and James, 1979, without their correction for the tail).
+    The law is fitted to the measured runs first. Then each censored run is given its own prediction or the
+    worst measured value, whichever is worse, and the law is fitted again, until the predictions converge.
+    This minimises the law's loss with a one-sided error for censored runs: predictions above the worst
+    measured value cost nothing (the iteration of Buckley and James, 1979, without their correction for the
+    tail).
     """
     measured = ~censored
     fitted = law.fit(ratios[measured], values[measured], start)

@@ -1,4 +1,4 @@
-"""The mixtures that may be proposed: a least and a greatest share of each domain, and a sum of 1."""
+"""The constraints on proposed mixtures: a minimum and a maximum share of each domain, and a sum of 1."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _THINNING = 20  # steps of hit-and-run between two mixtures that are kept
 
 @dataclass(frozen=True)
 class MixtureConstraints:
-    """`lower` <= share <= `upper`, each [domains], and a sum of 1."""
+    """Mixtures with `lower` <= share <= `upper`, each [domains], and a sum of 1."""
 
     domains: tuple[str, ...]
     lower: np.ndarray
@@ -25,8 +25,8 @@ class MixtureConstraints:
         return inside.all(axis=1) & (np.abs(ratios.sum(axis=1) - 1) <= tolerance)
 
     def project(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the mixture within the constraints that is nearest to one [domains]: all shares move by the same
-        amount, up to their limits (Euclidean projection, by bisection on that amount).
+        """Return the mixture within the constraints that is nearest to a given one [domains]. All shares move
+        by the same amount, up to their limits (Euclidean projection, by bisection on that amount).
         """
         low, high = float((self.lower - ratios).min()) - 1, float((self.upper - ratios).max()) + 1
         for _ in range(200):
@@ -63,8 +63,8 @@ def build_constraints(
     target_tokens: int | None = None,
     max_epochs: float | Mapping[str, float] | None = None,
 ) -> MixtureConstraints:
-    """Build constraints from least shares, fixed shares, and caps: a domain of `tokens` tokens read at most
-    `max_epochs` times gives at most that share of `target_tokens`.
+    """Build constraints from minimum shares, fixed shares, and caps: a domain of `tokens` tokens contributes
+    at most `max_epochs` x `tokens` of the `target_tokens`.
 
     Raises ConfigError for an unknown domain and if no mixture respects them all.
     """

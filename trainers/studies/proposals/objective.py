@@ -1,4 +1,4 @@
-"""What a proposal minimises, and the search for its minimum."""
+"""The objective that a proposal minimises, and the search for its minimum."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _STARTS = 12  # random starting points where a law is not convex
 
 @dataclass(frozen=True)
 class MixtureObjective:
-    """The mean of the predicted metrics under `weights` [metrics], plus `kl` times the Kullback-Leibler divergence
-    in nats of the mixture from `prior` [domains].
+    """The mean of the predicted metrics, weighted by `weights` [metrics], plus `kl` times the
+    Kullback-Leibler divergence in nats of the mixture from `prior` [domains].
     """
 
     laws: LawSet
@@ -49,9 +49,9 @@ def minimise(
     seed: int = 0,
     starts: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-    """Return the mixture [domains] of the least objective within the constraints, by sequential quadratic programming
-    (SLSQP; Kraft, 1988): from `starts`, or else from the prior, from uniform weights and, unless every law is convex,
-    from random mixtures.
+    """Return the mixture [domains] with the lowest objective within the constraints, by sequential quadratic
+    programming (SLSQP; Kraft, 1988): from `starts`, or else from the prior, from uniform weights and, unless
+    every law is convex, from random mixtures.
     """
     from scipy.optimize import minimize
 

@@ -1,4 +1,4 @@
-"""The settings of a proposal: what is minimised, and within which limits."""
+"""The settings of a proposal: its objective and its constraints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from pipelines.contracts.mixtures import proportional, temperature, unimax
 
 @dataclass(frozen=True)
 class ProposalSettings:
-    """Minimise the mean of the metrics under `weights` (default: equal) plus `kl` times the divergence from the
-    prior, in nats.
+    """Minimise the mean of the metrics, weighted by `weights` (default: equal), plus `kl` times the
+    divergence from the prior in nats.
 
-    `prior` are shares of which only the proportions count; without it, that of `tokens`, the tokens of each domain.
-    `floors` are least shares and `fixed` shares that do not move. With `tokens` and `target_tokens`, the budget of the
-    run that the mixture is for, no domain is read more than `max_epochs` times: four are almost as good as fresh
-    data (Muennighoff et al., 2023).
+    `prior` gives shares, of which only the proportions count; by default they are those of `tokens`, the
+    tokens of each domain. `floors` are minimum shares, and `fixed` are shares that do not change. With
+    `tokens` and `target_tokens`, the budget of the run that the mixture is for, no domain is read more than
+    `max_epochs` times: four are almost as good as fresh data (Muennighoff et al., 2023).
     """
 
     weights: dict[str, float] | None = None
@@ -52,7 +52,9 @@ class ProposalSettings:
 
     @property
     def epoch_caps(self) -> float | dict[str, float] | None:
-        """The caps that can be computed: none without the tokens of the domains and of the run."""
+        """The arguments from which caps on epochs follow; empty unless the tokens of the domains and of the
+        run are given.
+        """
         return self.max_epochs if self.tokens and self.target_tokens else None
 
     def prior_of(self, domains: Sequence[str]) -> np.ndarray:

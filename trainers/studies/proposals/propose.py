@@ -1,5 +1,5 @@
-"""Propose the mixture of the best predicted metrics, with what is known about it: the tie set, the sensitivity of
-each weight, the predicted gain over the prior, and baselines.
+"""Propose the mixture with the best predicted metrics, together with its tie set, the sensitivity of each
+weight, the predicted gain over the prior, and baselines.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _RANDOM = 1000  # feasible mixtures, of which the share in the tie set is counte
 
 @dataclass(frozen=True)
 class ComparedMixture:
-    """A mixture [domains] beside the proposal: its weighted mean of predicted metrics, what it exceeds that of the
-    proposal by, and the 95 % interval of this difference. `tied` says whether the runs cannot tell the two apart,
-    `feasible` whether it respects the constraints.
+    """A mixture [domains] compared with the proposal: its weighted mean of predicted metrics, by how much
+    this exceeds the proposal's, and the 95 % interval of the difference. `tied` says whether the runs cannot
+    tell the two mixtures apart, `feasible` whether this one respects the constraints.
     """
 
     name: str
@@ -36,8 +36,8 @@ class ComparedMixture:
 @dataclass(frozen=True)
 class Proposal:
     """The proposed mixture `ratios` [domains]; `ranges` [domains, 2] are the shares within the tie set
-    (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are in it.
-    `tested` [domains, 2] are the least and greatest share of each domain in the runs.
+    (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are in it. `tested`
+    [domains, 2] are the smallest and largest share of each domain in the runs.
     """
 
     domains: tuple[str, ...]
@@ -51,7 +51,7 @@ class Proposal:
 
     @property
     def extrapolated(self) -> list[str]:
-        """The domains of which the proposal has more or less than any run."""
+        """The domains whose share in the proposal lies outside the range of the runs."""
         low, high = self.tested.T
         outside = (self.ratios < low - 1e-6) | (self.ratios > high + 1e-6)
         return [name for name, far in zip(self.domains, outside, strict=True) if far]
@@ -105,7 +105,7 @@ def _compared(name: str, ratios: np.ndarray, ties: TieSet, constraints: MixtureC
 
 
 def proposal_record(proposal: Proposal) -> dict[str, Any]:
-    """Return a proposal as plain data for YAML. `weights` is what `data.weights` of a run takes."""
+    """Return a proposal as plain data for YAML. Its `weights` can be used as `data.weights` of a run."""
     rounded = dict(zip(proposal.domains, np.round(proposal.ratios, 9).tolist(), strict=True))
     ranges = {name: np.round(pair, 6).tolist() for name, pair in zip(proposal.domains, proposal.ranges, strict=True)}
     record: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The tie set of a proposal: mixtures that the runs cannot tell from it."""
+"""The tie set of a proposal: the mixtures that the runs cannot distinguish from it."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from trainers.studies.proposals.objective import MixtureObjective, minimise
 
 _STEPS = 101  # shares of a domain that are tried
 _LEAST_CUTOFF = 1.96  # standard errors: the two-sided 95 % level of one comparison under a normal distribution
-_CALIBRATION = 40  # draws of which the best mixture is searched
+_CALIBRATION = 40  # bootstrap draws whose best mixture is searched for
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,9 @@ class TieSet:
     """All mixtures whose objective exceeds that of `best` [domains] by at most `cutoff` standard errors of the
     difference.
 
-    The standard error is that over the draws of the bootstrap, times `inflation`: fits that have p parameters
-    leave residuals that are too small by (1 - p / runs) ** .5 (Efron and Tibshirani, 1993, section 9.3).
+    The standard error is computed over the draws of the bootstrap and multiplied by `inflation`, because a
+    fit with p parameters leaves residuals that are too small by a factor of (1 - p / runs) ** .5 (Efron and
+    Tibshirani, 1993, section 9.3).
     """
 
     objective: MixtureObjective
@@ -27,11 +28,12 @@ class TieSet:
     cutoff: float = _LEAST_CUTOFF
 
     def calibrate(self, constraints: MixtureConstraints) -> "TieSet":
-        """Return the set with the cutoff that lets it hold the best mixture in 95 % of repeated studies.
+        """Return the set with the cutoff at which it contains the truly best mixture in 95 % of repeated
+        studies.
 
-        `best` is the winner of all mixtures, so one comparison's cutoff is too small. In a draw of the bootstrap,
-        `best` plays the truth: the cutoff is the 95 % quantile, over draws, of the standard errors by which it
-        exceeds the draw's own best mixture.
+        `best` was selected among all mixtures, so the cutoff of a single comparison would be too small. In
+        the bootstrap, `best` plays the part of the truth: the cutoff is the 95 % quantile, over the draws, of
+        the number of standard errors by which its objective exceeds that of the draw's own best mixture.
         """
         exceeded = []
         for laws in self.objective.laws.resampled[:_CALIBRATION]:
@@ -56,8 +58,8 @@ class TieSet:
         return np.asarray(differences <= self.cutoff * errors + 1e-12)
 
     def ranges(self, constraints: MixtureConstraints) -> np.ndarray:
-        """Return the least and the greatest share of each domain in the set when the others keep their proportions,
-        [domains, 2]: how sensitive the proposal is to each weight.
+        """Return the smallest and the largest share of each domain within the set, [domains, 2], while the
+        other domains keep their proportions. This shows how sensitive the objective is to each weight.
         """
         limits = np.repeat(self.best[:, None], 2, axis=1)
         for i, share in enumerate(self.best):
