@@ -221,21 +221,24 @@ class Corpus:
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
         """Find a document in each shard set; empty for a document that was dropped or set aside.
 
-        Shards hold documents in the order of parts and rows, so only a few shards have to be opened.
+        The shards of a domain hold documents in the order of parts and rows, so only a few of each have to be opened.
         """
         source, shares = self._file(identifier)
         document = self._locate(identifier, source, shares)
         rows = []
         for name, shard_set in self.manifest.shard_sets.items():
-            for split in SPLITS:
-                shards = [s for s in shard_set.shards if s.documents and (s.source, s.split) == (source, split)]
-                if isinstance(document, Located) and shards:
+            by_share: dict[tuple[str, str], list[ShardRecord]] = {}
+            for shard in (shard for shard in shard_set.shards if shard.documents and shard.source == source):
+                by_share.setdefault((shard.split, shard.group), []).append(shard)
+            for split, group in sorted(by_share, key=lambda share: (SPLITS.index(share[0]), share[1])):
+                shards = by_share[split, group]
+                if isinstance(document, Located):
                     position = (document.part.index, document.row)
                     record = shards[max(0, bisect_right(shards, position, key=self._first_place) - 1)]
-                    shard = self._open(record)
-                    row = pc.index(shard.doc_ids, pa.scalar(identifier, ID)).as_py()
+                    shard_file = self._open(record)
+                    row = pc.index(shard_file.doc_ids, pa.scalar(identifier, ID)).as_py()
                     if row >= 0:
-                        tokens = int(shard.offsets[row + 1] - shard.offsets[row])
+                        tokens = int(shard_file.offsets[row + 1] - shard_file.offsets[row])
                         rows.append(ShardRow(name, split, record.path, row, tokens))
         return rows
 
