@@ -24,7 +24,8 @@ def check_rules(
     """
     stage = entry.stage
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
-    stage.check_types(pa.schema([(each.name, known[each.name]) for each in stage.read_columns() if each.name in known]))
+    read = dict.fromkeys(each.name for each in stage.read_columns() if each.name in known)
+    stage.check_types(pa.schema([(name, known[name]) for name in read]))
     for rule in stage.tests():
         writers = [earlier for earlier in done if rule.signal in earlier.written]
         if rule.signal in DOCUMENT.names or rule.signal == DROP:
