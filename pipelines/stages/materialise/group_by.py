@@ -65,7 +65,9 @@ class GroupBy:
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if self.quantiles is None and not (text or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
             hint = "add `quantiles`" if number else "name a column of texts, whole numbers or booleans"
-            raise ConfigError(f"shards: group_by: {self.column}: a column of {kind} has no groups of equal values; {hint}")
+            raise ConfigError(
+                f"shards: group_by: {self.column}: a column of {kind} has no groups of equal values; {hint}"
+            )
 
     def names(self, column: pa.ChunkedArray, bounds: Sequence[float]) -> pa.Array:
         """Return the level of each value, string [n]; `bounds` are those of the quantiles."""

@@ -273,7 +273,9 @@ def test_too_many_groups_and_too_long_names_stop_the_build_before_it_encodes(cor
     with pytest.raises(UserError, match="source web has more than 6 groups, most of them by topic; group by columns"):
         corpus(GROUPED)
     monkeypatch.setattr("pipelines.stages.materialise.group_by._LONGEST", 8)
-    with pytest.raises(UserError, match="source web: group_by: topic: a value has [0-9]+ characters, percent-encoded, and"):
+    with pytest.raises(
+        UserError, match=r"source web: group_by: topic: a value has [0-9]+ characters, percent-encoded, and"
+    ):
         corpus(GROUPED)
     assert not list(corpus.root.glob("shards-*/units/*"))
 
