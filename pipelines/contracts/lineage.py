@@ -228,17 +228,17 @@ class Corpus:
         rows = []
         for name, shard_set in self.manifest.shard_sets.items():
             by_share: dict[tuple[str, str], list[ShardRecord]] = {}
-            for shard in (shard for shard in shard_set.shards if shard.documents and shard.source == source):
-                by_share.setdefault((shard.split, shard.group), []).append(shard)
+            for held in (each for each in shard_set.shards if each.documents and each.source == source):
+                by_share.setdefault((held.split, held.group), []).append(held)
             for split, group in sorted(by_share, key=lambda share: (SPLITS.index(share[0]), share[1])):
                 shards = by_share[split, group]
                 if isinstance(document, Located):
                     position = (document.part.index, document.row)
                     record = shards[max(0, bisect_right(shards, position, key=self._first_place) - 1)]
-                    shard_file = self._open(record)
-                    row = pc.index(shard_file.doc_ids, pa.scalar(identifier, ID)).as_py()
+                    shard = self._open(record)
+                    row = pc.index(shard.doc_ids, pa.scalar(identifier, ID)).as_py()
                     if row >= 0:
-                        tokens = int(shard_file.offsets[row + 1] - shard_file.offsets[row])
+                        tokens = int(shard.offsets[row + 1] - shard.offsets[row])
                         rows.append(ShardRow(name, split, record.path, row, tokens))
         return rows
 

@@ -100,7 +100,7 @@ class GroupBy:
 
 
 @dataclass(frozen=True)
-class Grouping:
+class DomainGroups:
     """The columns of `group_by`, in order, and the bounds of their quantiles."""
 
     columns: tuple[GroupBy, ...]
@@ -151,11 +151,11 @@ def bounds_of(columns: Sequence[GroupBy], thresholds: Sequence[Mapping[str, obje
 
 @dataclass(frozen=True)
 class _CountTask:
-    grouping: Grouping
+    grouping: DomainGroups
     part: Part
 
 
-def refuse_many_groups(grouping: Grouping, parts: Sequence[Part], cluster: Cluster, step: str) -> None:
+def refuse_many_groups(grouping: DomainGroups, parts: Sequence[Part], cluster: Cluster, step: str) -> None:
     """Raise UserError if a source has more than MAX_GROUPS groups. Reads only the columns of `group_by`."""
     tasks = [_CountTask(grouping, part) for part in parts]
     groups: dict[str, set[str]] = {}

@@ -30,7 +30,7 @@ from pipelines.contracts.shard_set import write_shard
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.materialise.given_counts import refuse_missing_splits
-from pipelines.stages.materialise.group_by import GroupBy, Grouping, bounds_of, refuse_many_groups
+from pipelines.stages.materialise.group_by import DomainGroups, GroupBy, bounds_of, refuse_many_groups
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import required_tokens
@@ -189,13 +189,13 @@ class Shards(CorpusStage):
             **({"groups": grouping.facts(parts)} if self.group_by else {}),
         }
 
-    def _grouping(self, out: StepOutput) -> Grouping:
+    def _grouping(self, out: StepOutput) -> DomainGroups:
         """Return the groups with the bounds of their quantiles."""
         if "quantiles" not in out.inputs:
-            return Grouping(self.groups, {})
+            return DomainGroups(self.groups, {})
         computed = load_step(out.root, out.inputs["quantiles"].name)
         assert computed is not None, f"{out.name}: a step that is read is published"
-        return Grouping(self.groups, bounds_of(self.groups, computed.facts["thresholds"]))
+        return DomainGroups(self.groups, bounds_of(self.groups, computed.facts["thresholds"]))
 
     def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
         """Return the tokenizer's record, its path relative to the output root. A tokenizer given as a file is
@@ -289,7 +289,7 @@ class _EncodeTask:
     tokenizer: FileRecord
     parts: tuple[Part, ...]
     number: int
-    grouping: Grouping
+    grouping: DomainGroups
 
     @property
     def source(self) -> str:

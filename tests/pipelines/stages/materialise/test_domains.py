@@ -21,7 +21,7 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.planning.rule_checks import undivided_notices
-from pipelines.stages.materialise.group_by import GroupBy, Grouping
+from pipelines.stages.materialise.group_by import DomainGroups, GroupBy
 from tests.conftest import paragraph
 
 # Names that the data must not be able to make up: separators, paths, and the names of missing and of empty values.
@@ -289,6 +289,9 @@ def test_too_many_groups_and_too_long_names_stop_the_build_before_it_encodes(cor
         ([-0.0, np.nan, None, 1.5, 9.0], pa.float32(), 3, (0.0, 1.5), ["q2", "null", "null", "q3", "q3"]),
         ([2**62, 2**62 + 1], pa.int64(), 2, (2**62 + 1,), ["q1", "q2"]),  # exact beyond 2^53
         ([1.0, 2.0], pa.float64(), 10, (), ["q01", "q01"]),
+        ([], pa.string(), None, (), []),
+        ([], pa.float64(), 5, (1.0, 2.0, 3.0, 4.0), []),
+        ([None, None], pa.string(), None, (), ["null", "null"]),
     ],
 )
 def test_names_of_values(values, kind, quantiles, bounds, names):
@@ -311,6 +314,6 @@ def test_a_source_without_any_column_is_one_domain():
         def has(self, column):
             return False
 
-    grouping = Grouping((GroupBy("x"),), {})
+    grouping = DomainGroups((GroupBy("x"),), {})
     assert grouping.assign(pa.table({"x": pa.nulls(2, pa.string())}), Bare()).to_pylist() == ["", ""]
     assert replace(grouping, columns=()).levels(Bare()) == ()
