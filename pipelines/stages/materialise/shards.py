@@ -324,7 +324,7 @@ def encode_documents(task: _EncodeTask) -> Receipt:
                 contents[name], counts = _shard(task, kept.filter(pa.array(mask)).combine_chunks(), split, group)
             except ValueError as error:
                 raise UserError(f"{task.out.name}: source {task.source}: {error}") from None
-            shards.append({"path": f"{task.out.name}/{name}", "split": split, **_facts(task, group), **counts})
+            shards.append({"path": f"{task.out.name}/{name}", **_facts(task, group, split), **counts})
         receipt = task.out.commit(task.unit, contents, {"shards": shards})
     for shard in receipt.counts["shards"]:
         file = next(f for f in receipt.files if shard["path"] == f"{task.out.name}/{f.path}")
@@ -345,8 +345,8 @@ def _shares(groups: pa.Array, splits: np.ndarray) -> Iterator[tuple[str, str, np
                 yield names[code], split, mask
 
 
-def _facts(task: _EncodeTask, group: str) -> dict[str, str]:
-    return {"source": task.source, **({"group": group} if group else {})}
+def _facts(task: _EncodeTask, group: str, split: str) -> dict[str, str]:
+    return {"source": task.source, **({"group": group} if group else {}), "split": split}
 
 
 def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[Content, dict[str, int]]:
@@ -365,7 +365,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[C
         sentences = _token_starts(begins, start_offsets, np.diff(offsets))
     else:
         tokens, offsets = encoder.encode(text)
-    facts = {**_facts(task, group), "split": split, "tokenizer": encoder.kind}
+    facts = {**_facts(task, group, split), "tokenizer": encoder.kind}
     ids = docs["id"].chunk(0)
     counts = {"documents": docs.num_rows, "tokens": len(tokens), "text_bytes": int(n_bytes.sum())}
     return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences)), counts
