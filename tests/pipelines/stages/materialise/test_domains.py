@@ -146,10 +146,21 @@ def test_without_group_by_nothing_changes_and_with_it_only_the_shards(corpus):
     assert {label for label in by_topic if by_topic[label] != plain[label].fingerprint} == {"shards"}
     manifest = corpus()
     record = json.loads((corpus.root / "manifest.json").read_text())["shard_sets"]["shards"]["shards"][0]
-    assert "group" not in record
+    assert list(record) == ["path", "bytes", "xxh3_128", "source", "split", "documents", "tokens", "text_bytes"]
     assert manifest.mixtures["proportional"].keys() == {"web", "code"}
     facts = load_step(corpus.root, next(s["directory"] for s in manifest.steps if s["step"] == "shards")).facts
     assert "groups" not in facts
+    own = [
+        "path",
+        "source",
+        "split",
+        "documents",
+        "tokens",
+        "text_bytes",
+        "bytes",
+        "xxh3_128",
+    ]  # as before there were groups
+    assert [list(shard) for shard in facts["shards"]] == [own] * len(facts["shards"])
 
 
 def test_parts_and_the_order_of_tasks_do_not_matter(corpus):
