@@ -6,6 +6,7 @@ that a name never holds a `:` from the data and is a valid file name.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -120,32 +121,27 @@ class DomainGroups:
         ]
         return pc.binary_join_element_wise(*names, LEVEL) if names else pa.array([""] * docs.num_rows, pa.string())
 
-    def facts(self, parts: Sequence[Part]) -> dict[str, object]:
+    def facts(self, parts: Sequence[Part]) -> dict[str, Any]:
         """Return the facts of the step: by source, the columns that split it, with the bounds of their quantiles."""
-        first = {part.source: part for part in reversed(parts)}
+        first = {part.source: part for part in parts}
         return {
             source: [
-                {"column": each.column, "bounds": list(self.bounds.get(each.column, {}).get(source, ()))}
-                if each.quantiles
-                else {"column": each.column}
+                {"column": each.column}
+                | ({"bounds": list(self.bounds.get(each.column, {}).get(source, ()))} if each.quantiles else {})
                 for each in self.levels(first[source])
             ]
             for source in sorted(first)
         }
 
 
-def bounds_of(columns: Sequence[GroupBy], thresholds: Sequence[Mapping[str, object]]) -> Bounds:
+def bounds_of(columns: Sequence[GroupBy], thresholds: Sequence[Mapping[str, Any]]) -> Bounds:
     """Return the bounds of each column, given the `thresholds` of a `quantiles` step for all their requests."""
-    values: dict[tuple[object, object], Mapping[str, Mapping[str, float]]] = {
-        (entry["signal"], entry["quantile"]): entry["groups"]  # type: ignore[misc]
-        for entry in thresholds
-    }
+    groups = {(entry["signal"], entry["quantile"]): entry["groups"] for entry in thresholds}
     bounds: dict[str, dict[str, tuple[float, ...]]] = {}
-    for each in columns:
-        for request in each.requests():
-            for source, facts in values[request.signal, request.q].items():
-                of_source = bounds.setdefault(each.column, {})
-                of_source[source] = (*of_source.get(source, ()), facts["value"])
+    for request in (request for each in columns for request in each.requests()):
+        of_source = bounds.setdefault(request.signal, {})
+        for source, facts in groups[request.signal, request.q].items():
+            of_source[source] = (*of_source.get(source, ()), facts["value"])
     return bounds
 
 

@@ -303,7 +303,7 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit a shard for each group and split of a group of parts; one without documents has no file."""
+    """Commit a shard for each domain and split of neighbouring parts; one without documents has no file."""
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         tables = [part.table(("id", *task.stage.read_columns())) for part in task.parts]
@@ -319,7 +319,8 @@ def encode_documents(task: _EncodeTask) -> Receipt:
         contents: dict[str, Content] = {}
         shards = []
         for group, split, mask in _shares(task.grouping.assign(kept, task.parts[0]), numbers):
-            name = f"{task.source}/{f'{group}/'.replace(LEVEL, '/') if group else ''}{split}-{task.number:05d}.arrow"
+            folder = "/".join([task.source, *(group.split(LEVEL) if group else ())])
+            name = f"{folder}/{split}-{task.number:05d}.arrow"
             try:
                 contents[name], counts = _shard(task, kept.filter(pa.array(mask)).combine_chunks(), split, group)
             except ValueError as error:
