@@ -20,8 +20,11 @@ from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 from pipelines.stages.decide.rules import RULE_SETS, Rule
+from pipelines.stages.materialise.group_by import GroupBy
+from pipelines.stages.materialise.shards import Shards
 from pipelines.stages.measure.decontaminate import Decontaminate
 from pipelines.stages.measure.evaluation_sets import EvaluationSet
+from pipelines.stages.measure.record_fields import RecordField, RecordFields
 
 HEAD = """\
 # The corpus file
@@ -129,6 +132,15 @@ def page() -> str:
             pieces.append(table(cls))
         if cls is Decontaminate:
             pieces += ["An entry of `sets`:\n", table(EvaluationSet)]
+        if cls is RecordFields:
+            pieces += ["A column:\n", table(RecordField)]
+        if cls is Shards:
+            pieces += [
+                "An entry of `group_by` that is not just a column:\n",
+                inspect.getdoc(GroupBy) or "",
+                "",
+                table(GroupBy),
+            ]
         stage = cls.__new__(cls)
         try:
             columns = stage.writes()

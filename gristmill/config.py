@@ -245,7 +245,8 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
     if kinds:
         return _kind_of_union(kinds, data, where, path)
     for option in options:
-        if isinstance(data, Mapping) and typing.get_origin(option) in (dict, Mapping):
+        mapping = typing.get_origin(option) in (dict, Mapping) or dataclasses.is_dataclass(option)
+        if isinstance(data, Mapping) and mapping:
             return _value(option, data, where, path)  # its error message names the entry
         try:
             return _value(option, data, where, path)

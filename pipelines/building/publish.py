@@ -75,12 +75,12 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
-    """Return suggested weights by strategy, computed from the training tokens of the first shard set."""
+    """Return suggested weights of the domains by strategy, computed from the training tokens of the first shard set."""
     if not sets:
         return {}
     tokens: dict[str, int] = {}
     for shard in next(iter(sets.values())).shards:
-        tokens[shard.source] = tokens.get(shard.source, 0) + (shard.tokens if shard.split == "train" else 0)
+        tokens[shard.domain] = tokens.get(shard.domain, 0) + (shard.tokens if shard.split == "train" else 0)
     return {
         "proportional": proportional(tokens),
         "temperature": temperature(tokens),

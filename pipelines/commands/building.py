@@ -65,7 +65,7 @@ def _plan(options: argparse.Namespace) -> int:
     from pipelines.planning.poison import load_poison
     from pipelines.planning.published import add_published_files
     from pipelines.planning.required_libraries import refuse_missing
-    from pipelines.planning.rule_checks import null_notices
+    from pipelines.planning.rule_checks import null_notices, undivided_notices
     from pipelines.planning.source_check import check_counts, check_sample
     from pipelines.planning.source_fit import fit_of_plan
 
@@ -75,6 +75,8 @@ def _plan(options: argparse.Namespace) -> int:
         refuse_missing(config)
         for notice in null_notices(config):
             print(f"warning: {printable(notice)}")
+        for notice in undivided_notices(config):
+            print(printable(notice))
         print(f"{options.config}: valid: {len(config.sources)} sources, {len(plan.steps)} steps")
         return 0
     output = config.place

@@ -9,8 +9,9 @@ from rich.text import Text
 from gristmill.console import wide_console
 from gristmill.terminal import human_bytes, human_count
 from pipelines.contracts.given_split import SPLITS, TEST
-from pipelines.contracts.manifest import CorpusManifest, bytes_per_token, without_validation
+from pipelines.contracts.manifest import CorpusManifest, ShardRecord, bytes_per_token, without_validation
 
+_DOMAINS = 20  # domains of a source that are listed
 _GLUE = "\u00a0"  # a space at which no line is broken
 
 
@@ -40,11 +41,11 @@ def show_funnel(manifest: CorpusManifest) -> None:
                 ((f"  given: {split}", _change(counts["documents"], counts["kept"], "{:,}".format), "", ""), {})
             )
         for name, shards in manifest.shard_sets.items():
+            own = [shard for shard in shards.shards if shard.source == source]
             for split in (split for split in SPLITS if split != TEST or TEST in facts.get("splits", {})):
-                found = [shard for shard in shards.shards if (shard.source, shard.split) == (source, split)]
-                size = human_bytes(sum(shard.text_bytes for shard in found))
-                count, tokens_out = sum(shard.documents for shard in found), sum(shard.tokens for shard in found)
-                rows.append(((f"  {name}: {split}", f"{count:,}", size, f"{tokens_out:,}"), {}))
+                shown = (shard for shard in own if shard.split == split)
+                rows.append((_shard_cells(f"  {name}: {split}", list(shown)), {}))
+            rows += [(cells, {}) for cells in _domain_cells(own)]
     heading = (f"corpus {manifest.corpus}", "documents", "text", "tokens")
     widths = [max(cell_len(cells[column]) for cells, _ in [(heading, {}), *rows]) for column in range(4)]
     console.print(Text(_aligned(heading, widths), style="bold"), soft_wrap=True)
@@ -56,11 +57,30 @@ def show_funnel(manifest: CorpusManifest) -> None:
             )
             console.print(Text("\n".join(lines).replace(_GLUE, " "), style="dim"), soft_wrap=True)
     console.print("[dim]~ estimated from the source's bytes per token in its shards[/dim]")
-    for name, sources in without_validation(manifest).items():
+    for name, domains in without_validation(manifest).items():
+        more = f" and {len(domains) - _DOMAINS:,} more" if len(domains) > _DOMAINS else ""
         console.print(
-            f"{name}: no validation documents of {', '.join(sources)}, so training measures no held-out loss for them; raise "
-            "`validation_share`, or change `seed` or `split_by`", markup=False, soft_wrap=True,
+            f"{name}: no validation documents of {', '.join(domains[:_DOMAINS])}{more}, so training measures no held-out loss "
+            "for them; raise `validation_share`, or change `seed` or `split_by`", markup=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, str, str]:
+    """Return a line of the funnel with the documents, text and tokens of some shards."""
+    documents, tokens = sum(shard.documents for shard in shards), sum(shard.tokens for shard in shards)
+    return title, f"{documents:,}", human_bytes(sum(shard.text_bytes for shard in shards)), f"{tokens:,}"
+
+
+def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, str]]:
+    """Return a line for each group of a source, with the documents of all splits, in order of their names; of many
+    groups only the first.
+    """
+    groups: dict[str, list[ShardRecord]] = {}
+    for shard in (shard for shard in shards if shard.group):
+        groups.setdefault(shard.domain, []).append(shard)
+    lines = [_shard_cells(f"    {domain}", groups[domain]) for domain in sorted(groups)[:_DOMAINS]]
+    more = len(groups) - len(lines)
+    return [*lines, (f"    and {more:,} more, in the report", "", "", "")] if more else lines
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.planning.forecast import Forecast
 from pipelines.planning.plan import Plan, Step
 from pipelines.planning.published import explain
-from pipelines.planning.rule_checks import null_notices
+from pipelines.planning.rule_checks import null_notices, undivided_notices
 
 
 def show_plan(
@@ -39,6 +39,7 @@ def show_plan(
         table.add_column(heading, overflow="fold", no_wrap=heading != "why")
     pending = 0
     notices: dict[str, None] = dict.fromkeys(f"warning: {notice}" for notice in (*null_notices(plan.config), *warnings))
+    notices.update(dict.fromkeys(undivided_notices(plan.config)))
     for step in plan.steps:
         manifest = load_step(root, step.directory)
         if manifest is not None:

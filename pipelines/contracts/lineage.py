@@ -221,15 +221,18 @@ class Corpus:
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
         """Find a document in each shard set; empty for a document that was dropped or set aside.
 
-        Shards hold documents in the order of parts and rows, so only a few shards have to be opened.
+        The shards of a domain hold documents in the order of parts and rows, so only a few of each have to be opened.
         """
         source, shares = self._file(identifier)
         document = self._locate(identifier, source, shares)
         rows = []
         for name, shard_set in self.manifest.shard_sets.items():
-            for split in SPLITS:
-                shards = [s for s in shard_set.shards if s.documents and (s.source, s.split) == (source, split)]
-                if isinstance(document, Located) and shards:
+            by_share: dict[tuple[str, str], list[ShardRecord]] = {}
+            for held in (each for each in shard_set.shards if each.documents and each.source == source):
+                by_share.setdefault((held.split, held.group), []).append(held)
+            for split, group in sorted(by_share, key=lambda share: (SPLITS.index(share[0]), share[1])):
+                shards = by_share[split, group]
+                if isinstance(document, Located):
                     position = (document.part.index, document.row)
                     record = shards[max(0, bisect_right(shards, position, key=self._first_place) - 1)]
                     shard = self._open(record)

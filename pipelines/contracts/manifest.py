@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from gristmill.config import ADDED, plain
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from gristmill.host import lent
 from gristmill.storage.location import Content, FileRecord, Location, missing_file
@@ -23,6 +24,8 @@ from pipelines.contracts.tombstone import FORGOTTEN, current_mark, is_current
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
+LEVEL = ":"
+"""Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +307,9 @@ def _load_step(root: Location, name: str) -> StepManifest:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """One shard of a shard set: its file, documents, tokens, and UTF-8 bytes of its text."""
+    """One shard of a shard set: its file, documents, tokens, and UTF-8 bytes of its text. `group` is empty if the source
+    is not split into groups.
+    """
 
     path: str
     bytes: int
@@ -314,6 +319,12 @@ class ShardRecord:
     documents: int
     tokens: int
     text_bytes: int
+    group: str = field(default="", metadata=ADDED)
+
+    @property
+    def domain(self) -> str:
+        """The source, or `source:group`."""
+        return f"{self.source}{LEVEL}{self.group}" if self.group else self.source
 
     @property
     def file(self) -> FileRecord:
@@ -368,7 +379,7 @@ class CorpusManifest:
 
 def save_corpus(directory: Location, manifest: CorpusManifest) -> None:
     """Publish a corpus: write `manifest.json` into its directory."""
-    write_json(directory / "manifest.json", {"format": CORPUS_FORMAT, **asdict(manifest)})
+    write_json(directory / "manifest.json", {"format": CORPUS_FORMAT, **plain(manifest)})
 
 
 def load_corpus(directory: Location) -> CorpusManifest:
@@ -410,14 +421,14 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """Return for each shard set the sources without a given split that have training documents but no
-    validation documents in it.
+    """Return for each shard set the domains of sources without a given split that have training documents but
+    no validation documents in it.
     """
     given = {source for source, facts in manifest.sources.items() if "splits" in facts}
     missing_in = {}
     for name, shards in manifest.shard_sets.items():
-        held_out = {shard.source for shard in shards.shards if shard.split == "validation"}
-        missing = sorted({shard.source for shard in shards.shards} - held_out - given)
+        held_out = {shard.domain for shard in shards.shards if shard.split == "validation"}
+        missing = sorted({shard.domain for shard in shards.shards if shard.source not in given} - held_out)
         if missing:
             missing_in[name] = missing
     return missing_in

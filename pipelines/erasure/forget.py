@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
@@ -287,7 +288,7 @@ def _rewrite_shards(
         file = out.write(_new_name(old, mark), write)
         changed[old] = file
         shards.append(
-            asdict(
+            plain(
                 replace(
                     record, path=f"{out.name}/{file.path}", bytes=file.bytes, xxh3_128=file.xxh3_128,
                     documents=len(left), tokens=len(tokens), text_bytes=int(n_bytes.sum()),

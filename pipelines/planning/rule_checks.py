@@ -1,4 +1,4 @@
-"""Check rules before anything runs: columns that a source lacks, types that do not fit, and null values."""
+"""Check rules and groups before anything runs: columns that a source lacks, types that do not fit, and null values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,6 +9,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import DOCUMENT
 from pipelines.contracts.stage import ColumnTest
 from pipelines.planning.corpus import CorpusConfig, StepConfig
+from pipelines.stages.materialise.shards import Shards
 
 NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.nullable)
 
@@ -16,16 +17,15 @@ NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.n
 def check_rules(
     config: CorpusConfig, entry: StepConfig, done: Sequence[StepConfig], types: Mapping[str, pa.DataType]
 ) -> None:
-    """Raise ConfigError for a rule whose column some source lacks, or whose test does not fit the type of its
-    column.
+    """Raise ConfigError for a rule whose column some source lacks, and for a test or a group that does not fit
+    the type of its column.
 
     `done` are the earlier steps, `types` the types of the columns that they write.
     """
     stage = entry.stage
-    if not stage.tests():
-        return
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
-    stage.check_types(pa.schema([(each.name, known[each.name]) for each in stage.read_columns()]))
+    read = dict.fromkeys(each.name for each in stage.read_columns() if each.name in known)
+    stage.check_types(pa.schema([(name, known[name]) for name in read]))
     for rule in stage.tests():
         writers = [earlier for earlier in done if rule.signal in earlier.written]
         if rule.signal in DOCUMENT.names or rule.signal == DROP:
@@ -52,6 +52,20 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
                     f"{entry.name}: {rule.signal} has no value in some documents, and the rule{name} {verdict} them; "
                     "write `null: drop` or `null: keep` into the rule"
                 )
+        done.append(entry)
+
+
+def undivided_notices(config: CorpusConfig) -> Iterator[str]:
+    """Yield one line for every column of `group_by` and the sources that it does not split, because no step writes
+    it for them.
+    """
+    done: list[StepConfig] = []
+    for entry in config.steps:
+        for each in entry.stage.groups if isinstance(entry.stage, Shards) else ():
+            writers = [earlier for earlier in done if each.column in earlier.written]
+            written = {source for earlier in writers for source in _sources(config, earlier)}
+            if left := [source for source in _sources(config, entry) if source not in written]:
+                yield f"{entry.name}: no step writes {each.column} for {', '.join(left)}: not split by it"
         done.append(entry)
 
 

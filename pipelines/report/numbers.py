@@ -38,7 +38,7 @@ def collect(
         "format": FORMAT,
         "corpus": manifest.corpus,
         "fingerprint": manifest.fingerprint,
-        "manifest": digest(asdict(manifest)),
+        "manifest": digest(plain(manifest)),
         "totals": _totals(sources, shard_sets),
         "sources": sources,
         "funnel": _funnel(manifest),
@@ -160,7 +160,19 @@ def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: Corpu
         ],
         "overlap_not_measured": None if measured else reason,
         "overlap": [{"source": source, **counts} for source, counts in facts["overlap"].items()] if measured else [],
+        **({"groups": facts["groups"], "domains": _domains(shard_set)} if "groups" in facts else {}),
     }
+
+
+def _domains(shard_set: ShardSet) -> list[dict[str, Any]]:
+    """Return the sizes of each domain by split, in order of the names of the domains."""
+    shards: dict[tuple[str, str], list[ShardRecord]] = {}
+    for shard in shard_set.shards:
+        shards.setdefault((shard.domain, shard.split), []).append(shard)
+    return [
+        {"domain": domain, **_split(shards[domain, split], shards[domain, split][0].source, split)}
+        for domain, split in sorted(shards, key=lambda share: (share[0], SPLITS.index(share[1])))
+    ]
 
 
 def _splits_of(shard_set: ShardSet) -> tuple[str, ...]:

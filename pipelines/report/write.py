@@ -1,9 +1,9 @@
 """Write the report of a published corpus next to its manifest, unless it exists."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
+from gristmill.config import plain
 from gristmill.errors import CorruptFileError
 from gristmill.storage.location import Location
 from gristmill.storage.store import digest, read_json, write_json
@@ -24,7 +24,7 @@ def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: Co
 
     The JSON is a function of the corpus; the page also shows the seconds of the steps, from their `run.json`.
     """
-    if _is_current(root, digest(asdict(manifest))):
+    if _is_current(root, digest(plain(manifest))):
         return False
     corpus = open_corpus(root)
     report = collect(plan, published, manifest, corpus)

@@ -17,6 +17,7 @@ from pipelines.stages.measure.language import Language
 from pipelines.stages.measure.minhash_signatures import MinhashSignatures
 from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
+from pipelines.stages.measure.record_fields import RecordFields
 from pipelines.stages.measure.text_hash import TextHash
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.measure.word_list import WordList
@@ -43,6 +44,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "perplexity": Perplexity,
     "pii": Pii,
     "quality_signals": QualitySignals,
+    "record_fields": RecordFields,
     "refinedweb_lines": RefinedwebLines,
     "shards": Shards,
     "text_hash": TextHash,

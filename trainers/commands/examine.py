@@ -73,8 +73,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise ConfigError(f"{others[0]!r}: expected corpus=DIR")
     corpora = corpora_of(named)
     fields = evaluate(options.model, corpora, options.tokens, split=options.split)
-    whole = {key: value for key, value in fields.items() if key != "sources"}
-    rows = {"all": whole, **fields["sources"]}
+    whole = {key: value for key, value in fields.items() if key not in ("sources", "parents")}
+    rows = {"all": whole, **fields.get("parents", {}), **fields["sources"]}
     print(f"split {options.split}")
     for name, row in rows.items():
         print(f"{name:20} {human_line(**{key: f'{v:.5f}' if isinstance(v, float) else v for key, v in row.items()})}")

@@ -68,6 +68,11 @@ class Data:
     number or one per source, limits how often a source is read over the whole run. Once a source reaches its
     limit, the others share its weight.
 
+    If `shards` split sources into domains (docs/domains.md), each domain is read as a source of its own, and
+    both mappings may name any level. A name stands for the domains below it that no longer name covers: in
+    `{web: 0.6, "web:science": 0.3}`, `web` is all of the source but its science. Its weight is shared among
+    them in proportion to their tokens.
+
     With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random choice by
     the run's seed. A small run then repeats data as often as a larger run of the whole corpus does; `max_epochs` and
     the ledger count epochs of what is read. Sources without a list of sequences leave out a last, shorter one.

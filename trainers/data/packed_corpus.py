@@ -7,7 +7,7 @@ mixture, the sequence length, the objective and the sample number, and on nothin
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,10 @@ from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import digest
 from pipelines.contracts.given_split import SPLITS, TEST
-from pipelines.contracts.manifest import TokenizerRecord, load_corpus
+from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corpus
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
+from trainers.data.domain_weights import names_above
 from trainers.data.job_interface import verified_tokenizer
 from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
 from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream, choose_sequences
@@ -43,11 +44,12 @@ _MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector u
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """The shards that one tokenizer made of one or more corpora, by split and source.
+    """The shards that one tokenizer made of one or more corpora, by split and domain: a source, or its part in a
+    group.
 
-    `directory` is the directory of the first corpus. `empty` names the sources that have no training
-    documents, and `columns` the optional columns that all shards have. `test` is the split `test`, which only
-    some sources have.
+    `directory` is the directory of the first corpus. `empty` names the sources and domains that have no
+    training documents, and `columns` the optional columns that all shards have. `test` is the split `test`,
+    which only some sources have.
     """
 
     fingerprint: str
@@ -88,7 +90,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
                 f"{directory}: made with tokenizer {part.tokenizer.xxh3_128}, {directories[0]} with "
                 f"{first.tokenizer.xxh3_128}; corpora read together need the same tokenizer"
             )
-        shared = set(part.train) & set(train)
+        shared = _sources(part.train) & _sources(train)
         if shared:
             raise UserError(
                 f"{directory}: the sources {', '.join(sorted(shared))} are in an earlier corpus too; rename them"
@@ -121,12 +123,14 @@ def _open_one(directory: Location, wanted: str | None, frame: Frame) -> Training
     if name not in manifest.shard_sets:
         raise ConfigError(f"data.shard_set: got {name!r}, {directory} has {', '.join(names)}")
     chosen = manifest.shard_sets[name]
-    by_split: dict[str, dict[str, SourceStream]] = {split: {} for split in SPLITS}
-    for split, sources in by_split.items():
-        for source in manifest.sources:
-            records = tuple(s for s in chosen.shards if s.source == source and s.split == split and s.tokens)
-            if records:
-                sources[source] = SourceStream(source, directory, records, frame)
+    records: dict[str, dict[str, list[ShardRecord]]] = {split: {} for split in SPLITS}
+    for shard in sorted(chosen.shards, key=lambda shard: shard.domain):  # stable: a domain's shards keep their order
+        if shard.tokens:
+            records[shard.split].setdefault(shard.domain, []).append(shard)
+    by_split = {
+        split: {name: SourceStream(name, directory, tuple(shards), frame) for name, shards in domains.items()}
+        for split, domains in records.items()
+    }
     tokenizer = replace(chosen.tokenizer, specials=add_fallback_marks(chosen.tokenizer.specials))
     missing = [mark for mark in (frame.before, frame.after) if mark and mark not in tokenizer.specials]
     if missing:
@@ -134,11 +138,17 @@ def _open_one(directory: Location, wanted: str | None, frame: Frame) -> Training
             f"{directory}: its tokenizer has no {', '.join(missing)}, which the objective needs to mark documents; "
             f"name the objective in `add_reserved` of the `shards` step and build the corpus again"
         )
-    splits = (by_split["train"], by_split["validation"], frozenset(manifest.sources) - set(by_split["train"]))
+    known = {name for shard in chosen.shards for name in names_above(shard.domain)} | set(manifest.sources)
+    empty = known - {name for domain in by_split["train"] for name in names_above(domain)}
+    splits = (by_split["train"], by_split["validation"], frozenset(empty))
     columns = frozenset(chosen.columns)
     return TrainingCorpus(
         manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns, by_split[TEST]
     )
+
+
+def _sources(domains: Iterable[str]) -> set[str]:
+    return {names_above(domain)[-1] for domain in domains}
 
 
 @dataclass(frozen=True)

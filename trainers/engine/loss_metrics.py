@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from trainers.data.domain_weights import names_above
 from trainers.data.job_interface import JobSource
 from trainers.engine.losses import Loss
 from trainers.rows.batch import Batch
@@ -44,7 +45,8 @@ def loss_fields(
 
     `weights` are shares by source. The losses are then those of a text mixed in these shares, regardless of
     how much of each source was measured. `uniform_loss` weights all sources equally. A source without a
-    weight counts only in `uniform_loss`; if no source has a weight, all count equally.
+    weight counts only in `uniform_loss`; if no source has a weight, all count equally. If sources are domains
+    such as `web:en`, `parents` holds the same fields of each level above them, mixed from its domains alone.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
     of a source's whole split, of which the measured sequences are an even sample. `<eos>` is a target.
@@ -68,9 +70,27 @@ def loss_fields(
     if weights is None:
         return {**fields(sums), "sources": per_source}
     shares = np.array([weights.get(source.name, 0.0) for source in sources])
-    shares = shares if shares[sums[0, 1] > 0].any() else np.ones(len(sources))
     uniform = {"uniform_loss": fields(_mixed(sums, np.ones(len(sources))))[names[0]]}
-    return {**fields(_mixed(sums, shares)), **uniform, "sources": per_source}
+    parents = {}
+    for parent, inside in _parents(sources).items():
+        if (own := np.where(inside, sums, 0.0))[0, 1].any():
+            parents[parent] = {**fields(_mixed(own, _counting(shares, own))), "tokens": int(own[0, 1].sum())}
+    above = {"parents": parents} if parents else {}
+    return {**fields(_mixed(sums, _counting(shares, sums))), **uniform, "sources": per_source, **above}
+
+
+def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
+    """Return which sources are below each level above them, bool [sources], in order of names."""
+    levels = [names_above(source.name)[1:] for source in sources]
+    return {
+        parent: np.array([parent in above for above in levels])
+        for parent in sorted({p for above in levels for p in above})
+    }
+
+
+def _counting(shares: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Return the shares [sources], or equal ones if no source with targets has a share."""
+    return shares if shares[sums[0, 1] > 0].any() else np.ones(len(shares))
 
 
 def _mixed(sums: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config.architecture import ARCHITECTURES, fill
 from trainers.config.job import BatchSize, Job, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
+from trainers.data.domain_weights import assign_leaves, names_above, share_weights
 from trainers.data.mixture_weights import SourceMixture, epoch_cap
 from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, mixture_of, order_of, packed_phases_of
@@ -34,6 +35,7 @@ FREE = (
 # seconds. For more samples they are estimated from the average tokens per sequence.
 EXACT = 1 << 24
 _MARGIN = 1000  # caps must exceed an estimated budget by a thousandth, because averages are not exact
+_NAMED = 20  # domains that an error lists
 _EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
@@ -203,8 +205,11 @@ def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
     caps = data.max_epochs
     if isinstance(caps, float):
         caps = dict.fromkeys(sorted({*weights, *(name for stage in stages for name in stage.weights)}), caps)
-    for name in caps or {}:
-        _known(name, corpus, "data.max_epochs")
+    elif caps is not None:
+        for name in caps:
+            _known(name, corpus, "data.max_epochs")
+        leaves_of = assign_leaves(caps, corpus.train, "data.max_epochs")
+        caps = {leaf: caps[name] for name, leaves in leaves_of.items() for leaf in leaves}
     corpora = tuple(expand_location(name, "data.corpora") for name in data.corpora)
     return replace(data, corpora=corpora, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
 
@@ -224,7 +229,7 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
 def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
-    """Return the weights by source, sorted by name. `field` is the setting that they come from, `span` the
+    """Return the weights by domain, sorted by name. `field` is the setting that they come from, `span` the
     number of tokens that they apply to.
     """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
@@ -240,26 +245,28 @@ def _weights(
     }
     if isinstance(wanted, str):
         if wanted not in named:
-            raise ConfigError(f"{field}: got {wanted!r}, allowed a mapping over sources or {', '.join(sorted(named))}")
+            raise ConfigError(f"{field}: got {wanted!r}, allowed a mapping over domains or {', '.join(sorted(named))}")
         wanted = named[wanted]
     for name, weight in wanted.items():
-        if weight > 0:
+        if weight > 0 or name not in corpus.empty:
             _known(name, corpus, field)
-    return {name: float(wanted[name]) for name in sizes if wanted.get(name, 0) > 0}
+    return share_weights({name: weight for name, weight in wanted.items() if name not in corpus.empty}, sizes, field)
 
 
 def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
-    """Raise ConfigError unless a source has training documents."""
-    if name in corpus.train:
+    """Raise ConfigError unless a source, or a domain at any level, has training documents."""
+    levels = sorted({level for leaf in corpus.train for level in names_above(leaf)})
+    if name in levels:
         return
     if name in corpus.empty:
         raise ConfigError(
-            f"{field}.{name}: the corpus has no training document of this source; set its weight to 0, or see in the "
-            f"corpus's report where its documents went"
+            f"{field}.{name}: the corpus has no training document of this source or domain; set its weight to 0, or see in "
+            f"the corpus's report where its documents went"
         )
-    near = difflib.get_close_matches(name, corpus.train, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(corpus.train))}"
-    raise ConfigError(f"{field}.{name}: no such source with training documents in the corpus; {hint}")
+    near = difflib.get_close_matches(name, levels, n=1)
+    more = f" and {len(levels) - _NAMED} more" if len(levels) > _NAMED else ""
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(levels[:_NAMED])}{more}"
+    raise ConfigError(f"{field}.{name}: no such source or domain with training documents in the corpus; {hint}")
 
 
 def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:

@@ -299,15 +299,15 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event by metric: `train/loss`; by source
-    `train_loss/NAME`; and `data_FIELD/NAME` for the data read from a source.
+    """Return the finite numbers of a step or validation event by metric: `train/loss`; by source, or level
+    above it, `train_loss/NAME`; and `data_FIELD/NAME` for the data read from a source.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}
     for path, value in _leaves(event, ()):
         if path[0] in ("event", "time", "step", "steps") or not _is_number(value):
             continue
-        if path[0] in ("sources", "data") and len(path) == 3:
+        if path[0] in ("sources", "parents", "data") and len(path) == 3:
             name = f"{'data' if path[0] == 'data' else group}_{safe(path[2])}/{safe(path[1])}"
         else:
             name = "/".join((group, "_".join(map(safe, path))))

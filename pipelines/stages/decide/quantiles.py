@@ -105,22 +105,35 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """Count, per request and group of a part, documents by coarse bin, or by value within the requested bins."""
+    """Count, per request and group of a part, documents by coarse bin, or by value within the requested bins.
+    Neighbouring requests of the same column share its keys and its coarse counts.
+    """
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
+    column_and_groups: tuple[str, str] | None = None
+    keys_of: list[tuple[str, np.ndarray]] = []
+    coarse: dict[str, dict[int, int]] = {}
     for number, request in enumerate(task.requests):
-        column = task.part.table((request.signal,))[request.signal].combine_chunks()
-        for group, rows in _groups(task.part, request):
-            keys = _keys(column.take(pa.array(rows[alive[rows]])), request)
-            if task.bins is not None:
-                requested = task.bins.get((number, group))
-                keys = keys[keys >> _COARSE == np.uint64(requested)] if requested is not None else keys[:0]
+        if column_and_groups != (request.signal, request.per):
+            column_and_groups = request.signal, request.per
+            column = task.part.table((request.signal,))[request.signal].combine_chunks()
+            groups = _groups(task.part, request)
+            keys_of = [(group, _keys(column.take(pa.array(rows[alive[rows]])), request)) for group, rows in groups]
+            coarse = {group: _histogram(keys >> _COARSE) for group, keys in keys_of} if task.bins is None else {}
+        for group, keys in keys_of:
+            if task.bins is None:
+                counts = coarse[group]
             else:
-                keys = keys >> _COARSE
-            if len(keys):
-                values, counts = np.unique(keys, return_counts=True)
-                result[number, group] = dict(zip(values.tolist(), counts.tolist(), strict=True))
+                requested = task.bins.get((number, group))
+                counts = {} if requested is None else _histogram(keys[keys >> _COARSE == np.uint64(requested)])
+            if counts:
+                result[number, group] = counts
     return result
+
+
+def _histogram(keys: np.ndarray) -> dict[int, int]:
+    values, counts = np.unique(keys, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:

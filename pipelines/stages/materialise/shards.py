@@ -1,12 +1,12 @@
 """Write kept, edited text as token shards: one shard set per tokenizer, split into training, validation and,
-if a source has it, test.
+if a source has it, test. With `group_by`, each group of a source has shards of its own.
 
 docs/shard_format.md describes the files. Neighbouring parts of a source share a shard of up to `shard_bytes`
 of text.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from gristmill.config import ADDED
 from gristmill.errors import UserError
 from gristmill.host import lent
 from gristmill.storage.location import Content, FileRecord
@@ -22,12 +23,14 @@ from gristmill.storage.paths import expand_home, is_url
 from gristmill.storage.store import file_checksum
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.given_split import SPLITS
-from pipelines.contracts.manifest import Receipt, StepOutput, TokenizerRecord, load_step
+from pipelines.contracts.manifest import LEVEL, Receipt, StepOutput, TokenizerRecord, load_step
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input, StepFiles
 from pipelines.contracts.shard_set import write_shard
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
+from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.materialise.given_counts import refuse_missing_splits
+from pipelines.stages.materialise.group_by import DomainGroups, GroupBy, bounds_of, refuse_many_groups
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import required_tokens
@@ -61,6 +64,9 @@ class Shards(CorpusStage):
     """Documents of the first part of each source to encode with both libraries; any difference stops the build."""
     seed: int = 0
     """Changes the validation split."""
+    group_by: tuple[str | GroupBy, ...] = field(default=(), metadata=ADDED)
+    """Columns that split each source into domains, such as `[language, {column: fineweb_edu, quantiles: 5}]`: the domain
+    `web:en:q5` holds the English documents among the best fifth of `web`. See docs/domains.md."""
 
     version: ClassVar[int] = 2
     makes_shards: ClassVar[bool] = True
@@ -85,11 +91,24 @@ class Shards(CorpusStage):
         for name in ("shard_bytes", "check_documents"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+        columns = [each.column for each in self.groups]
+        for number, each in enumerate(self.groups):
+            if each.column in columns[:number]:
+                raise ValueError(f"group_by[{number}]: the column {each.column!r} occurs twice")
+            try:
+                each.check()
+            except ValueError as error:
+                raise ValueError(f"group_by[{number}]: {error}") from None
 
     @property
     def split(self) -> ValidationSplit:
         """The validation split of this step."""
         return ValidationSplit(self.split_by, self.validation_share, self.seed)
+
+    @property
+    def groups(self) -> tuple[GroupBy, ...]:
+        """The entries of `group_by`; a text is short for its column."""
+        return tuple(GroupBy(each) if isinstance(each, str) else each for each in self.group_by)
 
     @property
     def is_path(self) -> bool:
@@ -110,7 +129,18 @@ class Shards(CorpusStage):
         }.get(self.split_by, ())
         written = [Column(name, optional=True) for name in ("minhash", *optional)]
         url = (Column("url"),) if self.split_by == "host" else ()
-        return (EDITED_TEXT, Drop(), GivenSplits(), *written, *url, *tokenizer)
+        groups = [Column(each.column) for each in self.groups]
+        return (EDITED_TEXT, Drop(), GivenSplits(), *written, *url, *groups, *tokenizer)
+
+    def derived_steps(self) -> Mapping[str, CorpusStage]:
+        """Return the step that computes the bounds of quantiles of `group_by`, if there are any."""
+        requests = [request for each in self.groups for request in each.requests()]
+        return {"quantiles": Quantiles(tuple(requests))} if requests else {}
+
+    def check_types(self, types: pa.Schema) -> None:
+        """Raise ConfigError for a column of `group_by` whose values have no groups."""
+        for each in self.groups:
+            each.check_type(types.field(each.column).type)
 
     def depends(self) -> dict[str, str]:
         """Return the encoder, and the checksum of a tokenizer given as a file."""
@@ -127,6 +157,9 @@ class Shards(CorpusStage):
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Check the encoders against each other, encode, measure the overlap of the splits."""
         refuse_missing_splits(parts, cluster, out.name)
+        grouping = self._grouping(out)
+        if self.group_by:
+            refuse_many_groups(grouping, parts, cluster, out.name)
         record, encoder = self._tokenizer(out)
         first = list({part.source: part for part in reversed(parts)}.values())
         checks = [_CheckTask(part, record.file, out, self.check_documents) for part in first]
@@ -135,7 +168,7 @@ class Shards(CorpusStage):
         )
         sizes = gather(cluster, Part.kept_text_bytes, parts, lambda part: f"shards: part {part.name}")
         tasks = [
-            _EncodeTask(self, out, record.file, group, number)
+            _EncodeTask(self, out, record.file, group, number, grouping)
             for number, group in _groups(parts, sizes, self.shard_bytes)
         ]
         receipts = gather(cluster, encode_documents, tasks, lambda task: f"shards: {task.unit}")
@@ -153,7 +186,16 @@ class Shards(CorpusStage):
             "columns": ["sentences"] if self.sentences else [],
             "shards": shards,
             "overlap": overlap,
+            **({"groups": grouping.facts(parts)} if self.group_by else {}),
         }
+
+    def _grouping(self, out: StepOutput) -> DomainGroups:
+        """Return the groups with the bounds of their quantiles."""
+        if "quantiles" not in out.inputs:
+            return DomainGroups(self.groups, {})
+        computed = load_step(out.root, out.inputs["quantiles"].name)
+        assert computed is not None, f"{out.name}: a step that is read is published"
+        return DomainGroups(self.groups, bounds_of(self.groups, computed.facts["thresholds"]))
 
     def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
         """Return the tokenizer's record, its path relative to the output root. A tokenizer given as a file is
@@ -247,15 +289,21 @@ class _EncodeTask:
     tokenizer: FileRecord
     parts: tuple[Part, ...]
     number: int
+    grouping: DomainGroups
+
+    @property
+    def source(self) -> str:
+        """The source of all parts."""
+        return self.parts[0].source
 
     @property
     def unit(self) -> str:
-        """Name of the unit of work: source and shard number."""
-        return f"{self.parts[0].source}-{self.number:05d}"
+        """Name of the unit of work: domain and shard number."""
+        return f"{self.source}-{self.number:05d}"
 
 
 def encode_documents(task: _EncodeTask) -> Receipt:
-    """Commit a shard for each split of a group of parts; a split without documents has no file."""
+    """Commit a shard for each domain and split of neighbouring parts; one without documents has no file."""
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         tables = [part.table(("id", *task.stage.read_columns())) for part in task.parts]
@@ -270,16 +318,14 @@ def encode_documents(task: _EncodeTask) -> Receipt:
         numbers = task.stage.split.assign(kept, pa.concat_arrays(given) if given else None)
         contents: dict[str, Content] = {}
         shards = []
-        for number, split in enumerate(SPLITS):
-            if (mask := numbers == number).any():
-                name = f"{task.parts[0].source}/{split}-{task.number:05d}.arrow"
-                try:
-                    contents[name], counts = _shard(task, kept.filter(pa.array(mask)).combine_chunks(), split)
-                except ValueError as error:
-                    raise UserError(f"{task.out.name}: source {task.parts[0].source}: {error}") from None
-                shards.append(
-                    {"path": f"{task.out.name}/{name}", "source": task.parts[0].source, "split": split, **counts}
-                )
+        for group, split, mask in _shares(task.grouping.assign(kept, task.parts[0]), numbers):
+            folder = "/".join([task.source, *(group.split(LEVEL) if group else ())])
+            name = f"{folder}/{split}-{task.number:05d}.arrow"
+            try:
+                contents[name], counts = _shard(task, kept.filter(pa.array(mask)).combine_chunks(), split, group)
+            except ValueError as error:
+                raise UserError(f"{task.out.name}: source {task.source}: {error}") from None
+            shards.append({"path": f"{task.out.name}/{name}", **_facts(task, group, split), **counts})
         receipt = task.out.commit(task.unit, contents, {"shards": shards})
     for shard in receipt.counts["shards"]:
         file = next(f for f in receipt.files if shard["path"] == f"{task.out.name}/{f.path}")
@@ -287,7 +333,24 @@ def encode_documents(task: _EncodeTask) -> Receipt:
     return receipt
 
 
-def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict[str, int]]:
+def _shares(groups: pa.Array, splits: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield each group and split that has documents, in order of names and of SPLITS, with its mask, bool [n]. `groups`
+    are names, `splits` indices into SPLITS, one for each document.
+    """
+    encoded = groups.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    of_group = encoded.indices.to_numpy()
+    for code in sorted(range(len(names)), key=names.__getitem__):
+        for number, split in enumerate(SPLITS):
+            if (mask := (of_group == code) & (splits == number)).any():
+                yield names[code], split, mask
+
+
+def _facts(task: _EncodeTask, group: str, split: str) -> dict[str, str]:
+    return {"source": task.source, **({"group": group} if group else {}), "split": split}
+
+
+def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[Content, dict[str, int]]:
     """Return the content of one shard, and its counts of documents, tokens and text bytes."""
     from tokenizer.encode import Encoder
 
@@ -303,7 +366,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
         sentences = _token_starts(begins, start_offsets, np.diff(offsets))
     else:
         tokens, offsets = encoder.encode(text)
-    facts = {"source": task.parts[0].source, "split": split, "tokenizer": encoder.kind}
+    facts = {**_facts(task, group, split), "tokenizer": encoder.kind}
     ids = docs["id"].chunk(0)
     counts = {"documents": docs.num_rows, "tokens": len(tokens), "text_bytes": int(n_bytes.sum())}
     return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences)), counts

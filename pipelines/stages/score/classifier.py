@@ -1,12 +1,13 @@
 """Classifier: the score of a document, or of its worst sentence, from a supervised fastText model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
+from gristmill.config import ADDED
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import file_checksum, read_json
@@ -42,12 +43,17 @@ class Classifier(ReadsText, PartStage):
     """Score sentences instead of the document: the column is then the highest probability of any sentence, and COLUMN_mean
     the mean, weighted by bytes. Both are null if there is no sentence."""
 
+    best_label: bool = field(default=False, metadata=ADDED)
+    """Write the most probable label as COLUMN_label, such as a topic by which `shards` groups; the column is then its
+    probability, and `label` is not used. The label is null for a text without features."""
+
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """Return the score."""
+        """Return the score, and the label if it is wanted."""
         names = [self.column, f"{self.column}_mean"] if self.sentences else [self.column]
-        return pa.schema([(name, pa.float32()) for name in names])
+        label = [(f"{self.column}_label", pa.string())] if self.best_label else []
+        return pa.schema([*((name, pa.float32()) for name in names), *label])
 
     def never_null(self) -> tuple[str, ...]:
         """Return the score of a document; scores of sentences are null without a sentence."""
@@ -69,6 +75,8 @@ class Classifier(ReadsText, PartStage):
             )
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
+        if self.best_label and self.sentences:
+            raise ValueError("best_label: got true with `sentences`, whose labels differ; expected one of the two")
         super().check()
 
     def setup(self) -> None:
@@ -97,7 +105,7 @@ class Classifier(ReadsText, PartStage):
         from pipelines.stages.score.fasttext_model import load_fasttext
 
         model = load_fasttext(self._file, self._checksum, "classifier")
-        if self.label not in model.labels:
+        if not self.best_label and self.label not in model.labels:
             some = ", ".join(model.labels[:20])
             raise UserError(f"classifier: {self._file}: has no label {self.label!r}; its labels: {some}")
         return model
@@ -109,6 +117,10 @@ class Classifier(ReadsText, PartStage):
         offsets, data = text_buffers(docs[self.text])
         if self.sentences:
             return self._by_sentence(offsets, data)
+        if self.best_label:
+            indices, best = self._fasttext.best(data, offsets[:-1], offsets[1:])
+            labels = pa.array(self._fasttext.labels, pa.string()).take(pa.array(indices, mask=indices < 0))
+            return pa.table([pa.array(best), labels], schema=self.writes())
         scores = self._fasttext.score(data, offsets[:-1], offsets[1:], self.label)
         return pa.table([pa.array(scores)], schema=self.writes())
 

@@ -61,6 +61,19 @@ class FastTextModel:
             result[some] = np.where(indices == label_index, scores, 0).max(axis=1)
         return result
 
+    def best(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", "np.ndarray"]:
+        """Return (index into `labels`, int32 [n], probability, float32 [n]) of the most probable label; -1 and 0 for a
+        text without features.
+        """
+        import numpy as np
+
+        indices, scores = np.full(len(starts), -1, np.int32), np.zeros(len(starts), np.float32)
+        for first in range(0, len(starts), _BATCH):
+            some = slice(first, first + _BATCH)
+            found = self.predict(data, starts[some], ends[some], 1)
+            indices[some], scores[some] = found[0][:, 0], found[1][:, 0]
+        return indices, scores
+
 
 def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
     """Read a model whose bytes have this xxh3_128. Raises UserError if the checksum differs or the model is

@@ -188,11 +188,11 @@ def test_half_made_shards_of_a_lost_tokenizer_are_not_taken_up(corpus, tmp_path,
     root = tmp_path / "out"
     real, seen = stage._shard, []
 
-    def dying(task, docs, split):
+    def dying(task, docs, split, group):
         if len(seen) == 2:
             raise UserError("the machine died")
         seen.append(task.unit)
-        return real(task, docs, split)
+        return real(task, docs, split, group)
 
     monkeypatch.setattr(stage, "_shard", dying)
     steps = WORDPIECE.replace("validation_share: 0", "validation_share: 0, shard_bytes: 1")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gristmill.config import parse
-from gristmill.errors import UserError
+from gristmill.config import parse, plain
+from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import file_checksum, write_json
 from pipelines.stages.score.classifier import Classifier
 from tests.conftest import train_fasttext
@@ -49,6 +49,22 @@ def test_scores_are_those_of_the_library(library):
         assert row == {"toxicity": pytest.approx(min(1, known["__label__rude"]), abs=1e-6)}
     assert annotated(stage) == []
     assert stage.annotate(table(*texts).slice(1, 3)).to_pylist() == stage.annotate(table(*texts)).to_pylist()[1:4]
+
+
+def test_the_best_label_is_that_of_the_library(library):
+    model, path = library
+    stage = Classifier(model=str(path), best_label=True, column="topic")
+    stage.setup()  # which of the labels is scored does not matter
+    texts = [KIND, RUDE, f"{KIND}\n\n{RUDE}", "", "never seen"]
+    for text, row in zip(texts, annotated(stage, *texts), strict=True):
+        (label,), (probability,) = model.predict(text.replace("\n", " "), 1)
+        assert row["topic_label"] == label.removeprefix("__label__")
+        assert row["topic"] == pytest.approx(min(1, probability), abs=1e-6)
+    assert annotated(stage) == []
+    assert Classifier(model=str(path)).writes().names == ["classifier_score"]
+    with pytest.raises(ConfigError, match="best_label: got true with `sentences`"):
+        parse(Classifier, {"model": str(path), "best_label": True, "sentences": True}, "x")
+    assert "best_label" not in plain(Classifier(model=str(path)))
 
 
 def test_sentences_the_highest_and_the_mean_by_bytes(library):

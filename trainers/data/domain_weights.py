@@ -1,0 +1,49 @@
+"""Weights of domains at any level: what `web: 0.6, web:science: 0.3` gives to each domain that a corpus has.
+
+A corpus has leaves: sources, and the groups of those that `shards` split, such as `web:science:q5`. A name stands for
+all leaves below it, except those below a longer name: here, `web` stands for everything else of `web`.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from gristmill.errors import ConfigError
+from pipelines.contracts.manifest import LEVEL
+
+
+def names_above(leaf: str) -> list[str]:
+    """Return a leaf's own name and those of all levels above it, the longest first."""
+    levels = leaf.split(LEVEL)
+    return [LEVEL.join(levels[:count]) for count in range(len(levels), 0, -1)]
+
+
+def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> dict[str, list[str]]:
+    """Return the leaves that each name stands for, ordered by name. A leaf belongs to the longest name above it.
+
+    Raises ConfigError, which begins with `field`, for a name whose leaves all belong to longer names.
+    """
+    leaves_of: dict[str, list[str]] = {name: [] for name in names}
+    for leaf in sorted(leaves):
+        owner = next((name for name in names_above(leaf) if name in leaves_of), None)
+        if owner is not None:
+            leaves_of[owner].append(leaf)
+    for name, assigned in leaves_of.items():
+        longer = [other for other in leaves_of if other.startswith(f"{name}{LEVEL}")]
+        if not assigned and longer:
+            raise ConfigError(
+                f"{field}.{name}: {', '.join(longer[:5])}{', ...' if len(longer) > 5 else ''} are all of its domains, so it "
+                "stands for none; remove it, or one of them"
+            )
+    return leaves_of
+
+
+def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
+    """Return the weight of each leaf with a weight above 0, ordered by name. `tokens` are those of all leaves. The weight of
+    a name is shared among the leaves that it stands for in proportion to their tokens.
+
+    Raises ConfigError as `assign_leaves` does.
+    """
+    shared: dict[str, float] = {}
+    for name, leaves in assign_leaves(weights, tokens, field).items():
+        total = sum(tokens[leaf] for leaf in leaves)
+        shared.update({leaf: float(weights[name]) * (tokens[leaf] / total) for leaf in leaves if weights[name] > 0})
+    return dict(sorted(shared.items()))
