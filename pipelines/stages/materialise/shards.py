@@ -298,7 +298,7 @@ class _EncodeTask:
 
     @property
     def unit(self) -> str:
-        """Name of the unit of work: domain and shard number."""
+        """Name of the unit of work: source and shard number."""
         return f"{self.source}-{self.number:05d}"
 
 
