@@ -98,12 +98,13 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """Return the value of --memory-per-worker in bytes. Must be called before Arrow is loaded, because it
-    sets Arrow's allocator.
+    """Return the value of --memory-per-worker in bytes, and load Arrow without pandas. Must be called before Arrow is
+    loaded, because it sets Arrow's allocator.
     """
-    from pipelines.cluster.memory import ALLOCATOR, ceiling_of
+    from pipelines.cluster.memory import ALLOCATOR, ceiling_of, leave_pandas_out
 
     os.environ.update(ALLOCATOR)
+    leave_pandas_out()
     if options.memory_per_worker is None:
         return None
     try:

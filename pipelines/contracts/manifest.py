@@ -6,7 +6,7 @@ Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,8 +55,13 @@ class StepManifest:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def facts_on_disk(self) -> dict[str, Any]:
-        """Return the manifest as its file stores it."""
-        return {**asdict(self), "counts": {source: counts.facts() for source, counts in self.counts.items()}}
+        """Return the manifest as its file stores it. It shares the identity and the facts with this object."""
+        stored: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return stored | {
+            "parts": [asdict(part) for part in self.parts],
+            "files": [asdict(file) for file in self.files],
+            "counts": {source: counts.facts() for source, counts in self.counts.items()},
+        }
 
     @cached_property
     def part_files(self) -> dict[tuple[str, int], FileRecord]:
