@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from gristmill.budget import spend, take_account
 from gristmill.config import parse_size
 from gristmill.errors import TaskMemoryError, UserError
 from gristmill.machine import machine_memory
@@ -81,9 +82,20 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError(fullname, name=fullname)
 
 
-def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None = None) -> tuple[Result, int]:
-    """Run a task. Returns its result, and the peak resident memory of its process while it ran, in bytes (0
-    if unknown).
+class Measured(NamedTuple, Generic[Result]):
+    """The result of a task; the peak resident memory of its process while it ran, in bytes (0 if unknown); and the
+    processor seconds of its process by purpose since the last task, those of its start included.
+    """
+
+    result: Result
+    peak: int
+    spent: dict[str, float]
+
+
+def measured(
+    function: Callable[[Item], Result], item: Item, ceiling: int | None = None, purpose: str = "tasks"
+) -> Measured[Result]:
+    """Run a task, whose processor time is for `purpose`.
 
     With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. Linux forgets the high-water
     mark when 5 is written to /proc/self/clear_refs (proc(5)).
@@ -92,12 +104,12 @@ def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_bytes(b"5")
     try:
-        with _limited(ceiling):
+        with spend(purpose), _limited(ceiling):
             result = function(item)
     except MemoryError as error:
         location = error.place if isinstance(error, TaskMemoryError) else _innermost(error)
     else:
-        return result, _status().get("VmHWM", 0)
+        return Measured(result, _status().get("VmHWM", 0), take_account())
     raise TaskMemoryError(
         location
     )  # raised outside the handler, so that the frames of the original error release their memory

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.budget import COMPOSING, spend
 from pipelines.contracts.document import is_empty
 
 EDIT = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("replacement", pa.string()), ("rule", pa.string())])
@@ -60,6 +61,7 @@ def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
         assert bool(((at & 0xC0) != 0x80).all()), "an edit splits a character"
 
 
+@spend(COMPOSING)
 def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArray:
     """Apply edits to texts. The cost grows with the bytes and the number of edits, not with the number of
     documents.
@@ -86,6 +88,7 @@ def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArr
     )
 
 
+@spend(COMPOSING)
 def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
     """Return the UTF-8 bytes of each text after its edits, int64 [rows], given the lengths before."""
     document, start, end = _positions(edits)
@@ -96,6 +99,7 @@ def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
     return lengths + change.astype(np.int64)
 
 
+@spend(COMPOSING)
 def compose(columns: Sequence[pa.Array]) -> pa.Array:
     """Combine the `edits` columns of one or more steps, in the order of the steps, into one column with the
     same effect.
@@ -176,6 +180,7 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
     return edit[2], edit[1] - edit[0]
 
 
+@spend(COMPOSING)
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
     """Return which texts have no visible characters after the last step's edits, bool [rows].
 
@@ -208,6 +213,7 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
     return emptied
 
 
+@spend(COMPOSING)
 def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
     produced the edited text.

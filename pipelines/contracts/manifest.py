@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from gristmill.budget import READING, spend
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from gristmill.host import lent
 from gristmill.storage.location import Content, FileRecord, Location, missing_file
@@ -183,11 +184,12 @@ def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
     """Read some columns of a part, each as one chunk, after verifying the file's checksum and exact schema."""
-    path, wanted = directory.verify(record), list(columns)
-    try:
-        return retry(path, lambda: _columns(path, wanted, expected))
-    except FileNotFoundError:  # the file was removed after it had been verified
-        raise missing_file(directory / record.path, directory) from None
+    with spend(READING):
+        path, wanted = directory.verify(record), list(columns)
+        try:
+            return retry(path, lambda: _columns(path, wanted, expected))
+        except FileNotFoundError:  # the file was removed after it had been verified
+            raise missing_file(directory / record.path, directory) from None
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:

@@ -48,9 +48,7 @@ def fineweb_forms(texts: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
     )
 
 
-def _mend(
-    data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray
-) -> np.ndarray:
+def _mend(data: np.ndarray, offsets: np.ndarray, out: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
     """Return the bytes of a block whose `special` documents the kernel left out, and correct `ends`."""
     pieces, sizes = [], np.diff(ends)
     for row in range(len(special)):
