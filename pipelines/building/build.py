@@ -121,10 +121,11 @@ def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
     these steps and return False, so that the caller tries again with the remaining ones. The failure may be
     due to the other build, which removes files that only unfinished steps need.
     """
-    started = time.perf_counter()
+    started, before = time.perf_counter(), len(state.published)
     try:
         work()
-        state.cluster.usage.step_seconds += time.perf_counter() - started
+        if len(state.published) > before:
+            state.cluster.usage.step_seconds += time.perf_counter() - started
     except Exception:
         known = set(state.published)
         _find_published(state)

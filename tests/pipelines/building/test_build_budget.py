@@ -70,7 +70,8 @@ def test_a_build_writes_its_budget_and_one_that_builds_nothing_does_not(corpus_f
     run = read_json(path)
     assert "processor time" in said
     assert sum(run["by_purpose"].values()) == pytest.approx(run["processor_seconds"], rel=0.1)
-    assert run["processor_seconds"] == pytest.approx(counted, rel=0.1)
+    # What the process takes to end is not in its own account: a large share of so small a build.
+    assert counted / 2 < run["processor_seconds"] <= 1.02 * counted
     assert {START, READING, WRITING, HASHING, "quality_signals", "shards", "funnel"} <= run["by_purpose"].keys()
     assert 0 < run["fixed_seconds"] < run["wall_seconds"]
     subprocess.run(command, check=True, capture_output=True)
