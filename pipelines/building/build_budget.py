@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gristmill.budget import add_account, take_account
+from gristmill.budget import CHILDREN, add_account, take_account
 from gristmill.host import host
 from gristmill.process import tree_seconds
 from gristmill.storage.location import Location
@@ -22,10 +22,12 @@ def close_and_record(cluster: AnyCluster, root: Location, began: float, say: Cal
     """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built. `began` is
     the monotonic time at which the command began.
     """
-    seconds = tree_seconds(os.getpid())  # before Ray ends, whose processes nobody waits for
-    workers = cluster.workers
+    # Before Ray ends: afterwards nobody knows what its processes took.
+    seconds, own, workers = tree_seconds(os.getpid()), take_account(), cluster.workers
+    if cluster.usage.start_seconds:
+        own.pop(CHILDREN, None)  # with Ray, only its own processes are children of this one
+    add_account(cluster.usage.spent, own)
     cluster.close()
-    add_account(cluster.usage.spent, take_account())
     budget = summarise_budget(cluster.usage, seconds if seconds is not None else _own_seconds())
     say(describe_budget(budget))
     if cluster.usage.step_seconds:
