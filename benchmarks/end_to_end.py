@@ -85,6 +85,10 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
     run([*command, f"output={work / 'compiled'}"], checkout)
     whole = run(command, checkout)
     whole.show(name, "from nothing")
+    budget = LocalPath(work / name) / "run.json"
+    if budget.exists():  # checkouts from before builds had a budget write none
+        by_purpose = read_json(budget)["by_purpose"]
+        print("  " + ", ".join(f"{purpose} {seconds:.1f}" for purpose, seconds in by_purpose.items()))
     run(command, checkout).show(name, "nothing changed")
     rules = _RULES + (f", {_ENGLISH}" if options.kind == "web" else "")
     run([*command, f"steps.filter={rules}, {{signal: word_count, at_least: 100}}]"], checkout).show(
@@ -95,10 +99,6 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
     run([*command, killed], checkout).show(name, "and continued")
     clean, again = (load_corpus(LocalPath(work / each)) for each in (name, f"{name}-killed"))
     assert clean.sources == again.sources, "a killed build ends with other counts"
-    budget = LocalPath(work / name) / "run.json"
-    if budget.exists():
-        by_purpose = read_json(budget)["by_purpose"]
-        print("  " + ", ".join(f"{purpose} {seconds:.1f}" for purpose, seconds in by_purpose.items()))
     for output in ("compiled", name, f"{name}-killed"):
         shutil.rmtree(work / output, ignore_errors=True)
 
