@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
@@ -29,3 +30,22 @@ def process_start(pid: int) -> str | None:
     except OSError:
         return None
     return "" if state in ("Z", "X") else fields[18]
+
+
+def tree_seconds(root: int) -> float | None:
+    """Return the processor seconds of a process, its living descendants, and the children that they have waited
+    for; None if unknown.
+    """
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            number = int(entry.parent.name)
+            parents[number], ticks[number] = int(fields[1]), sum(map(int, fields[11:15]))
+    if root not in ticks:
+        return None
+    tree = {root}
+    while more := {number for number, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    return sum(ticks[number] for number in tree) / os.sysconf("SC_CLK_TCK")

@@ -16,6 +16,7 @@ from pathlib import Path, PosixPath
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO, Self, final
 
+from gristmill.budget import WRITING, spend
 from gristmill.errors import CorruptFileError, attach_filename
 from gristmill.host import host
 from gristmill.storage.location import Content, FileRecord, Location, missing_file, repair_advice
@@ -222,7 +223,7 @@ class LocalPath(PosixPath, Location):
     def _write(self, content: Callable[[BinaryIO], object]) -> None:
         temporary = self.with_name(f".{self.name}.{host().unique()}.tmp")
         try:
-            with temporary._create() as sink:
+            with spend(WRITING), temporary._create() as sink:
                 content(sink)
                 sink.flush()
                 host().fsync(sink)

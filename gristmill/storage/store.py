@@ -6,6 +6,7 @@ from typing import Any
 
 import xxhash
 
+from gristmill.budget import HASHING, spend
 from gristmill.errors import CorruptFileError
 from gristmill.host import host
 from gristmill.storage.location import Location
@@ -16,7 +17,8 @@ _CHUNK = 1 << 20
 
 def file_checksum(path: Path) -> str:
     """Return the xxh3_128 of the whole file, in hex."""
-    return retry(path, lambda: _checksum(path))
+    with spend(HASHING):
+        return retry(path, lambda: _checksum(path))
 
 
 def _checksum(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.budget import MODELS, spend
 from gristmill.errors import PoisonError, StorageError, UserError
 from pipelines.building.bisect import Probe, first_failing
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
@@ -101,7 +102,8 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
     stage = _READY.get(work.key)
     if stage is None:
         stage = work.stage
-        stage.setup()
+        with spend(MODELS):
+            stage.setup()
         _READY[work.key] = stage
     docs = part.table(("id", *stage.read_columns()))
     if high is not None:
@@ -119,7 +121,8 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
     """
     stage, docs, rows = _ready(work, part)
     try:
-        table = stage.annotate(docs)
+        with spend(work.name):
+            table = stage.annotate(docs)
     except _NOT_OF_A_DOCUMENT:
         raise
     except Exception as error:

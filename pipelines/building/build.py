@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from gristmill.budget import spend
 from gristmill.errors import BrokenTaskError, ConflictError, PoisonError, UserError, reason_of
 from gristmill.storage.location import FileRecord, Location
 from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows
@@ -120,8 +121,11 @@ def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
     these steps and return False, so that the caller tries again with the remaining ones. The failure may be
     due to the other build, which removes files that only unfinished steps need.
     """
+    started, before = time.perf_counter(), len(state.published)
     try:
         work()
+        if len(state.published) > before:
+            state.cluster.usage.step_seconds += time.perf_counter() - started
     except Exception:
         known = set(state.published)
         _find_published(state)
@@ -250,7 +254,7 @@ def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str
 def _annotate(group: Sequence[Step], state: Build) -> None:
     """Run fused part steps over all parts, then publish each."""
     started = time.perf_counter()
-    state.cluster.peak_bytes = 0
+    state.cluster.peak_bytes, state.cluster.usage.purpose = 0, "annotating"
     names = ", ".join(dict.fromkeys(step.name for step in group))
     state.say(f"annotate: {names}")
     for notice in dict.fromkeys(f"{step.name}: {step.stage.notice()}" for step in group if step.stage.notice()):
@@ -337,7 +341,7 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     """Run a corpus stage and publish its columns, or its files if it writes no columns."""
     assert isinstance(step.stage, CorpusStage)
     started = time.perf_counter()
-    state.cluster.peak_bytes = 0
+    state.cluster.peak_bytes, state.cluster.usage.purpose = 0, step.name
     state.say(f"{step.label}")
     inputs = {name: state.root / state.plan.step(label).directory for name, label in step.files.items()}
     out = state.output(step, inputs)
@@ -345,7 +349,8 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     for source in step.sources:
         for record in state.published[f"read.{source}"].parts:
             parts.append(part_of(state, source, record, step.visible[source]))
-    facts = step.stage.run(parts, out, state.cluster)
+    with spend(step.name):
+        facts = step.stage.run(parts, out, state.cluster)
     work = (out.directory / "work").bytes_below()
     if step.stage.writes().names:
         receipts = [out.receipt(part.unit) for part in parts]

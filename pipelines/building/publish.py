@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gristmill.budget import spend
 from gristmill.storage.store import digest
 from pipelines.building.state import Build
 from pipelines.contracts.manifest import (
@@ -97,6 +98,8 @@ def publish_corpus(state: Build) -> CorpusManifest:
     state.check_forgotten()
     save_corpus(state.root, manifest)
     state.check_forgotten()
-    if write_report(state.plan, state.published, manifest, state.root):
+    with spend("report"):
+        written = write_report(state.plan, state.published, manifest, state.root)
+    if written:
         state.say(f"report: {state.root / 'report.html'}")
     return manifest

@@ -133,6 +133,7 @@ def run_reads(state: Build) -> None:
             files = tuple(inventory.files[i] for i in unit)
             checksums = tuple(inventory.checksums[i] for i in unit)
             tasks.append(_ReadTask(out, source, files, checksums, number, poison, gone))
+    state.cluster.usage.purpose = "read"
     if not sources:
         if "funnel" not in state.published:  # a killed build may have published its reads before this check
             _refuse_collisions(state)

@@ -1,13 +1,23 @@
 """Run tasks in this process, with the same interface as on Ray."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from gristmill.budget import add_account
 from gristmill.errors import UserError
 from gristmill.host import host
-from pipelines.cluster.memory import measured
-from pipelines.cluster.tasks import ATTEMPTS, PAUSE_SECONDS, Progress, is_broken, no_progress, task_failure, title_of
+from pipelines.cluster.memory import Measured, measured
+from pipelines.cluster.tasks import (
+    ATTEMPTS,
+    PAUSE_SECONDS,
+    Progress,
+    Usage,
+    is_broken,
+    no_progress,
+    task_failure,
+    title_of,
+)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -25,6 +35,7 @@ class LocalCluster:
     workers: int = 1
     memory: int | None = None
     peak_bytes: int = 0
+    usage: Usage = field(default_factory=Usage)
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -33,15 +44,16 @@ class LocalCluster:
         title = title_of(function)
         self.progress(title, 0, len(items))
         for position, item in enumerate(items):
-            result, peak = self._attempt(function, item, position, label(item))
-            self.peak_bytes = max(self.peak_bytes, peak)
-            yield position, result
+            done = self._attempt(function, item, position, label(item))
+            self.peak_bytes = max(self.peak_bytes, done.peak)
+            add_account(self.usage.spent, done.spent)
+            yield position, done.result
             self.progress(title, position + 1, len(items))
 
-    def _attempt(self, function: Callable[[Item], Result], item: Item, position: int, label: str) -> tuple[Result, int]:
+    def _attempt(self, function: Callable[[Item], Result], item: Item, position: int, label: str) -> Measured[Result]:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return measured(function, item, self.memory)
+                return measured(function, item, self.memory, self.usage.purpose)
             except UserError:
                 raise
             except Exception as error:

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from gristmill.budget import spend, take_account
 from gristmill.config import parse_size
 from gristmill.errors import TaskMemoryError, UserError
 from gristmill.machine import machine_memory
@@ -53,22 +55,61 @@ def room_here(memory: int | None, workers: int) -> int:
     return min(memory * workers, machine)
 
 
-def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None = None) -> tuple[Result, int]:
-    """Run a task. Returns its result, and the peak resident memory of its process while it ran, in bytes (0
-    if unknown).
+@cache
+def leave_pandas_out() -> None:
+    """Let Arrow do without pandas until somebody asks for a pandas object.
+
+    Where pandas is installed, which Ray sees to, Arrow imports it at the first `pa.array` of a list, to recognise
+    its types: 0.4 s and 50 MB in every process.
+    """
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    sys.meta_path.insert(0, _NoPandas())
+    try:
+        pa.array(())  # Arrow looks for it once
+    finally:
+        del sys.meta_path[0]
+
+
+class _NoPandas(MetaPathFinder):
+    """Says that pandas is not installed."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Raise ImportError for pandas."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname, name=fullname)
+
+
+class Measured(NamedTuple, Generic[Result]):
+    """The result of a task; the peak resident memory of its process while it ran, in bytes (0 if unknown); and the
+    processor seconds of its process by purpose since the last task, those of its start included.
+    """
+
+    result: Result
+    peak: int
+    spent: dict[str, float]
+
+
+def measured(
+    function: Callable[[Item], Result], item: Item, ceiling: int | None = None, purpose: str = "tasks"
+) -> Measured[Result]:
+    """Run a task, whose processor time is for `purpose`.
 
     With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. Linux forgets the high-water
     mark when 5 is written to /proc/self/clear_refs (proc(5)).
     """
+    leave_pandas_out()
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_bytes(b"5")
     try:
-        with _limited(ceiling):
+        with spend(purpose), _limited(ceiling):
             result = function(item)
     except MemoryError as error:
         location = error.place if isinstance(error, TaskMemoryError) else _innermost(error)
     else:
-        return result, _status().get("VmHWM", 0)
+        return Measured(result, _status().get("VmHWM", 0), take_account())
     raise TaskMemoryError(
         location
     )  # raised outside the handler, so that the frames of the original error release their memory

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gristmill.advisories import refuse_known
+from gristmill.budget import add_account
 from gristmill.errors import UserError
 from pipelines.cluster.memory import ALLOCATOR, LEAST, measured, room_here
 from pipelines.cluster.tasks import (
     ATTEMPTS,
     PAUSE_SECONDS,
     Progress,
+    Usage,
     broken_reason,
     is_broken,
     no_progress,
@@ -75,6 +77,7 @@ class RayCluster:
     say: Callable[[str], None] = _silent
     memory: int | None = None
     peak_bytes: int = 0
+    usage: Usage = field(default_factory=Usage)
     _started: bool = field(default=False, init=False)
     _remote: Any = field(default=None, init=False)  # shared by all tasks, because Ray sends each one to all nodes
     _broken: int = field(default=0, init=False)
@@ -86,6 +89,7 @@ class RayCluster:
     def _start(self) -> None:
         if self._started:
             return
+        began = time.monotonic()
         import logging
 
         import ray
@@ -114,6 +118,7 @@ class RayCluster:
             raise UserError(
                 f"Ray did not {where}: {reason}; run the command again, or build with --in-process"
             ) from error
+        self.usage.start_seconds = time.monotonic() - began
         self._remote = ray.remote(num_cpus=1, max_retries=0)(measured)
         self._started = True
 
@@ -159,7 +164,7 @@ class RayCluster:
         # A process keeps some of the memory of a broken task, so new processes are started after one.
         fresh = {"env_vars": {"GRISTMILL_BROKEN_TASKS": str(self._broken)}} if self._broken else None
         options = self._remote.options(name=function.__name__, num_gpus=gpus, memory=memory, runtime_env=fresh)
-        return options.remote(function, item, room)
+        return options.remote(function, item, room, self.usage.purpose)
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -205,7 +210,7 @@ class RayCluster:
             position, room = ended.position, ended.room
             twins = [task for task, other in running.items() if other.position == position]
             try:
-                result, peak = ray.get(ready[0])
+                finished = ray.get(ready[0])
             except Exception as error:
                 cause = getattr(error, "cause", None) or error
                 if isinstance(cause, UserError):
@@ -228,9 +233,10 @@ class RayCluster:
                 del running[twin]
                 ray.cancel(twin)
             done += 1
-            self.peak_bytes = max(self.peak_bytes, peak)
+            self.peak_bytes = max(self.peak_bytes, finished.peak)
+            add_account(self.usage.spent, finished.spent)
             self.progress(title, done, len(items))
-            yield position, result
+            yield position, finished.result
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
         """Run a task once, as `LocalCluster.fits` does. A task that kills its process does not fit."""

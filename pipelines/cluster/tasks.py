@@ -3,6 +3,7 @@ cluster.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,21 @@ PAUSE_SECONDS = 0.5  # pause after the first failure of a task; it grows with ea
 _MORE_MEMORY = (
     "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
 )
+
+
+@dataclass
+class Usage:
+    """What the tasks and steps of a build have used so far, on all machines.
+
+    `spent` is processor time by purpose, in seconds. What a task does not spend on things that all tasks do is for
+    `purpose`, which the build sets before it runs tasks. `start_seconds` is the wall-clock time in which Ray
+    started, `step_seconds` that in which steps ran.
+    """
+
+    purpose: str = "tasks"
+    spent: dict[str, float] = field(default_factory=dict)
+    start_seconds: float = 0.0
+    step_seconds: float = 0.0
 
 
 def no_progress(title: str, done: int, total: int) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
@@ -100,12 +101,13 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """Return the value of --memory-per-worker in bytes. Must be called before Arrow is loaded, because it
-    sets Arrow's allocator.
+    """Return the value of --memory-per-worker in bytes, and load Arrow without pandas. Must be called before Arrow is
+    loaded, because it sets Arrow's allocator.
     """
-    from pipelines.cluster.memory import ALLOCATOR, ceiling_of
+    from pipelines.cluster.memory import ALLOCATOR, ceiling_of, leave_pandas_out
 
     os.environ.update(ALLOCATOR)
+    leave_pandas_out()
     if options.memory_per_worker is None:
         return None
     try:
@@ -115,11 +117,14 @@ def _memory(options: argparse.Namespace) -> int | None:
 
 
 def _build(options: argparse.Namespace) -> int:
+    began = time.monotonic()
     memory = _memory(options)
     from gristmill.advisories import refuse_known
+    from gristmill.budget import spend
     from gristmill.console import ProgressDisplay
     from gristmill.storage.lease import lock
     from pipelines.building.build import ensure_owner, plan_and_build, refuse_unwritable
+    from pipelines.building.build_budget import DRIVER, close_and_record
     from pipelines.cluster.local import LocalCluster
     from pipelines.cluster.memory import room_here
     from pipelines.cluster.ray import RayCluster
@@ -134,7 +139,7 @@ def _build(options: argparse.Namespace) -> int:
     output = config.place
     refuse_unwritable(output)
     ensure_owner(output, config.name, write=False)
-    with ProgressDisplay() as display, lock(output, "building", display.say):
+    with spend(DRIVER), ProgressDisplay() as display, lock(output, "building", display.say):
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
         inventories = take_inventory(config.sources, output)
         cluster: LocalCluster | RayCluster
@@ -144,6 +149,7 @@ def _build(options: argparse.Namespace) -> int:
             cluster = RayCluster(options.workers, options.address, display.progress, display.say, memory)
         try:
             corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=options.quarantine_poison)
+            close_and_record(cluster, output, began, display.say)
         finally:
             cluster.close()
     show_funnel(corpus)

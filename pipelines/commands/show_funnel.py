@@ -53,8 +53,9 @@ def show_funnel(manifest: CorpusManifest) -> None:
         console.print(Text(_aligned(cells, widths), style="" if cells[0].startswith(" ") else "bold"), soft_wrap=True)
         if dropped:
             lines = textwrap.wrap(
-                _rules(dropped), max(40, console.width), initial_indent=" " * 6, subsequent_indent=" " * 6
-            )
+                _rules(dropped), max(40, console.width), initial_indent=" " * 6, subsequent_indent=" " * 6,
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
             console.print(Text("\n".join(lines).replace(_GLUE, " "), style="dim"), soft_wrap=True)
     console.print("[dim]~ estimated from the source's bytes per token in its shards[/dim]")
     for name, domains in without_validation(manifest).items():

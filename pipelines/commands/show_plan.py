@@ -111,7 +111,8 @@ def _show_forecast(console: Console, expected: Forecast) -> None:
         table.add_row(label, human_seconds(step.seconds), *sizes)
     console.print(table)
     console.print(
-        f"about {human_seconds(expected.seconds)} with {expected.workers} workers, as the last build had; "
+        f"about {human_seconds(expected.seconds)} with {expected.workers} workers, as the last build had, "
+        f"{human_seconds(expected.fixed)} of them to start, plan and report; "
         f"{human_bytes(expected.peak)} for each of them, {human_bytes(expected.disk)} of disk"
     )
     if expected.unknown:

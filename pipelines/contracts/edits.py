@@ -11,14 +11,15 @@ As a consequence, inserted text survives unless another edit covers it whole, an
 document.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.budget import COMPOSING, spend
 from pipelines.contracts.document import is_empty
 
 EDIT = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("replacement", pa.string()), ("rule", pa.string())])
@@ -26,7 +27,7 @@ EDITS = pa.list_(EDIT)
 COMPOSITION = 2
 """Version of the rules above, for the fingerprints of steps that read edited text."""
 
-_Edit = tuple[int, int, str, str]  # start, end, replacement, rule
+_Edit = tuple[int, int, bool, int]  # start, end, whether it inserts text, its number
 # First bytes that only visible characters have (see `is_empty`): ASCII, U+00C0 to U+05FF, U+4000 to U+DFFF.
 _VISIBLE = np.array([0x21 <= byte <= 0x7E or 0xC3 <= byte <= 0xD7 or 0xE4 <= byte <= 0xED for byte in range(256)])
 
@@ -36,7 +37,7 @@ def no_edits(rows: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.array([], EDIT))
 
 
-def edits_column(per_document: Sequence[Sequence[_Edit]]) -> pa.Array:
+def edits_column(per_document: Sequence[Sequence[tuple[int, int, str, str]]]) -> pa.Array:
     """Build an `edits` column from (start, end, replacement, rule) tuples, sorted per document."""
     names = ("start", "end", "replacement", "rule")
     return pa.array([[dict(zip(names, edit, strict=True)) for edit in edits] for edits in per_document], EDITS)
@@ -60,6 +61,7 @@ def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
         assert bool(((at & 0xC0) != 0x80).all()), "an edit splits a character"
 
 
+@spend(COMPOSING)
 def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArray:
     """Apply edits to texts. The cost grows with the bytes and the number of edits, not with the number of
     documents.
@@ -86,6 +88,7 @@ def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArr
     )
 
 
+@spend(COMPOSING)
 def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
     """Return the UTF-8 bytes of each text after its edits, int64 [rows], given the lengths before."""
     document, start, end = _positions(edits)
@@ -96,21 +99,54 @@ def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
     return lengths + change.astype(np.int64)
 
 
+@spend(COMPOSING)
 def compose(columns: Sequence[pa.Array]) -> pa.Array:
     """Combine the `edits` columns of one or more steps, in the order of the steps, into one column with the
     same effect.
+
+    Edits that overlap become one. Where one of them covers all others, numpy finds it; only the others are
+    merged one by one.
     """
     rows = len(columns[0])
     columns = [column for column in columns if len(column.flatten())]
     if len(columns) <= 1:
         return columns[0] if columns else no_edits(rows)
-    merged: dict[int, list[_Edit]] = {}
-    for column in columns:
-        touched = np.flatnonzero(pc.fill_null(pc.list_value_length(column), 0).to_numpy())
-        for row in touched.tolist():
-            new = [(e["start"], e["end"], e["replacement"], e["rule"]) for e in column[row].as_py()]
-            merged[row] = _merge(merged[row], new) if row in merged else new
-    return edits_column([merged.get(row, ()) for row in range(rows)])
+    row, start, end = (np.concatenate(values) for values in zip(*map(_positions, columns), strict=True))
+    flat = pa.concat_arrays([column.flatten() for column in columns])
+    low, high = row * (span := int(end.max()) + 1) + start, row * span + end
+    order = np.argsort(low, kind="stable")  # edits of one place stay in the order of their steps
+    low, high = low[order], high[order]
+    reach = np.maximum.accumulate(high)
+    first = np.flatnonzero(np.append(True, low[1:] >= reach[:-1]))
+    low_of, high_of = low[first], np.maximum.reduceat(high, first)
+    cluster = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(low))))
+    covers = (low == low_of[cluster]) & (high == high_of[cluster])
+    winner = np.maximum.reduceat(np.where(covers, np.arange(len(low)), -1), first)
+    for unclear in np.flatnonzero(winner < 0).tolist():
+        last = first[unclear + 1] if unclear + 1 < len(first) else len(low)
+        steps: dict[int, list[_Edit]] = {}
+        bounds = np.cumsum([len(column.flatten()) for column in columns])
+        for place in range(first[unclear], last):
+            number = int(order[place])
+            inserts = not is_empty(flat.field("replacement")[number].as_py())
+            edit = (int(low[place]), int(high[place]), inserts, place)
+            steps.setdefault(int(np.searchsorted(bounds, number, side="right")), []).append(edit)
+        ((*_, place),) = reduce(_merge, (steps[step] for step in sorted(steps)))
+        winner[unclear] = place
+    taken = flat.take(pa.array(order[winner]))
+    owner = low_of // span
+    return _edits_at(
+        rows, owner, low_of - owner * span, high_of - owner * span, taken.field("replacement"), taken.field("rule")
+    )
+
+
+def _edits_at(
+    rows: int, row: np.ndarray, start: np.ndarray, end: np.ndarray, replacement: pa.Array, rule: pa.Array
+) -> pa.Array:
+    """Build an `edits` column from edits that are sorted by row."""
+    offsets = pa.array(np.searchsorted(row, np.arange(rows + 1)).astype(np.int32))
+    edits = pa.StructArray.from_arrays([pa.array(start), pa.array(end), replacement, rule], fields=list(EDIT))
+    return pa.ListArray.from_arrays(offsets, edits)
 
 
 def _merge(earlier: list[_Edit], later: list[_Edit]) -> list[_Edit]:
@@ -141,9 +177,10 @@ def _merge(earlier: list[_Edit], later: list[_Edit]) -> list[_Edit]:
 
 
 def _weight(edit: _Edit) -> tuple[bool, int]:
-    return not is_empty(edit[2]), edit[1] - edit[0]
+    return edit[2], edit[1] - edit[0]
 
 
+@spend(COMPOSING)
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
     """Return which texts have no visible characters after the last step's edits, bool [rows].
 
@@ -177,57 +214,61 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
     return emptied
 
 
+@spend(COMPOSING)
 def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
     produced the edited text.
 
     An edit that touches a replacement is extended to the whole range that was replaced.
     """
-    if not len(applied.flatten()):
+    flat, old = edits.flatten(), applied.flatten()
+    if not len(old) or not len(flat):
         return edits
-    result: list[list[_Edit]] = []
-    for row in range(len(edits)):
-        new, old = edits[row].as_py() or [], _places(applied[row].as_py() or [])
-        mapped: list[_Edit] = []
-        for edit in new:
-            low, high = old.stored(edit["start"], 0), old.stored(edit["end"], 1)
-            if mapped and low < mapped[-1][1]:
-                low, high = mapped[-1][0], max(high, mapped.pop()[1])
-            mapped.append((low, high, edit["replacement"], edit["rule"]))
-        result.append(mapped)
-    return edits_column(result)
+    row, start, end = _positions(edits)
+    places = _Places.of(applied)
+    low, high = places.stored(row, start, 0), places.stored(row, end, 1)
+    # Edits that touch the same replacement become one, with what the last of them inserts.
+    span = int(high.max()) + 1
+    reach = np.maximum.accumulate(row * span + high)
+    first = np.flatnonzero(np.append(True, (row * span + low)[1:] >= reach[:-1]))
+    last = np.append(first[1:], len(row)) - 1
+    taken = flat.take(pa.array(last))
+    owner = row[first]
+    return _edits_at(
+        len(edits), owner, low[first], reach[last] - owner * span, taken.field("replacement"), taken.field("rule")
+    )
 
 
 class _Places(NamedTuple):
-    """Ranges of edits in the stored text (start, end), and of their replacements in the edited text (low,
-    high).
-    """
+    """Edits of all rows, and where their replacements lie in the edited text (low, high); int64 [edits]."""
 
-    starts: list[int]
-    ends: list[int]
-    lows: list[int]
-    highs: list[int]
+    row: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
-    def stored(self, position: int, side: int) -> int:
-        """Convert an offset in the edited text to one in the stored text; `side` is 0 for a start, 1 for an
-        end.
+    @classmethod
+    def of(cls, edits: pa.Array) -> "_Places":
+        """Locate the replacements of an `edits` column."""
+        row, start, end = _positions(edits)
+        size = pc.binary_length(edits.flatten().field("replacement")).to_numpy().astype(np.int64)
+        shift = np.append(0, np.cumsum(size - (end - start)))
+        low = start + shift[:-1] - shift[np.searchsorted(row, row)]
+        return cls(row, start, end, low, low + size)
+
+    def stored(self, row: np.ndarray, position: np.ndarray, side: int) -> np.ndarray:
+        """Convert offsets in the edited texts of `row` to offsets in the stored ones; `side` is 0 for starts, 1
+        for ends.
         """
-        passed = bisect_left(self.highs, position) if side else bisect_right(self.highs, position)
-        if passed < len(self.lows) and self.lows[passed] < position + 1 - side:
-            return self.ends[passed] if side else self.starts[passed]
-        return position - (self.highs[passed - 1] - self.ends[passed - 1] if passed else 0)
-
-
-def _places(edits: list[dict[str, Any]]) -> _Places:
-    places = _Places([], [], [], [])
-    shift = 0
-    for edit in edits:
-        size = len(edit["replacement"].encode())
-        for column, value in zip(places, (edit["start"], edit["end"], edit["start"] + shift), strict=False):
-            column.append(value)
-        places.highs.append(edit["start"] + shift + size)
-        shift += size - (edit["end"] - edit["start"])
-    return places
+        span = max(int(self.high.max()), int(position.max())) + 1
+        passed = np.searchsorted(self.row * span + self.high, row * span + position, side="left" if side else "right")
+        here = np.minimum(passed, len(self.row) - 1)
+        touches = (passed < len(self.row)) & (self.row[here] == row) & (self.low[here] < position + 1 - side)
+        before = np.maximum(passed - 1, 0)
+        follows = (passed > 0) & (self.row[before] == row)
+        moved = position - np.where(follows, self.high[before] - self.end[before], 0)
+        return np.where(touches, (self.end if side else self.start)[here], moved)
 
 
 def _positions(edits: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,13 +6,14 @@ Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from gristmill.budget import READING, spend
 from gristmill.config import ADDED, plain
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from gristmill.host import lent
@@ -58,8 +59,13 @@ class StepManifest:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def facts_on_disk(self) -> dict[str, Any]:
-        """Return the manifest as its file stores it."""
-        return {**asdict(self), "counts": {source: counts.facts() for source, counts in self.counts.items()}}
+        """Return the manifest as its file stores it. It shares the identity and the facts with this object."""
+        stored: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return stored | {
+            "parts": [asdict(part) for part in self.parts],
+            "files": [asdict(file) for file in self.files],
+            "counts": {source: counts.facts() for source, counts in self.counts.items()},
+        }
 
     @cached_property
     def part_files(self) -> dict[tuple[str, int], FileRecord]:
@@ -181,11 +187,12 @@ def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
     """Read some columns of a part, each as one chunk, after verifying the file's checksum and exact schema."""
-    path, wanted = directory.verify(record), list(columns)
-    try:
-        return retry(path, lambda: _columns(path, wanted, expected))
-    except FileNotFoundError:  # the file was removed after it had been verified
-        raise missing_file(directory / record.path, directory) from None
+    with spend(READING):
+        path, wanted = directory.verify(record), list(columns)
+        try:
+            return retry(path, lambda: _columns(path, wanted, expected))
+        except FileNotFoundError:  # the file was removed after it had been verified
+            raise missing_file(directory / record.path, directory) from None
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:

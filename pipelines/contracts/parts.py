@@ -4,7 +4,6 @@ by row.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,8 +73,9 @@ class Part:
         """`source-00000`: the unit of work under which a step commits its columns for the part."""
         return f"{self.source}-{self.index:05d}"
 
-    def table(self, columns: Iterable[str | TableInput]) -> pa.Table:
-        """Read some columns, one chunk each; a string is short for `column_named(string)`.
+    def table(self, columns: Iterable[str | TableInput], rows: pa.Array | None = None) -> pa.Table:
+        """Read some columns, one chunk each; a string is short for `column_named(string)`. `rows` are the rows to
+        return, None for all.
 
         A column that no step wrote for this source is null, or left out if it is optional.
         """
@@ -93,14 +93,19 @@ class Part:
         result = {}
         for each in wanted:
             if isinstance(each, Drop):
-                result[each.name] = self.drop()
+                column = self.drop()
             elif each.name in annotated:
-                result[each.name] = annotated[each.name]
+                column = annotated[each.name]
             else:
                 assert documents is not None
                 column = documents[each.name if isinstance(each, Column) else "text"]
-                result[each.name] = self._edited(column, each) if isinstance(each, Text) else column
+            column = column if rows is None else column.take(rows)
+            result[each.name] = self._edited(column, each, rows) if isinstance(each, Text) else column
         return pa.table(result).combine_chunks()
+
+    def kept_rows(self) -> pa.Array:
+        """Return the rows of the documents without a `drop`, ascending."""
+        return pc.indices_nonzero(pc.is_null(self.drop()))
 
     def drop(self, upto: str | None = None) -> pa.Array:
         """Return the rule that dropped each document, or null. It is the first non-null `drop` of the steps
@@ -109,28 +114,31 @@ class Part:
         columns = [a.column(DROP).combine_chunks() for a in self._upto(upto) if DROP in a.schema]
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
 
-    def edits(self, upto: str | None = None) -> pa.Array | None:
-        """Return the composed edits of the steps, up to and including `upto`; None if no step edits."""
+    def edits(self, upto: str | None = None, rows: pa.Array | None = None) -> pa.Array | None:
+        """Return the composed edits of the steps, up to and including `upto`, for all rows or some; None if no
+        step edits.
+        """
         columns = self.edit_columns(upto)
+        columns = columns if rows is None else [column.take(rows) for column in columns]
         return compose(columns) if columns else None
 
     def edit_columns(self, upto: str | None = None) -> list[pa.Array]:
         """Return the `edits` of each step that edits, up to and including `upto`, in order."""
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
-    def edits_of(self, text: Text) -> pa.Array | None:
-        """Return the composed edits that turn the stored text into `text`; None if there are none."""
-        return self.edits(text.upto) if text.edited else None
+    def edits_of(self, text: Text, rows: pa.Array | None = None) -> pa.Array | None:
+        """Return the composed edits that turn the stored text into `text`, for all rows or some; None if there
+        are none.
+        """
+        return self.edits(text.upto, rows) if text.edited else None
 
-    def in_stored_text(self, edits: pa.Array, text: Text, rows: Any = None) -> pa.Array:
+    def in_stored_text(self, edits: pa.Array, text: Text, rows: pa.Array | None = None) -> pa.Array:
         """Convert edits of one text of the documents to edits of the stored text.
 
         `rows` are the rows that `edits` covers, None for all.
         """
-        applied = self.edits_of(text)
-        if applied is None:
-            return edits
-        return map_back(applied if rows is None else applied.take(rows), edits)
+        applied = self.edits_of(text, rows)
+        return edits if applied is None else map_back(applied, edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
         """Return whether a step's edits, after those of all earlier steps, leave nothing visible of each
@@ -167,8 +175,8 @@ class Part:
         kept = pc.is_null(self.drop()).to_numpy(zero_copy_only=False)
         return int(lengths[kept & ~self.held_out() if training else kept].sum())
 
-    def _edited(self, stored: pa.ChunkedArray, text: Text) -> pa.Array:
-        edits = self.edits_of(text)
+    def _edited(self, stored: pa.ChunkedArray, text: Text, rows: pa.Array | None) -> pa.Array:
+        edits = self.edits_of(text, rows)
         return _chunk(stored) if edits is None else apply_edits(_chunk(stored), edits)
 
     def _upto(self, step: str | None) -> Sequence[Annotation]:

@@ -47,17 +47,19 @@ class Estimate:
 @dataclass(frozen=True)
 class Forecast:
     """The forecast for a build: estimates of the steps that will run, by label; the labels of steps without a
-    rate; and the number of workers of the last build.
+    rate; the number of workers of the last build; and its wall-clock seconds outside steps: starting Ray, planning
+    and the report.
     """
 
     steps: dict[str, Estimate]
     unknown: tuple[str, ...]
     workers: int
+    fixed: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """The wall-clock time in seconds with `workers` workers, if all of them are always busy."""
-        return sum(step.seconds for step in self.steps.values()) / self.workers
+        """The wall-clock time in seconds with `workers` workers, if all of them are always busy in steps."""
+        return self.fixed + sum(step.seconds for step in self.steps.values()) / self.workers
 
     @property
     def peak(self) -> int:
@@ -80,6 +82,8 @@ class _Rates:
     inputs: dict[str, list[int]] = field(default_factory=dict)
     workers: int = 1
     newest: float = 0.0
+    fixed: float = 0.0
+    last_build: float = 0.0
 
 
 def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
@@ -90,6 +94,7 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
     for root in roots:
         for path in sorted(root.glob("*/run.json")):
             _learn(rates, root, path)
+        _learn_fixed(rates, root)
     estimates, unknown = {}, []
     for step in plan.steps:
         if load_step(plan.config.place, step.directory) is not None:
@@ -102,7 +107,7 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
         share = text / rate.text
         work, disk = round(rate.work * share), round(rate.disk * share)
         estimates[step.label] = Estimate(rate.seconds * share, rate.peak, work, disk, rate.text)
-    return Forecast(estimates, tuple(unknown), rates.workers)
+    return Forecast(estimates, tuple(unknown), rates.workers, rates.fixed)
 
 
 def _learn(rates: _Rates, root: Location, path: Location) -> None:
@@ -126,6 +131,16 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
         total = rates.inputs.setdefault(key, [0, 0])
         total[0] += run["text_bytes"]
         total[1] += run["input_bytes"]
+
+
+def _learn_fixed(rates: _Rates, root: Location) -> None:
+    """Take the seconds outside steps from the newest build, as `run.json` of its output has them."""
+    try:
+        run = read_json(root / "run.json")
+    except (FileNotFoundError, CorruptFileError):
+        return
+    if run["finished"] > rates.last_build:
+        rates.last_build, rates.fixed = run["finished"], run["fixed_seconds"]
 
 
 def _kind(identity: Mapping[str, object]) -> str:

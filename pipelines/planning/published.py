@@ -3,6 +3,7 @@ finished.
 """
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from gristmill.storage.location import Location
@@ -53,16 +54,37 @@ def _differences(path: str, old: Any, new: Any) -> list[str]:
         for key in sorted({*old, *new}):
             lines.extend(_differences(f"{path}.{key}".lstrip("."), old.get(key), new.get(key)))
         return lines
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            line for i, pair in enumerate(zip(old, new, strict=True)) for line in _differences(f"{path}[{i}]", *pair)
-        ]
+    if isinstance(old, list) and isinstance(new, list):
+        return _list_differences(path, old, new)
     return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
 
 
+def _list_differences(path: str, old: list[Any], new: list[Any]) -> list[str]:
+    """Compare lists without the entries that they begin with in common, and those that they end with."""
+    first = 0
+    while first < min(len(old), len(new)) and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    before, after = old[first : len(old) - last], new[first : len(new) - last]
+    lines = []
+    for place, pair in enumerate(zip_longest(before, after), first):
+        if place - first >= len(before):
+            lines.append(f"{path}[{place}]: added {_short(pair[1])}")
+        elif place - first >= len(after):
+            lines.append(f"{path}[{place}]: removed {_short(pair[0])}")
+        else:
+            lines.extend(_differences(f"{path}[{place}]", *pair))
+    return lines
+
+
 def _short(value: Any) -> str:
+    """Format a value in up to 80 characters; of a mapping, only the fields that are set."""
+    if isinstance(value, Mapping):
+        value = {name: each for name, each in value.items() if each not in (None, "", [], {})}
     text = "nothing" if value is None else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _latest(step: Step, root: Location) -> StepManifest | None:

@@ -113,7 +113,7 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
 
 
 @kernel()
-def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
+def is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
     """Whether Unicode's condition Final_Sigma holds at byte i: a cased letter before, none after, skipping
     case-ignorable characters.
     """
@@ -139,7 +139,7 @@ def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.nda
 
 
 @kernel()
-def _encode(point: int, out: np.ndarray, at: int) -> int:
+def encode(point: int, out: np.ndarray, at: int) -> int:
     """Write a code point as UTF-8; return the position after it."""
     if point < 0x80:
         out[at] = point
@@ -171,9 +171,9 @@ def _lower_one(
     out: np.ndarray,
     at: int,
 ) -> int:
-    if point == SIGMA and _is_final_sigma(data, begin, i, end, bits):
-        return _encode(FINAL_SIGMA, out, at)
-    return _encode(lower[point], out, at)
+    if point == SIGMA and is_final_sigma(data, begin, i, end, bits):
+        return encode(FINAL_SIGMA, out, at)
+    return encode(lower[point], out, at)
 
 
 @kernel()
@@ -251,7 +251,7 @@ def _lower_runs(
             else:
                 at = _lower_one(data, begin, i, end, point, lower, bits, out, at)
                 if point == DOTTED_I and bits[_DOT_ABOVE] & keep:
-                    at = _encode(_DOT_ABOVE, out, at)
+                    at = encode(_DOT_ABOVE, out, at)
                 elif point == DOTTED_I:
                     out[at] = 32
                     at += 1

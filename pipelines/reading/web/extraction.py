@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
+from typing import ClassVar
 
 from pipelines.reading.web.charset import decode_page, is_undecodable
 
@@ -69,15 +70,36 @@ def extract_with_resiliparse(html: str, tree: object = None) -> str:
 
 
 def extract_with_trafilatura(html: str, tree: object = None) -> str:
-    """Extract with trafilatura, with its default recall and its fallbacks, without comments. Its caches are
-    reset after each page.
-    """
+    """Extract with trafilatura, with its default recall and its fallbacks, without comments."""
     import trafilatura
-    from trafilatura.meta import reset_caches
 
+    _CACHES.make_room(len(html))
     text = trafilatura.extract(html, include_comments=False, include_tables=True, deduplicate=False)
-    reset_caches()
     return text or ""
+
+
+class _Caches:
+    """The caches of trafilatura, which hold lines of pages. No text depends on them as long as `deduplicate` is
+    False. Clearing them takes 20 ms, because it collects garbage; never clearing them would let thousands of long
+    lines stay in memory.
+    """
+
+    limit: ClassVar[int] = 8 << 20  # characters of pages whose lines may be cached
+
+    def __init__(self) -> None:
+        self._cached = 0
+
+    def make_room(self, size: int) -> None:
+        """Clear the caches if a page of `size` characters and the pages since the last time exceed the limit."""
+        self._cached += size
+        if self._cached > self.limit:
+            from trafilatura.meta import reset_caches
+
+            reset_caches()
+            self._cached = size
+
+
+_CACHES = _Caches()
 
 
 EXTRACTORS: dict[str, Callable[[str, object], str]] = {

@@ -151,7 +151,7 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
     stored = text_bytes.to_numpy().astype(np.int64)
     alive: np.ndarray = np.ones(part.rows, bool)
     lengths = stored
-    edits: list[pa.Array] = []
+    edits: pa.Array | None = None
     counts = []
     groups: dict[tuple[str, str], np.ndarray] = {}
     for annotation in part.annotations:
@@ -166,8 +166,9 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
                 groups[annotation.step, rule] = mask
                 alive = alive & ~mask
         if EDITS_COLUMN in annotation.schema:
-            edits.append(annotation.column(EDITS_COLUMN).combine_chunks())
-            lengths = edited_lengths(stored, compose(edits))
+            own = annotation.column(EDITS_COLUMN).combine_chunks()
+            edits = own if edits is None else compose([edits, own])
+            lengths = edited_lengths(stored, edits)
         count |= {"documents_out": int(alive.sum()), "bytes_out": int(lengths[alive].sum())}
         counts.append(count)
     measured = part.table(("id", *(name for name in task.columns if part.has(name))))

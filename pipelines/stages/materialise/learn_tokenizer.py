@@ -210,8 +210,8 @@ def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
     part, per = task
     if per == "source":
         return {SampleCell(part.source, part.source): part.kept_text_bytes(training=True)}
-    table = part.table((EDITED_TEXT, DROP, "language"))
-    kept = table.filter(pa.array(_trained_on(part, table)))
+    rows = pa.array(np.flatnonzero(_trained_on(part, part.table((DROP,)))))
+    kept = part.table((EDITED_TEXT, "language"), rows)
     sized = pa.table({"language": _languages(kept), "size": pc.binary_length(kept["edited_text"])})
     sums = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
     return {SampleCell(row["language"], part.source): row["size_sum"] for row in sums.to_pylist()}
@@ -257,12 +257,12 @@ def sample_documents(task: _SampleTask) -> FileRecord:
     receipt = task.out.receipt(unit)
     if receipt is None:
         by_language = task.stage.per == "language"
-        table = task.part.table(("id", EDITED_TEXT, DROP, *(("language",) if by_language else ())))
+        table = task.part.table(("id", DROP, *(("language",) if by_language else ())))
         groups = _languages(table).to_pylist() if by_language else [source] * table.num_rows
         chances = np.array([task.chances.get(SampleCell(group, source), 0.0) for group in groups])
         kept = _trained_on(task.part, table)
         sampled = kept & is_sampled(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
-        texts = table.select(["edited_text"]).filter(pa.array(sampled)).combine_chunks()
+        texts = task.part.table((EDITED_TEXT,), pa.array(np.flatnonzero(sampled)))
         receipt = task.out.commit(
             unit, {f"work/{unit}.arrow": scatter_rows(texts, np.zeros(texts.num_rows, np.int64), 1)}, {}
         )

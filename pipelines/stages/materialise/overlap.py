@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scatter_rows, write_list
-from pipelines.contracts.columns import DROP
 from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
@@ -33,6 +32,11 @@ def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutp
         return {"not_measured": "the column minhash is missing for some source; add minhash_signatures before shards"}
     if parts[0].types.field("minhash").type.list_size < _BANDS * _ROWS:
         return {"not_measured": f"the signatures hold fewer than {_BANDS * _ROWS} values; raise num_perm"}
+    result = {
+        source: {"validation": 0, "near_copies_in_training": 0} for source in dict.fromkeys(p.source for p in parts)
+    }
+    if not split.validation_share and all(part.given is None for part in parts):
+        return result
     partitions = partitions_for(sum(part.rows for part in parts) * _BANDS)
     tasks = [_BandTask(split, out, part, number, len(parts), partitions) for number, part in enumerate(parts)]
     files = gather(cluster, scatter_split_bands, tasks, lambda task: f"shards: overlap of {task.part.name}")
@@ -41,9 +45,6 @@ def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutp
     shared: set[tuple[int, int]] = set()
     for matched in gather(cluster, match_bands, matches, lambda task: f"shards: overlap {task.partition}"):
         shared.update(matched)
-    result = {
-        source: {"validation": 0, "near_copies_in_training": 0} for source in dict.fromkeys(p.source for p in parts)
-    }
     for number, part in enumerate(parts):
         receipt = out.receipt(f"split.{number:05d}")
         assert receipt is not None
@@ -75,10 +76,9 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        table = task.part.table(dict.fromkeys((*task.split.columns(task.part), "minhash", DROP)))
-        kept, labels = pc.is_null(table[DROP]).combine_chunks(), task.part.splits()
-        table = table.filter(kept).combine_chunks()
-        split = task.split.assign(table, None if labels is None else labels.filter(kept))
+        rows, labels = task.part.kept_rows(), task.part.splits()
+        table = task.part.table(dict.fromkeys((*task.split.columns(task.part), "minhash")), rows)
+        split = task.split.assign(table, None if labels is None else labels.take(rows))
         held = {name: int((split == number).sum()) for number, name in enumerate(SPLITS) if number}
         measured = pc.is_valid(table["minhash"])
         # A document without words has no signature and cannot overlap.
@@ -86,13 +86,13 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
         signatures = signatures_of(table["minhash"].combine_chunks())
         bands = _BANDS
         keys = band_keys(signatures, bands, _ROWS) if table.num_rows else np.zeros((0, bands), np.uint64)
-        rows = np.where(split > 0, np.arange(table.num_rows), -1)
+        places = np.where(split > 0, np.arange(table.num_rows), -1)
         numbers = np.where(split > 0, task.number + (split - 1) * task.parts, -1)
         entries = pa.table(
             {
                 "band": pa.array(keys.ravel()),
                 "part": pa.array(np.repeat(numbers, bands).astype(np.int32)),
-                "row": pa.array(np.repeat(rows, bands)),
+                "row": pa.array(np.repeat(places, bands)),
             }
         )
         partition = ((keys.ravel() >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)

@@ -7,8 +7,9 @@ of text.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,6 @@ from gristmill.host import lent
 from gristmill.storage.location import Content, FileRecord
 from gristmill.storage.paths import expand_home, is_url
 from gristmill.storage.store import file_checksum
-from pipelines.contracts.columns import DROP
 from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import LEVEL, Receipt, StepOutput, TokenizerRecord, load_step
 from pipelines.contracts.parts import Part
@@ -34,6 +34,9 @@ from pipelines.stages.materialise.group_by import DomainGroups, GroupBy, bounds_
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import required_tokens
+
+if TYPE_CHECKING:
+    from tokenizer.encode import Encoder
 
 
 @dataclass(frozen=True)
@@ -201,8 +204,6 @@ class Shards(CorpusStage):
         """Return the tokenizer's record, its path relative to the output root. A tokenizer given as a file is
         copied into the step.
         """
-        from tokenizer.encode import Encoder
-
         if self.is_path:
             directory, file = out.directory, out.write("tokenizer.json", self._read_tokenizer())
         else:
@@ -212,7 +213,7 @@ class Shards(CorpusStage):
             (file,) = learned.files
         record = replace(file, path=f"{directory.name}/{file.path}")
         try:
-            encoder = Encoder.load(lent(directory.verify(file)))
+            encoder = _load_encoder(out, record)
         except ValueError as error:
             raise UserError(f"shards: tokenizer: {error}") from None
         return TokenizerRecord(
@@ -233,6 +234,20 @@ class Shards(CorpusStage):
             return add_reserved(read_definition(str(self._file)), self.add_reserved)
         except ValueError as error:
             raise UserError(f"shards: tokenizer: {error}") from None
+
+
+def _load_encoder(out: StepOutput, tokenizer: FileRecord) -> "Encoder":
+    """Load the tokenizer of a build, whose path is relative to the output root, once per process. Raises ValueError
+    if it is broken.
+    """
+    return _encoder_at(lent(out.root.verify(tokenizer)), tokenizer.xxh3_128)
+
+
+@lru_cache(maxsize=2)
+def _encoder_at(path: str, checksum: str) -> "Encoder":
+    from tokenizer.encode import Encoder
+
+    return Encoder.load(path)
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
@@ -269,15 +284,12 @@ def check_encoder(task: _CheckTask) -> int:
     """Encode the first kept documents of a part with both libraries. Raises UserError, which names the
     document, if they differ.
     """
-    from tokenizer.encode import Encoder
-
-    table = task.part.table(("id", EDITED_TEXT, DROP))
-    table = table.filter(pc.is_null(table[DROP])).slice(0, task.documents).combine_chunks()
+    table = task.part.table(("id", EDITED_TEXT), task.part.kept_rows().slice(0, task.documents))
     if not table.num_rows:
         return 0
     names = [f"{task.part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
     try:
-        return Encoder.load(lent(task.out.root.verify(task.tokenizer))).check(table["edited_text"].chunk(0), names)
+        return _load_encoder(task.out, task.tokenizer).check(table["edited_text"].chunk(0), names)
     except ValueError as error:
         raise UserError(f"{task.out.name}: {error}") from None
 
@@ -306,15 +318,13 @@ def encode_documents(task: _EncodeTask) -> Receipt:
     """Commit a shard for each domain and split of neighbouring parts; one without documents has no file."""
     receipt = task.out.receipt(task.unit)
     if receipt is None:
-        tables = [part.table(("id", *task.stage.read_columns())) for part in task.parts]
-        alive = [pc.is_null(table[DROP]) for table in tables]
-        kept = pa.concat_tables(
-            [table.filter(mask) for table, mask in zip(tables, alive, strict=True)]
-        ).combine_chunks()
+        grouped = (each.column for each in task.grouping.levels(task.parts[0]))
+        columns = ("id", EDITED_TEXT, *task.stage.split.columns(task.parts[0]), *grouped)
+        rows = [part.kept_rows() for part in task.parts]
+        tables = [part.table(columns, own) for part, own in zip(task.parts, rows, strict=True)]
+        kept = pa.concat_tables(tables).combine_chunks()
         labels = [part.splits() for part in task.parts]
-        given = [
-            label.filter(mask.combine_chunks()) for label, mask in zip(labels, alive, strict=True) if label is not None
-        ]
+        given = [label.take(own) for label, own in zip(labels, rows, strict=True) if label is not None]
         numbers = task.stage.split.assign(kept, pa.concat_arrays(given) if given else None)
         contents: dict[str, Content] = {}
         shards = []
@@ -352,9 +362,7 @@ def _facts(task: _EncodeTask, group: str, split: str) -> dict[str, str]:
 
 def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[Content, dict[str, int]]:
     """Return the content of one shard, and its counts of documents, tokens and text bytes."""
-    from tokenizer.encode import Encoder
-
-    encoder = Encoder.load(lent(task.out.root.verify(task.tokenizer)))
+    encoder = _load_encoder(task.out, task.tokenizer)
     text = docs["edited_text"].chunk(0)
     n_bytes = pc.binary_length(text).to_numpy()
     sentences = None

@@ -33,8 +33,8 @@ class ValidationSplit:
         return pc.index_in(given, value_set=pa.array(SPLITS)).to_numpy().astype(np.int8)
 
     def _drawn(self, docs: pa.Table) -> np.ndarray:
-        if not docs.num_rows:
-            return np.zeros(0, bool)
+        if not docs.num_rows or not self.validation_share:
+            return np.zeros(docs.num_rows, bool)
         keys = _group_keys(self.split_by, docs)
         salt = self.seed.to_bytes(8, "big", signed=True)
         hashes = np.fromiter((xxhash.xxh3_64_intdigest(salt + key) for key in keys), np.uint64, len(keys))
@@ -42,7 +42,7 @@ class ValidationSplit:
 
     def columns(self, part: Part) -> tuple[TableInput, ...]:
         """Return the columns of a part that `assign` uses: the text only if no step hashed it."""
-        if part.given is not None:
+        if part.given is not None or not self.validation_share:
             return ()
         if self.split_by in ("file", "host"):
             return (Column("id"), Column("url")) if self.split_by == "host" else (Column("id"),)

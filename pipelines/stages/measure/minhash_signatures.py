@@ -3,8 +3,6 @@ finding near-copies.
 """
 
 import functools
-import re
-import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -99,7 +97,9 @@ class MinhashSignatures(MeasuresText, PartStage):
     def _normal(self, text: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         if self.normalisation == "plain":
             return text
-        return pa.array(["" if t is None else _fineweb(t) for t in text.to_pylist()], pa.large_string())
+        from pipelines.kernels.text.normal_form import fineweb_forms
+
+        return fineweb_forms(text)
 
     @property
     def _kept(self) -> int:
@@ -114,16 +114,3 @@ class MinhashSignatures(MeasuresText, PartStage):
         from datasketch import MinHash
 
         return MinHash(self.num_perm, seed=self.seed, scheme="affine32").permutations
-
-
-def _fineweb(text: str) -> str:
-    """Return the normal form `fineweb`; white space is left to the word splitter."""
-    text = _NUMBER.sub("0", text.lower())
-    if text.isascii():
-        return text.translate(_ASCII)
-    text = "".join(" " if unicodedata.category(c)[0] in "PSC" else c for c in text)
-    return "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
-
-
-_NUMBER = re.compile(r"\d+(\.\d+)?")
-_ASCII = {code: " " for code in range(128) if unicodedata.category(chr(code))[0] in "PSC"}

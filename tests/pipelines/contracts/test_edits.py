@@ -244,3 +244,34 @@ def test_compose_of_nothing_keeps_the_rows():
 def test_bad_edits_are_refused(edits, message):
     with pytest.raises(AssertionError, match=message):
         check_edits(large(["aé!"]), edits_column([edits]))
+
+
+@given(documents(), st.data())
+def test_steps_composed_at_once_equal_steps_composed_one_after_another(case, data):
+    texts, first = case
+    steps = [edits_column(first)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        steps.append(edits_column([data.draw(edits_of(text)) for text in texts]))
+    one_by_one = steps[0]
+    for step in steps[1:]:
+        one_by_one = compose([one_by_one, step])
+    assert compose(steps) == one_by_one
+
+
+@given(documents(), st.data())
+def test_each_document_is_composed_and_mapped_back_as_if_alone(case, data):
+    texts, first = case
+    columns = [edits_column(first), edits_column([data.draw(edits_of(text)) for text in texts])]
+    edited = [len(text.encode()) for text in apply_edits(large(texts), columns[0]).to_pylist()]
+    cut = data.draw(st.integers(0, max(edited)))
+    new = edits_column([[(0, min(cut, size), "", "n")] if min(cut, size) else [] for size in edited])
+    both, mapped = compose(columns), map_back(columns[0], new)
+    for row in range(len(texts)):
+        assert both[row] == compose([column.slice(row, 1) for column in columns])[0]
+        assert mapped[row] == map_back(columns[0].slice(row, 1), new.slice(row, 1))[0]
+
+
+def test_where_no_edit_covers_the_others_the_winner_takes_the_whole_range():
+    steps = [[(0, 4, "", "a")], [(3, 8, "", "b")], [(7, 9, "X", "c")], [(1, 2, "", "d"), (20, 22, "", "d")]]
+    found = compose([edits_column([step]) for step in steps])[0].as_py()
+    assert [tuple(edit.values()) for edit in found] == [(0, 9, "X", "c"), (20, 22, "", "d")]

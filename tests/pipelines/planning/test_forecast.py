@@ -109,6 +109,17 @@ def test_another_corpus_is_estimated_from_the_builds_it_names(corpus_file, built
     assert "500.0 MB for each of them" in out
 
 
+def test_the_time_outside_steps_counts_once(corpus_file, built, capsys):
+    changed = plan_of(corpus_file, "steps.filter=[{signal: word_count, at_least: 9}]")
+    without = forecast(changed, [built])
+    write_json(built / "run.json", {"finished": 2.0, "fixed_seconds": 11.0, "workers": 2})
+    expected = forecast(changed, [built])
+    assert (without.fixed, expected.fixed) == (0.0, 11.0)
+    assert expected.seconds == pytest.approx(without.seconds + 11.0)
+    show_plan(changed, built, expected)
+    assert "as the last build had, 11 s of them to start, plan and report" in capsys.readouterr().out
+
+
 def test_files_of_older_builds_and_damaged_ones_teach_nothing(corpus_file, built):
     for number, path in enumerate(sorted(built.glob("*/run.json"))):
         if number % 2:
@@ -130,7 +141,7 @@ def test_a_task_is_measured_by_itself():
     small = measured(allocate, 1)[1]
     if not small:
         pytest.skip("the kernel does not say how much memory a process used")
-    size, large = measured(allocate, 200 << 20)
+    size, large, _ = measured(allocate, 200 << 20)
     assert size == 200 << 20
     assert large - small > 190 << 20
     assert measured(allocate, 1)[1] < large - (100 << 20)

@@ -10,7 +10,7 @@ from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
-from pipelines.planning.published import add_published_files
+from pipelines.planning.published import _differences, add_published_files
 
 
 @pytest.fixture
@@ -45,3 +45,20 @@ def test_a_plan_of_a_built_corpus_is_that_of_its_manifest_once_it_knows_the_file
     aware = add_published_files(unaware)
     assert {step.label: step.fingerprint for step in aware.steps} == built
     assert add_published_files(aware) is aware
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ([{"rules": "a"}], [{"rules": "a"}, {"signal": "n", "at_most": None, "at_least": 5}],
+         ["rules[1]: added {'signal': 'n', 'at_least': 5}"]),
+        ([1, 2, 3], [1, 3], ["rules[1]: removed 2"]),
+        ([1, 2, 3, 4], [1, 9, 3, 4], ["rules[1]: 2 -> 9"]),
+        ([{"at_least": 1}, "same"], [{"at_least": 2}, "same"], ["rules[0].at_least: 1 -> 2"]),
+        ([1, 1], [1, 1, 1], ["rules[2]: added 1"]),
+        ([1, 2], [3], ["rules[0]: 1 -> 3", "rules[1]: removed 2"]),
+        ([], [7], ["rules[0]: added 7"]),
+    ],
+)  # fmt: skip
+def test_reasons_begin_with_the_first_entry_of_a_list_that_differs(old, new, lines):
+    assert _differences("", {"rules": old}, {"rules": new}) == lines

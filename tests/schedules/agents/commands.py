@@ -12,7 +12,7 @@ from gristmill.host import host
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
 from pipelines.building.build import ensure_owner, plan_and_build, refuse_unwritable
-from pipelines.cluster.tasks import ATTEMPTS, PAUSE_SECONDS, task_failure
+from pipelines.cluster.tasks import ATTEMPTS, PAUSE_SECONDS, Usage, task_failure
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.erasure.erase import collect_garbage, erase
@@ -28,6 +28,9 @@ class TaskCluster:
     """Tasks one after another in this process, tried again as on any cluster."""
 
     workers, peak_bytes = 1, 0
+
+    def __init__(self):
+        self.usage = Usage()
 
     def map(self, function, items, label):
         for position, item in enumerate(items):
@@ -53,6 +56,7 @@ class WorkerCluster:
 
     def __init__(self, world):
         self._world, self._driver = world, world.current.process.name
+        self.usage = Usage()
 
     def map(self, function, items, label):
         running = []

@@ -1,0 +1,232 @@
+"""A whole build, from text to shards: wall-clock time, processor time and peak memory of its processes.
+
+    python -m benchmarks.end_to_end prose                              61 MB of prose in 8 files of JSON lines
+    python -m benchmarks.end_to_end web --pages 990                    pages of a crawl in 8 WARC files
+    python -m benchmarks.end_to_end prose --checkout OTHER             the same with another checkout, in turns
+    python -m benchmarks.end_to_end prose --peer-python PY --peer FILE the same work with datatrove
+
+Each checkout builds from nothing, again with nothing changed, with one more rule, and after `kill -9` at half the
+time. FILE is called as `FILE prose|web INPUT OUTPUT TOKENIZER [LID]`, with the Python of an environment that has
+datatrove. Processor time is the sum over all processes of the tree and memory the highest sum of PSS, both sampled
+twice a second, so a process that ends between two samples counts up to the last of them.
+"""
+
+import argparse
+import gzip
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.signals import machine
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import read_json
+from pipelines.contracts.manifest import load_corpus
+
+_FILES = 8
+_TICK = os.sysconf("SC_CLK_TCK")
+_RULES = "[" + ", ".join(
+    f"{{rules: {name}@datatrove}}" for name in ("gopher_repetition", "gopher_quality", "fineweb", "c4")
+)
+_ENGLISH = "{signal: language, one_of: [en]}, {signal: language_score, at_least: 0.65}"
+_STEPS = """
+  - quality_signals: {}
+  - peer_signals: {}
+  - minhash_signatures: {normalisation: fineweb}
+  - c4_lines: {rules: datatrove}
+  - pii: {entities: [EMAIL_ADDRESS, IP_ADDRESS]}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=["prose", "web"])
+    parser.add_argument("--workers", type=int, default=2, help="Ray workers; 0 builds in one process without Ray")
+    parser.add_argument("--pages", type=int, default=990, help="pages of `web`; 990 are all")
+    parser.add_argument("--pairs", type=int, default=1, help="rounds of all checkouts and the peer")
+    parser.add_argument("--checkout", type=Path, action="append", default=[], help="another checkout to measure")
+    parser.add_argument("--peer-python", type=Path, help="Python of an environment with datatrove")
+    parser.add_argument("--peer", type=Path, help="script that does the same work with datatrove")
+    options = parser.parse_args()
+    if "GRISTMILL_DATA" not in os.environ:
+        raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
+    data, here = Path(os.environ["GRISTMILL_DATA"]), Path(__file__).parents[1]
+    print(machine())
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        (work / "input").mkdir()
+        (write_prose if options.kind == "prose" else write_pages)(data, work / "input", options.pages)
+        write_tokenizer(data, work / "gpt2.json")
+        print(f"{'':24} {'run':18} {'wall':>9} {'processor':>9} {'PSS':>9}")
+        for number in range(options.pairs):
+            for checkout in (*options.checkout, here):
+                measure_checkout(checkout.resolve(), options, work, f"{checkout.resolve().name}-{number}")
+            if options.peer is None or options.peer_python is None or not options.peer_python.exists():
+                print("datatrove: not measured; give --peer and the --peer-python of an environment that has it")
+                continue
+            lid = [str(data / "models" / "lid.176.ftz")] if options.kind == "web" else []
+            peer = [str(options.peer_python), str(options.peer), options.kind]
+            places = [str(work / "input"), str(work / f"peer-{number}"), str(work / "gpt2.json")]
+            run([*peer, *places, *lid], here).show("datatrove", "from nothing")
+
+
+def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, name: str) -> None:
+    """Measure the four builds with one checkout, and print them and the budget of the first."""
+    config = work / f"{name}.yaml"
+    config.write_text(corpus_file(options.kind, work, work / name))
+    workers = ["--workers", str(options.workers)] if options.workers else ["--in-process"]
+    command = [sys.executable, "-m", "pipelines", "build", str(config), *workers]
+    # The first build with a checkout compiles its kernels.
+    run([*command, f"output={work / 'compiled'}"], checkout)
+    whole = run(command, checkout)
+    whole.show(name, "from nothing")
+    budget = LocalPath(work / name) / "run.json"
+    if budget.exists():  # checkouts from before builds had a budget write none
+        by_purpose = read_json(budget)["by_purpose"]
+        print("  " + ", ".join(f"{purpose} {seconds:.1f}" for purpose, seconds in by_purpose.items()))
+    run(command, checkout).show(name, "nothing changed")
+    rules = _RULES + (f", {_ENGLISH}" if options.kind == "web" else "")
+    run([*command, f"steps.filter={rules}, {{signal: word_count, at_least: 100}}]"], checkout).show(
+        name, "one more rule"
+    )
+    killed = f"output={work / name}-killed"
+    run([*command, killed], checkout, kill_after=whole.wall / 2).show(name, "killed at half")
+    run([*command, killed], checkout).show(name, "and continued")
+    clean, again = (load_corpus(LocalPath(work / each)) for each in (name, f"{name}-killed"))
+    assert clean.sources == again.sources, "a killed build ends with other counts"
+    for output in ("compiled", name, f"{name}-killed"):
+        shutil.rmtree(work / output, ignore_errors=True)
+
+
+def corpus_file(kind: str, work: Path, output: Path) -> str:
+    names = ("wiki_en", "forum_20news") if kind == "prose" else ("pages",)
+    read = (
+        "format: jsonl, part_bytes: 16000000"
+        if kind == "prose"
+        else "format: warc, extract: trafilatura, max_quarantined: 1.0"
+    )
+    sources = "\n".join(f"  - {{name: {name}, root: {work}/input, include: ['{name}*'], {read}}}" for name in names)
+    language = (
+        "" if kind == "prose" else f"\n  - language: {{model: {os.environ['GRISTMILL_DATA']}/models/lid.176.ftz}}"
+    )
+    rules = f"{_RULES}]" if kind == "prose" else f"{_RULES}, {_ENGLISH}]"
+    return (
+        f"name: benchmark\noutput: {output}\nsources:\n{sources}\nsteps:{language}{_STEPS}  - filter: {rules}\n"
+        f"  - dedup_minhash: {{}}\n  - shards: {{tokenizer: {work}/gpt2.json, validation_share: 0}}\n"
+    )
+
+
+def write_prose(data: Path, target: Path, _: int) -> None:
+    """Write two of three documents of wiki_en and forum_20news, in four files each."""
+    for name in ("wiki_en", "forum_20news"):
+        with gzip.open(data / "prose" / f"{name}.jsonl.gz", "rb") as source:
+            lines = [line for number, line in enumerate(source) if number % 3 < 2]
+        share = -(-len(lines) // (_FILES // 2))
+        for part in range(_FILES // 2):
+            with gzip.open(target / f"{name}-{part}.jsonl.gz", "wb", compresslevel=3) as sink:
+                sink.writelines(lines[part * share : (part + 1) * share])
+
+
+def write_pages(data: Path, target: Path, pages: int) -> None:
+    """Cut the records of the first pages of a crawl into eight files; each record is a gzip member of its own."""
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+    path = data / "raw_web" / "trafilatura_pages.warc.gz"
+    records = ArchiveIterator(str(path), parse_http=False, record_types=WarcRecordType.any_type)
+    places = [(record.stream_pos, record.record_type == WarcRecordType.response) for record in records]
+    content = path.read_bytes()
+    ends = [place for place, _ in places[1:]] + [len(content)]
+    responses = [number for number, (_, response) in enumerate(places) if response][:pages]
+    share = -(-len(responses) // _FILES)
+    for part in range(_FILES):
+        own = responses[part * share : (part + 1) * share]
+        if own:
+            (target / f"pages-{part}.warc.gz").write_bytes(b"".join(content[places[n][0] : ends[n]] for n in own))
+
+
+def write_tokenizer(data: Path, target: Path) -> None:
+    """Write GPT-2's byte-level BPE as a tokenizer.json."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = data / "models" / "gpt2"
+    tokenizer = Tokenizer(models.BPE.from_file(str(folder / "encoder.json"), str(folder / "vocab.bpe")))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(target))
+
+
+@dataclass
+class Measured:
+    """A command: wall-clock seconds, processor seconds by process, and the peak of the sum of PSS in bytes."""
+
+    wall: float = 0.0
+    seconds: dict[tuple[int, str], float] = field(default_factory=dict)
+    peak: int = 0
+
+    def show(self, name: str, what: str) -> None:
+        print(
+            f"{name:24} {what:18} {self.wall:7.1f} s {sum(self.seconds.values()):7.1f} s {self.peak / 1e6:6.0f} MB",
+            flush=True,
+        )
+
+
+def run(command: list[str], checkout: Path, kill_after: float = float("inf")) -> Measured:
+    """Run a command in a checkout and sample its processes; with `kill_after`, kill it after some seconds."""
+    began, result = time.monotonic(), Measured()
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    process = subprocess.Popen(
+        command, cwd=checkout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    output = process.stdout
+    assert output is not None
+    os.set_blocking(output.fileno(), False)
+    said = b""
+    while process.poll() is None:
+        _sample(process.pid, result)
+        said += output.read() or b""
+        if time.monotonic() - began > kill_after:
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.5)
+    result.wall = time.monotonic() - began
+    process.wait()
+    if process.returncode and kill_after == float("inf"):
+        raise SystemExit(f"error: {' '.join(command)} ends with {process.returncode}: {said.decode()[-2000:]}")
+    output.close()
+    return result
+
+
+def _sample(root: int, result: Measured) -> None:
+    """Add what the processes below `root` have used so far."""
+    parents: dict[int, int] = {}
+    used: dict[int, tuple[str, float]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        number = int(stat.parent.name)
+        parents[number], used[number] = int(fields[1]), (fields[19], (int(fields[11]) + int(fields[12])) / _TICK)
+    tree = {root}
+    while more := {number for number, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    memory = 0
+    for number in tree & used.keys():
+        start, seconds = used[number]
+        result.seconds[number, start] = seconds
+        try:
+            lines = (Path("/proc") / str(number) / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        memory += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    result.peak = max(result.peak, memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The budget of a build: where its processor time went, on the screen and in `run.json` of the output."""
+
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gristmill.budget import CHILDREN, add_account, take_account
+from gristmill.host import host
+from gristmill.process import tree_seconds
+from gristmill.storage.location import Location
+from gristmill.storage.store import write_json
+from pipelines.building.state import AnyCluster
+from pipelines.cluster.tasks import Usage
+
+DRIVER = "planning and publishing"
+_SHOWN = 0.02  # share of the total from which a purpose is printed
+
+
+def close_and_record(cluster: AnyCluster, root: Location, began: float, say: Callable[[str], None]) -> None:
+    """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built. `began` is
+    the monotonic time at which the command began.
+    """
+    # Before Ray ends: afterwards nobody knows what its processes took.
+    seconds, own, workers = tree_seconds(os.getpid()), take_account(), cluster.workers
+    if cluster.usage.start_seconds:
+        own.pop(CHILDREN, None)  # with Ray, only its own processes are children of this one
+    add_account(cluster.usage.spent, own)
+    cluster.close()
+    budget = summarise_budget(cluster.usage, seconds if seconds is not None else _own_seconds())
+    say(describe_budget(budget))
+    if cluster.usage.step_seconds:
+        wall = time.monotonic() - began
+        fixed = max(0.0, wall - cluster.usage.step_seconds) + cluster.usage.start_seconds
+        rounded = {
+            "wall_seconds": round(wall, 3),
+            "fixed_seconds": round(fixed, 3),
+            "workers": workers,
+            "waiting_seconds": round(max(0.0, wall * workers - budget["processor_seconds"]), 3),
+            "finished": round(host().time(), 3),
+        }
+        write_json(root / "run.json", {**budget, **rounded})
+
+
+def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
+    """Return `by_purpose`, most first, and `processor_seconds`: `seconds`, which the operating system counts for the
+    processes of this machine, or the sum over all machines if it is more. If Ray ran here, `Ray` is what its
+    processes took beside the tasks.
+    """
+    spent = dict(usage.spent)
+    rest = seconds - sum(spent.values())
+    if usage.start_seconds and rest > 0:
+        spent["Ray"] = rest
+    ranked = sorted(spent.items(), key=lambda entry: -entry[1])
+    return {
+        "processor_seconds": round(max(seconds, sum(spent.values())), 3),
+        "by_purpose": {purpose: round(share, 3) for purpose, share in ranked},
+    }
+
+
+def describe_budget(budget: Mapping[str, Any]) -> str:
+    """Return one line: the total, and the purposes that took a fiftieth of it or more."""
+    total, purposes = budget["processor_seconds"], budget["by_purpose"]
+    shown = {purpose: seconds for purpose, seconds in purposes.items() if seconds >= _SHOWN * total}
+    rest = sum(purposes.values()) - sum(shown.values())
+    parts = [f"{purpose} {seconds:.1f}" for purpose, seconds in shown.items()]
+    return f"processor time {total:.1f} s: {', '.join([*parts, f'other {rest:.1f}'])}"
+
+
+def _own_seconds() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
