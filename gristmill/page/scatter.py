@@ -32,9 +32,9 @@ def scatter(
         drawing.text(_LEFT + place(value), _TOP + plot + 16, shown(value), "middle")
     drawing.line(_LEFT, _TOP + plot, _LEFT + plot, _TOP, MUTED, stroke_dasharray="4 3")
     for name, x, y in points:
-        place_of = {"cx": _LEFT + place(x), "cy": _TOP + plot - place(y)}
+        at = (_LEFT + place(x), _TOP + plot - place(y))
         title = f"{name}: {axes[0]} {shown(x)}, {axes[1]} {shown(y)}"
-        drawing.add("circle", title=title, r=3.2, fill=series_colour(0), fill_opacity="0.75", **place_of)
+        drawing.add("circle", title=title, cx=at[0], cy=at[1], r=3.2, fill=series_colour(0), fill_opacity="0.75")
     drawing.text(_LEFT + plot / 2, _TOP + plot + 34, f"{axes[0]} →", "middle")
     drawing.text(_LEFT + 6, _TOP + 12, f"↑ {axes[1]}")
     return drawing.finish(label, f"{len(points)} points of {axes[1]} against {axes[0]}")

@@ -116,7 +116,7 @@ def _say(line: str) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from trainers.studies.running.plan_study import calibration_runs, plan_lines, plan_study
+    from trainers.studies.planning.plan_study import calibration_runs, plan_lines, plan_study
     from trainers.studies.running.study_directory import CALIBRATION
 
     opened, root = _open(options)
@@ -141,7 +141,7 @@ def _train(runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int) -> 
 
 
 def _run(options: argparse.Namespace) -> int:
-    from trainers.studies.running.plan_study import plan_lines, plan_study
+    from trainers.studies.planning.plan_study import plan_lines, plan_study
     from trainers.studies.running.study_directory import RUNS, register
 
     opened, root = _open(options)

@@ -13,7 +13,7 @@ from gristmill.config import load_yaml, override, parse, plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import digest
-from trainers.config.job import Checkpoints, TrainingBudget
+from trainers.config.job import TrainingBudget
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingCorpus, corpus_of
 from trainers.recipes import RECIPES
@@ -23,7 +23,7 @@ from trainers.studies.laws import LAWS
 from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
 from trainers.studies.proposals.proposal_settings import ProposalSettings
 from trainers.studies.schema.study_designs import Entry, Grid, LeaveOneOut, Listed, MixtureDesign, Simplex, Sobol, Swarm
-from trainers.studies.schema.study_file import Metrics, Study, check_setting
+from trainers.studies.schema.study_file import Metrics, Study, check_setting, flat_settings
 
 LEAST_RUNS = 10  # below, nothing can be said about a law (`fit_study`)
 _OF_ENTRIES = ("data.weights", "data.subset", "budget.tokens")  # fields in which the entries of a list may differ
@@ -136,7 +136,6 @@ class OpenStudy:
         base = self.base if its.recipe is None else _recipe(self.study, its.recipe)
         data = replace(base.data, weights=dict(weights), subset=self.share_read(tokens))
         job = replace(base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
-        job = replace(job, checkpoints=Checkpoints(every=1 << 30, keep=1))
         if settings := {**more, **its.settings}:
             job = _with(job, settings, f"study {self.study.name}, {entry}")
         return StudyRun(entry, weights, job, self.study.metrics, self.corpus.fingerprint)
@@ -166,7 +165,7 @@ class OpenStudy:
         else:
             entries = dict(design.entries)
         for name, entry in entries.items():
-            for field_name in entry.settings:
+            for field_name in flat_settings(entry.settings):
                 try:
                     check_setting(f"design: {name}", field_name, _OF_ENTRIES)
                 except ValueError as error:
@@ -230,7 +229,7 @@ def _with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretrain
 
 
 def _assignments(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={json.dumps(plain(value))}" for name, value in settings.items()]
+    return [f"{name}={json.dumps(plain(value))}" for name, value in flat_settings(settings).items()]
 
 
 def _shown(value: Any) -> str:

@@ -30,9 +30,11 @@ class StudyVerdict:
         }
 
 
-def candidate_runs(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. Raises UserError if the
-    proposal is not known.
+def candidate_runs(
+    opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
+) -> tuple[StudyRun, ...]:
+    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal` is that of the
+    study's directory unless it is given. Raises UserError if there is none.
     """
     confirmation = opened.study.confirmation
     if confirmation is None:
@@ -41,7 +43,7 @@ def candidate_runs(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
     mixtures: dict[str, Mapping[str, float]] = {}
     for name in confirmation.candidates:
         if name == "proposal":
-            mixtures[name] = read_proposal(opened, root)
+            mixtures[name] = proposal or read_proposal(opened, root)
         elif name in confirmation.own:
             total = sum(confirmation.own[name].values())
             mixtures[name] = {d: confirmation.own[name].get(d, 0.0) / total for d in opened.domains}

@@ -24,7 +24,7 @@ from trainers.studies.running.study_directory import results_of
 from trainers.studies.running.train_study_run import RunResult
 
 PAGE = "report.html"
-_LISTED = 300  # runs in the table of runs
+_LISTED, _POINTS = 300, 1000  # runs in the table of runs, and at most as many points in a chart
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,9 @@ def _scatters(fit: StudyFit) -> list[tuple[str, float, Any]]:
         points = [(run, x, y) for run, x, y in rows if x == x and y == y]
         if points:
             label = f"{each.metric}: predicted and measured"
-            chart = scatter(label, points, ("predicted", "measured"), lambda value: f"{value:.2f}")
+            chart = scatter(
+                label, points[:: -(-len(points) // _POINTS)], ("predicted", "measured"), lambda value: f"{value:.2f}"
+            )
             charts.append((each.metric, each.validation.agreement.spearman, chart))
     return charts
 

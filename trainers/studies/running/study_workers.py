@@ -65,8 +65,6 @@ class StudyWorkers:
                     run, outcome, reason = self._answer(worker)
                     if outcome in ("busy", "stopped"):
                         waiting.append(run)
-                        if outcome == "busy" and len(waiting) == 1:
-                            time.sleep(_BUSY_SECONDS)
                     elif outcome == "storage":
                         raise UserError(f"{reason}; fix that and run the same command, which continues")
                     else:
@@ -146,6 +144,8 @@ def _work(pipe: Connection, root: str, threads: int, train: Train) -> None:
         except EOFError:
             return
         outcome = train(run, LocalPath(root) / run.key, threads)
+        if outcome[0] == "busy":
+            time.sleep(_BUSY_SECONDS)
         try:
             pipe.send(outcome)
         except OSError:

@@ -15,6 +15,7 @@ from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
+from trainers.config.job import Checkpoints
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import TrainingCorpus, corpus_of
 from trainers.runs.history import drop_superseded
@@ -27,6 +28,7 @@ from trainers.studies.schema.study_file import Metrics
 RESULT = "result.json"
 FORMAT = "gristmill-study-result/1"
 _MEASUREMENTS = 20  # in a run: the last few of them are averaged
+_CHECKPOINTS = 4  # in a run: a killed one loses at most a quarter
 _KEPT_MODEL = ("checkpoints", "export")  # of a running run; a finished proxy is its log and its ledger
 
 State = Literal["finished", "diverged", "failed"]
@@ -108,6 +110,7 @@ def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretrai
         config,
         validation=_validation(run.metrics, steps, every),
         log_every=every,
+        checkpoints=Checkpoints(every=max(1, -(-steps // _CHECKPOINTS)), keep=1),
         execution=replace(config.execution, threads=threads),
     )
 

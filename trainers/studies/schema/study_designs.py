@@ -21,6 +21,13 @@ def check_names(section: str, names: Mapping[str, Any] | tuple[str, ...]) -> Non
     require(twice is None, f"{section}: the name {twice!r} occurs twice; name each entry once")
 
 
+def check_weights(section: str, weights: Mapping[str, float]) -> None:
+    """Raise ValueError unless weights by domain are a mixture; only their proportions count."""
+    for name, weight in weights.items():
+        require(0 <= weight < float("inf"), f"{section}.{name}: got {weight}, allowed 0 or more")
+    require(sum(weights.values()) > 0, f"{section}: all are 0; give at least one domain a weight above 0")
+
+
 @dataclass(frozen=True)
 class Swarm:
     """`runs` mixtures drawn around the prior: Dirichlet distributions whose concentrations are the prior's shares times
@@ -79,6 +86,11 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, float] | None = None
     recipe: str | None = None
+
+    def check(self) -> None:
+        """Validate the weights."""
+        if self.weights is not None:
+            check_weights("weights", self.weights)
 
 
 @dataclass(frozen=True)

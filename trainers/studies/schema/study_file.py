@@ -1,12 +1,13 @@
 """The study file: a question about training data as frozen dataclasses, which parse its YAML."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainers.config.architecture import require
 from trainers.studies.laws import LAWS
 from trainers.studies.proposals.proposal_settings import ProposalSettings
-from trainers.studies.schema.study_designs import Design, Simplex, Sobol, Swarm, check_names
+from trainers.studies.schema.study_designs import Design, Simplex, Sobol, Swarm, check_names, check_weights
 
 BASELINES = ("proposal", "prior", "uniform", "temperature", "unimax")
 """Candidates that need no weights of their own."""
@@ -20,9 +21,10 @@ RESERVED = {
     "data.subset": "set proxies.matched",
     "budget": "set proxies.tokens",
     "validation": "set metrics",
-    "checkpoints": "runs of a study keep one checkpoint, and only until they end",
+    "checkpoints": "four checkpoints are written in a run, and the last is kept until it ends",
 }
 """Fields of the job that the study sets, and what to set instead."""
+_WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class Confirmation:
             require(name in known, f"candidates: got {name!r}, allowed {', '.join(known)}; add a mixture to own")
         for name in self.own:
             require(name not in BASELINES, f"own.{name}: this name is taken; give it another")
+            check_weights(f"own.{name}", self.own[name])
             require(name in self.candidates, f"own.{name}: is no candidate; add it to candidates")
         require(
             self.baseline in self.candidates,
@@ -168,7 +171,7 @@ class Study:
         require(bool(self.laws), f"laws: are empty, allowed {', '.join(LAWS)}")
         for name in self.laws:
             require(name in LAWS, f"laws: got {name!r}, allowed {', '.join(LAWS)}")
-        for name in self.settings:
+        for name in flat_settings(self.settings):
             check_setting("settings", name)
         if self.has_mixtures:
             require(
@@ -180,7 +183,7 @@ class Study:
                 f"confirmation: the design {self.design.kind} compares its runs itself; remove this section",
             )
         if self.confirmation is not None:
-            for name in self.confirmation.settings:
+            for name in flat_settings(self.confirmation.settings):
                 check_setting("confirmation.settings", name)
 
     @property
@@ -199,3 +202,15 @@ def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> Non
     for field_name, instead in RESERVED.items():
         same = name == field_name or name.startswith(f"{field_name}.")
         require(not same or name in allowed, f"{section}.{name}: is set by the study; {instead}")
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return settings by dotted name: `{model: {width: 64}}` is `{model.width: 64}`. A mapping with a `kind` is one value,
+    as are weights and caps by domain.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        whole = not isinstance(value, Mapping) or "kind" in value or name in _WHOLE
+        flat.update({name: value} if whole else flat_settings(value, f"{name}."))
+    return flat

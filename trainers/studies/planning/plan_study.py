@@ -11,6 +11,8 @@ from trainers.config.architecture import fill
 from trainers.config.job import Job, TrainingBudget
 from trainers.config.pretraining import Pretraining
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
+from trainers.studies.outcomes.study_steps import PROPOSAL
+from trainers.studies.outcomes.study_verdict import candidate_runs
 from trainers.studies.running.study_directory import CALIBRATION, RUNS, results_of
 from trainers.studies.running.train_study_run import RunResult, read_result
 
@@ -78,14 +80,7 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
     """Plan the runs of a study that have no result yet in `root`."""
     stages = [_stage("proxies", opened, opened.proxies, root)]
     if opened.study.confirmation is not None:
-        # The proposal is not known yet. All candidates cost the same.
-        first = opened.study.proxies.seed
-        seeds = range(first, first + opened.study.confirmation.seeds)
-        names = opened.study.confirmation.candidates
-        prior = opened.mixture(opened.prior)
-        runs = [opened.candidate(name, prior, seed) for name in names for seed in seeds]
-        known = results_of(root, runs)
-        stages.append(_stage("confirmation", opened, runs, root, known))
+        stages.append(_stage("confirmation", opened, _confirmation(opened, root), root))
     results = list(results_of(root, opened.proxies).values())
     return StudyPlan(opened, tuple(stages), workers, measured_rate(opened, root, results), _run_bytes(opened, root))
 
@@ -124,14 +119,15 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
     )
 
 
-def _stage(
-    name: str,
-    opened: OpenStudy,
-    runs: Sequence[StudyRun],
-    root: LocalPath,
-    known: dict[str, RunResult] | None = None,
-) -> StagePlan:
-    known = results_of(root, runs) if known is None else known
+def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
+    """Return the runs of the confirmation. Before there is a proposal, the prior stands in: its runs cost the same."""
+    if (root / PROPOSAL).exists():
+        return candidate_runs(opened, root)
+    return candidate_runs(opened, root, opened.mixture(opened.prior))
+
+
+def _stage(name: str, opened: OpenStudy, runs: Sequence[StudyRun], root: LocalPath) -> StagePlan:
+    known = results_of(root, runs)
     states: dict[str, int] = {}
     for result in known.values():
         states[result.state] = states.get(result.state, 0) + 1
