@@ -16,8 +16,8 @@ HEAD = """\
 # The study file
 
 A study is a YAML file with these fields. [studies.md](studies.md) is the tutorial. This page is generated from the
-dataclasses that parse the file (`python docs/study_file.py`); a test fails when they differ. Any field can be changed on the command
-line: `study run STUDY design.runs=64`.
+dataclasses that parse the file (`python docs/study_file.py`); a test fails when they differ. Any field can be changed on the
+command line: `study run STUDY design.runs=64`.
 """
 DESIGNS = {
     "swarm": Swarm,

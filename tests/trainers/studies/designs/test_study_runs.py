@@ -37,9 +37,10 @@ def test_a_key_depends_on_what_is_computed_and_on_nothing_else(file):
         "settings.model.layers=3",
         "metrics.last=3",
         "target.tokens=60e3",
-        "proxies.seed=1",
     ):
         assert not set(keys) & {run.key for run in opened(file, other)[0].proxies}
+    other_seed = {run.key for run in opened(file, "proxies.seed=1")[0].proxies}
+    assert set(keys) & other_seed == {run.key for run in study.anchors[1:]}
     more = [run.key for run in opened(file, "design.runs=30")[0].proxies]
     assert set(keys) < set(more)  # a longer swarm begins with the shorter one
 
