@@ -28,6 +28,7 @@ from trainers.studies.schema.study_file import Metrics
 RESULT = "result.json"
 FORMAT = "gristmill-study-result/1"
 _MEASUREMENTS = 20  # in a run: the last few of them are averaged
+_BEFORE_START = ("resume", "warning")
 _CHECKPOINTS = 4  # in a run: a killed one loses at most a quarter
 _KEPT_MODEL = ("checkpoints", "export")  # of a running run; a finished proxy is its log and its ledger
 
@@ -182,13 +183,16 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """The seconds of all parts of a run, each from its start to its last event."""
-    total, began, last = 0.0, 0.0, 0.0
+    """The seconds of all parts of a run, each from its start to its last event. Those that a resumed part writes before its
+    start are of no part: the run was not running before them.
+    """
+    parts: list[tuple[float, float]] = []
     for event in events:
         if event["event"] == "start":
-            total, began = total + last - began, event["time"]
-        last = event["time"]
-    return total + last - began if began else 0.0
+            parts.append((event["time"], event["time"]))
+        elif parts and event["event"] not in _BEFORE_START:
+            parts[-1] = (parts[-1][0], event["time"])
+    return sum(end - begin for begin, end in parts)
 
 
 def _step_seconds(events: Sequence[dict[str, Any]]) -> float:

@@ -11,7 +11,7 @@ from gristmill.storage.store import read_json
 from tests.trainers.launching import ROOT, environment
 from tests.trainers.studies.planted_corpus import build_planted
 from tests.trainers.studies.study_files import opened, write_study
-from trainers.studies.running.train_study_run import read_result, train_study_run
+from trainers.studies.running.train_study_run import _logged_seconds, read_result, train_study_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
 
@@ -42,6 +42,19 @@ def test_a_run_ends_as_a_row_without_its_model(run, tmp_path):
     before = (directory / "log.jsonl").read_bytes()
     assert train_study_run(run, directory, 1)[0] == "finished"
     assert (directory / "log.jsonl").read_bytes() == before
+
+
+def test_the_time_between_two_parts_of_a_run_does_not_count():
+    times = [
+        ("start", 10),
+        ("step", 14),
+        ("stopped", 15),
+        ("warning", 900),
+        ("resume", 901),
+        ("start", 902),
+        ("step", 905),
+    ]
+    assert _logged_seconds([{"event": event, "time": float(time)} for event, time in times]) == 5 + 3
 
 
 def test_a_run_that_diverges_is_a_row_and_is_not_trained_again(run, tmp_path, monkeypatch):
