@@ -31,7 +31,8 @@ def _dirichlet(design: Swarm, prior: np.ndarray, constraints: MixtureConstraints
     generator, number = np.random.default_rng(design.seed), 0
     free = constraints.upper > constraints.lower
     left = 1 - constraints.lower[~free].sum()
-    centre = prior[free] / prior[free].sum() if prior[free].sum() > 0 else np.full(free.sum(), 1 / free.sum())
+    centre = np.where(prior[free] > 0, prior[free] ** design.temperature, 0.0)
+    centre = centre / centre.sum() if centre.sum() > 0 else np.full(free.sum(), 1 / free.sum())
     centre = np.maximum(centre, 1e-3 / len(centre))  # a domain that the prior leaves out is still tried
     while True:
         strength = design.strengths[number % len(design.strengths)]

@@ -30,9 +30,10 @@ def check_weights(section: str, weights: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Swarm:
-    """`runs` mixtures drawn around the prior: Dirichlet distributions whose concentrations are the prior's shares times
-    the number of domains times a strength, each of `strengths` in turn. A strength of 1 around a uniform prior is uniform
-    over all mixtures; smaller ones give corners, larger ones stay near the prior.
+    """`runs` mixtures drawn around the prior from Dirichlet distributions. Their centre is the prior's shares to the power
+    of `temperature`, normalised, so that small domains are tried too (.5 as in RegMix; Liu et al., 2024). Concentrations
+    are the centre's shares times the number of domains times a strength, each of `strengths` in turn: a strength of 1
+    around a uniform centre is uniform over all mixtures, smaller ones give corners, larger ones stay near the centre.
 
     Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are not drawn, nor are those
     that share more than 1 - `distance` of their tokens with an earlier one.
@@ -41,6 +42,7 @@ class Swarm:
     kind: Literal["swarm"] = "swarm"
     runs: int = 32
     strengths: tuple[float, ...] = (0.5, 1.0, 3.0)
+    temperature: float = 0.5
     distance: float = 0.02
     seed: int = 0
 
@@ -48,6 +50,9 @@ class Swarm:
         """Validate ranges."""
         _check_runs(self.runs)
         _check_distance(self.distance)
+        require(
+            0 <= self.temperature <= 1, f"temperature: got {self.temperature}, allowed 0 (uniform) to 1 (the prior)"
+        )
         require(bool(self.strengths), "strengths: are empty; give one or more, each above 0")
         for strength in self.strengths:
             require(0 < strength < float("inf"), f"strengths: got {strength}, allowed above 0")

@@ -28,11 +28,20 @@ def test_mixtures_respect_the_limits_and_differ(design):
 
 
 def test_a_swarm_is_centred_on_the_prior_and_spreads_with_small_strengths():
-    near, far = (draw_mixtures(Swarm(runs=200, strengths=(s,), distance=0.0), PRIOR, FREE) for s in (20.0, 0.5))
+    near, far = (
+        draw_mixtures(Swarm(runs=200, strengths=(s,), distance=0.0, temperature=1.0), PRIOR, FREE) for s in (20.0, 0.5)
+    )
     assert near.mean(axis=0) == pytest.approx(PRIOR, abs=0.02)
     assert far.mean(axis=0) == pytest.approx(PRIOR, abs=0.07)
     assert far.std(axis=0).min() > 2 * near.std(axis=0).min()
     assert (draw_mixtures(Swarm(runs=5, seed=1), PRIOR, FREE) != draw_mixtures(Swarm(runs=5), PRIOR, FREE)).any()
+
+
+def test_the_temperature_flattens_the_centre():
+    root = PRIOR**0.5 / (PRIOR**0.5).sum()
+    assert draw_mixtures(Swarm(runs=200, strengths=(20.0,), distance=0.0), PRIOR, FREE).mean(axis=0) == pytest.approx(
+        root, abs=0.02
+    )
 
 
 def test_a_domain_that_the_prior_leaves_out_is_tried():
