@@ -13,8 +13,19 @@ _MOVED = 0.01  # least change of a share that is mentioned
 
 
 def verdict_words(verdict: StudyVerdict, rule: Confirmation | Verdict) -> list[str]:
-    """Return a sentence for each entry but the baseline."""
-    return [_sentence(each, verdict.baseline, rule.level) for each in verdict.overall if each.entry != verdict.baseline]
+    """Return sentences for each entry but the baseline: over all domains, then where it is better or worse."""
+    others = [each for each in verdict.overall if each.entry != verdict.baseline]
+    return [f"{_sentence(each, verdict.baseline, rule.level)}{_by_domain(verdict, each.entry)}" for each in others]
+
+
+def _by_domain(verdict: StudyVerdict, entry: str) -> str:
+    """Return where an entry is better or worse, as a sentence; empty if nowhere."""
+    words = {}
+    for word in ("better", "worse"):
+        rows = {name: {each.entry: each.verdict for each in its} for name, its in verdict.by_metric.items()}
+        words[word] = ", ".join(name for name, its in rows.items() if its[entry] == word)
+    parts = [f"{word} on {names}" for word, names in words.items() if names]
+    return f" It is {' and '.join(parts)}." if parts and len(verdict.by_metric) > 1 else ""
 
 
 def _sentence(each: PairedComparison, baseline: str, level: float) -> str:

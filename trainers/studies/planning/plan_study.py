@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gristmill.errors import ConfigError
 from gristmill.page.formats import compact, duration
 from gristmill.storage.disk import LocalPath
 from gristmill.terminal import human_bytes
 from trainers.config.architecture import fill
-from trainers.config.job import Job, TrainingBudget
+from trainers.config.job import TrainingBudget
 from trainers.config.pretraining import Pretraining
+from trainers.runs.resolve import resolve
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
 from trainers.studies.outcomes.study_steps import PROPOSAL
 from trainers.studies.outcomes.study_verdict import candidate_runs
@@ -77,12 +79,17 @@ class StudyPlan:
 
 
 def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
-    """Plan the runs of a study that have no result yet in `root`."""
-    stages = [_stage("proxies", opened, opened.proxies, root)]
+    """Plan the runs of a study that have no result yet in `root`. Raises UserError if a job does not fit the corpus, or
+    has no such metrics: every run of it would fail.
+    """
+    stages = {"proxies": opened.proxies}
     if opened.study.confirmation is not None:
-        stages.append(_stage("confirmation", opened, _confirmation(opened, root), root))
+        stages["confirmation"] = _confirmation(opened, root)
+    for runs in stages.values():
+        _check_jobs(opened, runs)
     results = list(results_of(root, opened.proxies).values())
-    return StudyPlan(opened, tuple(stages), workers, measured_rate(opened, root, results), _run_bytes(opened, root))
+    planned = tuple(_stage(name, opened, runs, root) for name, runs in stages.items())
+    return StudyPlan(opened, planned, workers, measured_rate(opened, root, results), _run_bytes(opened, root))
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
@@ -92,7 +99,8 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
         run = opened.points[number % len(opened.points)]
         batch = run.job.batch.tokens or (run.job.batch.sequences or 1) * run.job.data.sequence_length
         tokens = max(int(run.job.budget.tokens or 0) * _CALIBRATION_SHARE, _CALIBRATION_STEPS * batch)
-        job = replace(run.job, budget=TrainingBudget(tokens=int(tokens)), seed=number)
+        schedule = replace(run.job.schedule, warmup_steps=0, warmup_fraction=None)  # it may be longer than this run
+        job = replace(run.job, budget=TrainingBudget(tokens=int(tokens)), schedule=schedule, seed=number)
         runs.append(replace(run, job=job, entry=f"calibration-{number + 1}"))
     return unique(runs)
 
@@ -117,6 +125,24 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
         max(0.0, sum(r.seconds for r in finished) - steps - validations) / count,
         sum(r.flops for r in finished) / sum(r.tokens for r in finished),
     )
+
+
+def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
+    """Resolve one job of each kind: those that differ in mixture and seed alone are of one kind."""
+    measure = opened.study.metrics.measure
+    for run in {_kind(run.job): run for run in runs}.values():
+        resolve(run.job, opened.corpus)
+        objective = run.job.objective
+        likely = any(member.gives_likelihood for member, _ in objective.members())
+        if not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
+            raise ConfigError(
+                f"metrics.measure: got {measure}, which objective {objective.kind} of {run.entry} does not have; allowed are "
+                f"objectives that predict text"
+            )
+
+
+def _kind(job: Pretraining) -> str:
+    return repr(replace(job, seed=0, name="", data=replace(job.data, weights="uniform")))
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
@@ -150,14 +176,14 @@ def _stage(name: str, opened: OpenStudy, runs: Sequence[StudyRun], root: LocalPa
 def _costs(job: Pretraining, opened: OpenStudy) -> tuple[float, int]:
     """Return the operations per token of a job, and its parameters."""
     vocabulary, specials = opened.corpus.tokenizer.vocab_size, tuple(opened.corpus.tokenizer.specials.items())
-    return _model_costs(replace(job, seed=0, name="", data=replace(job.data, weights="uniform")), vocabulary, specials)
+    return _model_costs(job, vocabulary, specials)
 
 
 _COSTS: dict[str, tuple[float, int]] = {}
 
 
-def _model_costs(job: Job, vocabulary: int, specials: tuple[tuple[str, int], ...]) -> tuple[float, int]:
-    known = repr((job.model, getattr(job, "data", None), vocabulary))
+def _model_costs(job: Pretraining, vocabulary: int, specials: tuple[tuple[str, int], ...]) -> tuple[float, int]:
+    known = f"{_kind(job)} {vocabulary}"
     if known not in _COSTS:
         _COSTS[known] = _count(job, vocabulary, dict(specials))
     return _COSTS[known]

@@ -163,6 +163,30 @@ def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
     assert plan_study(study, root, 2).stages[0].to_train == 17
 
 
+MASKED = ["recipe=tiny_roberta", "settings.schedule.warmup_steps=2"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            MASKED,
+            "metrics.measure: got bits_per_byte, which objective masked of prior",
+        ),
+        (["settings.schedule.warmup_steps=500"], "schedule.warmup_steps: got 500, the run has 19 steps"),
+        (["proxies.tokens=100"], "budget.tokens: got 100, one step has 256"),
+        (
+            [*MASKED, "metrics.measure=document_bits_per_byte"],
+            "objective masked",
+        ),
+    ],
+)
+def test_a_job_of_which_every_run_would_fail_is_found_before_any_runs(file, overrides, message):
+    study, root = opened(file, *overrides)
+    with pytest.raises(ConfigError, match=message):
+        plan_study(study, root, 1)
+
+
 def test_a_calibration_is_short_and_has_a_run_for_each_worker(file):
     study, _ = opened(file)
     runs = calibration_runs(study, 3)

@@ -105,13 +105,6 @@ def test_a_full_disk_writes_no_row(run, tmp_path, monkeypatch):
     assert train_study_run(run, directory, 1)[0] == "finished"
 
 
-def test_masked_models_have_no_bits_per_byte_of_documents(tmp_path, corpus_directory):
-    file = write_study(tmp_path, corpus_directory)
-    study, _ = opened(file, "recipe=tiny_roberta", "metrics.measure=document_bits_per_byte")
-    state, reason = train_study_run(study.points[0], LocalPath(tmp_path / "run"), 1)
-    assert (state, "not measured with objective masked" in reason) == ("failed", True)
-
-
 PLANTED = """\
 name: planted
 question: Does garbage harm?
