@@ -79,6 +79,7 @@ LINKED = {
     "objective": "[objective](#objectives)",
     "method": "[method](#methods)",
     "tasks": "list of [tasks](task_file.md)",
+    "design": "[design](#designs)",
 }
 """What the table of fields says of fields that are described elsewhere."""
 
@@ -90,7 +91,7 @@ def kind(hint: Any) -> str:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return ", ".join(f"`{part}`" for part in parts)
-    if origin is tuple:
+    if origin in (tuple, list):
         return f"list of {kind(parts[0])}"
     if origin is dict:
         return f"mapping to {kind(parts[1])}"
@@ -98,7 +99,7 @@ def kind(hint: Any) -> str:
         return " or ".join(kind(part) for part in parts)
     if dataclasses.is_dataclass(hint):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
-    return {bool: "true, false", int: "whole number", float: "number", str: "text"}[hint]
+    return {bool: "true, false", int: "whole number", float: "number", str: "text", Any: "any value"}[hint]
 
 
 def default(field: Any) -> str:

@@ -8,9 +8,11 @@ import yaml
 from pipelines.__main__ import main
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import load_corpus_config, plain_config
+from trainers.studies.running.study_directory import load_study
 
 ROOT = Path(__file__).parents[2]
-CORPORA = sorted((ROOT / "corpora_configs").rglob("*.yaml"))
+STUDIES = sorted((ROOT / "corpora_configs" / "studies").glob("*.yaml"))
+CORPORA = sorted(set((ROOT / "corpora_configs").rglob("*.yaml")) - set(STUDIES))
 
 
 try:
@@ -59,6 +61,14 @@ def test_a_recipe_says_how_to_fetch_its_language_model(name, tmp_path, monkeypat
     path = ROOT / "corpora_configs" / name
     assert main(["plan", str(path), "--check", *assignments(path)]) == 2
     assert "doctor --fetch-lid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
+def test_every_study_file_is_valid_and_names_a_corpus_file_of_the_repository(path):
+    study = load_study(path)
+    outputs = {yaml.safe_load(corpus.read_text()).get("output") for corpus in CORPORA}
+    assert set(study.corpora) <= outputs
+    assert study.question
 
 
 def test_there_is_a_demo():

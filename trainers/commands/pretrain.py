@@ -10,7 +10,7 @@ from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.paths import local_path
-from trainers.commands.settings import corpora_of, split_settings
+from trainers.commands.settings import corpora_of, read_weights, split_settings
 
 if TYPE_CHECKING:
     from trainers.config.pretraining import Pretraining
@@ -80,6 +80,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     config = parse(Pretraining, override(data, overrides), where)
     if "corpus" in named:
         config = replace(config, data=replace(config.data, corpora=tuple(named["corpus"].split(","))))
+    config = replace(config, data=read_weights(config.data))
     corpus = corpus_of(config)
     run = run or LocalPath("data/runs", config.name)
     config = resolve(replace(config, init=known_init(run, config.init)), corpus)

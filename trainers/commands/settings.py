@@ -1,8 +1,13 @@
 """Parse the `name=value` settings that several commands take."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gristmill.storage.parsing import parse_location
+from gristmill.errors import ConfigError
+from gristmill.storage.parsing import parse_local, parse_location
+
+if TYPE_CHECKING:
+    from trainers.config.pretraining import Data
 
 
 def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -17,3 +22,18 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
     for name in corpora:
         parse_location(name)
     return corpora
+
+
+def read_weights(data: "Data") -> "Data":
+    """Return `data` with weights that name a YAML file, such as the proposal of a study, replaced by the mapping `weights`
+    in it. Raises ConfigError if the file has none.
+    """
+    from gristmill.config import load_yaml, parse, plain
+    from trainers.config.pretraining import Data
+
+    if not isinstance(data.weights, str) or not data.weights.endswith((".yaml", ".yml")):
+        return data
+    weights = load_yaml(parse_local(data.weights, "data.weights")).get("weights")
+    if not isinstance(weights, dict):
+        raise ConfigError(f"data.weights: {data.weights} has no mapping `weights`; give the proposal.yaml of a study")
+    return parse(Data, plain(data) | {"weights": weights}, data.weights)

@@ -1,18 +1,31 @@
-"""`study`: fit laws to the mixtures of finished runs, and propose a mixture."""
+"""`study`: a question about training data from one file to a verdict, and laws fitted to anybody's runs."""
 
 import argparse
 from typing import TYPE_CHECKING
 
+from gristmill.errors import ConfigError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import local_path
 
 if TYPE_CHECKING:
+    from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+    from trainers.studies.outcomes.study_steps import StudyFit
     from trainers.studies.run_table import RunTable
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands of studies."""
-    study = commands.add_parser("study", help="from proxy runs on several data mixtures to a mixture")
+    study = commands.add_parser("study", help="a question about training data: proxy runs, laws, proposal, verdict")
     verbs = study.add_subparsers(required=True, metavar="VERB")
+    plan = verbs.add_parser("plan", help="runs, tokens, operations, time and disk; nothing is trained")
+    _add_study(plan, required=True)
+    plan.add_argument(
+        "--calibrate", action="store_true", help="train a few steps per worker first and record their speed"
+    )
+    plan.set_defaults(handler=_plan)
+    run = verbs.add_parser("run", help="train, fit, propose, confirm and report; the same command resumes")
+    _add_study(run, required=True)
+    run.set_defaults(handler=_run)
     fit = verbs.add_parser("fit", help="fit a law to the metrics of runs, and say how far it can be trusted")
     _add_table(fit)
     fit.add_argument("--test-ratios", metavar="FILE", type=local_path, help="mixtures of runs to score the law on")
@@ -27,19 +40,31 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     propose.add_argument(
         "--output", metavar="FILE", type=local_path, help="write YAML, for data.weights=FILE of a run too"
     )
-    propose.add_argument(
-        "overrides",
-        metavar="a.b=value",
-        nargs="*",
-        help="settings: kl, weights, prior, tokens, target_tokens, max_epochs, floors, fixed, draws (docs/studies.md)",
-    )
     propose.set_defaults(handler=_propose)
+    confirm = verbs.add_parser("confirm", help="larger runs of the candidates with paired seeds, and the verdict")
+    _add_study(confirm, required=True)
+    confirm.set_defaults(handler=_confirm)
+    report = verbs.add_parser("report", help="one HTML page of all that is known")
+    _add_study(report, required=True)
+    report.set_defaults(handler=_report)
+
+
+def _add_study(parser: argparse.ArgumentParser, required: bool) -> None:
+    """Add the arguments that name a study."""
+    parser.add_argument(
+        "overrides",
+        metavar="STUDY | a.b=value",
+        nargs="+" if required else "*",
+        help="a study file or the directory of a study, then fields of it (docs/studies.md)",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes that train at a time (default 1)")
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for a table of runs and the laws to fit to it."""
-    parser.add_argument("--ratios", metavar="FILE", type=local_path, required=True, help="CSV: a mixture per run")
-    parser.add_argument("--metrics", metavar="FILE", type=local_path, required=True, help="CSV: metrics per run")
+    """Add the arguments that name a study, or a table of runs and its laws."""
+    _add_study(parser, required=False)
+    parser.add_argument("--ratios", metavar="FILE", type=local_path, help="CSV instead of a study: a mixture per run")
+    parser.add_argument("--metrics", metavar="FILE", type=local_path, help="CSV instead of a study: metrics per run")
     parser.add_argument("--metric", metavar="NAME", action="append", help="a metric to fit; default: all")
     parser.add_argument(
         "--higher-is-better", metavar="NAME", action="append", default=[], help="a metric of which more is better"
@@ -55,8 +80,162 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of folds and of the bootstrap")
 
 
+def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
+    """Return the study that a command names, if any, and its settings."""
+    named = [word for word in options.overrides if "=" not in word]
+    if len(named) > 1:
+        raise ConfigError(f"{named[1]!r}: expected one study, then a.b=value")
+    return (named[0] if named else None), [word for word in options.overrides if "=" in word]
+
+
+def _open(options: argparse.Namespace) -> tuple["OpenStudy", LocalPath]:
+    """Open the study that a command names."""
+    from trainers.studies.designs.study_runs import open_study
+    from trainers.studies.running.study_directory import load_study, root_of
+
+    name, settings = _split(options)
+    if name is None:
+        raise ConfigError("STUDY: missing; name a study file or the directory of a study")
+    if options.workers < 1:
+        raise ConfigError(f"--workers: got {options.workers}, allowed 1 or more")
+    study = load_study(local_path(name), settings)
+    return open_study(study), root_of(study)
+
+
+def _is_study(options: argparse.Namespace) -> bool:
+    """Whether `fit` or `propose` is of a study. Raises ConfigError unless it is either of that or of two tables."""
+    name, _ = _split(options)
+    tables = [given for given in (options.ratios, options.metrics) if given is not None]
+    if (name is not None) == bool(tables) or len(tables) == 1:
+        raise ConfigError("give a STUDY, or both --ratios and --metrics")
+    return name is not None
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from trainers.studies.planning.plan_study import calibration_runs, plan_lines, plan_study
+    from trainers.studies.running.study_directory import CALIBRATION
+
+    opened, root = _open(options)
+    if options.calibrate:
+        _train(calibration_runs(opened, options.workers), root / CALIBRATION, options.workers)
+    print("\n".join(plan_lines(plan_study(opened, root, options.workers))))
+    return 0
+
+
+def _train(runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int) -> None:
+    """Train the runs that have no result yet, or a failed one."""
+    from gristmill.machine import usable_cores
+    from trainers.studies.running.study_workers import StudyWorkers
+    from trainers.studies.running.train_study_run import read_result
+
+    results = {run.key: read_result(directory / run.key) for run in runs}
+    left = [run for run in runs if (known := results[run.key]) is None or known.state == "failed"]
+    if left:
+        _say(f"{len(left)} of {len(runs)} runs to train on {workers} workers  {directory}")
+        threads = max(1, usable_cores() // workers)
+        StudyWorkers(directory, min(workers, len(left)), threads, _say).run(left)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from trainers.studies.planning.plan_study import plan_lines, plan_study
+    from trainers.studies.running.study_directory import RUNS, register
+
+    opened, root = _open(options)
+    plan = plan_study(opened, root, options.workers)
+    for change in register(opened.study, root):
+        _say(f"changed since it last ran: {change}")
+    _say("\n".join(plan_lines(plan)))
+    _train(opened.proxies, root / RUNS, options.workers)
+    if opened.study.has_mixtures:
+        fit = _fit_study(opened, root)
+        _propose_study(opened, root, fit)
+    if opened.study.confirmation is not None:
+        _confirm_study(opened, root, options.workers)
+    elif not opened.study.has_mixtures:
+        _print_verdict(opened, root)
+    return _report_study(opened, root)
+
+
+def _fit_study(opened: "OpenStudy", root: LocalPath) -> "StudyFit":
+    from trainers.studies.fit_study import fit_lines
+    from trainers.studies.outcomes.study_steps import fit_step
+    from trainers.studies.outcomes.study_table import missing_lines
+    from trainers.studies.running.study_directory import results_of
+
+    results = results_of(root, opened.proxies)
+    for line in missing_lines(opened.proxies, results):
+        _say(line)
+    fit = fit_step(opened, root, results)
+    print("\n".join(fit_lines(fit.table, fit.fits)))
+    return fit
+
+
+def _propose_study(opened: "OpenStudy", root: LocalPath, fit: "StudyFit") -> None:
+    from trainers.studies.outcomes.study_steps import PROPOSAL, propose_step
+    from trainers.studies.proposals.propose import proposal_lines
+
+    print("\n".join(proposal_lines(propose_step(opened, root, fit))))
+    _say(str(root / PROPOSAL))
+
+
+def _confirm_study(opened: "OpenStudy", root: LocalPath, workers: int) -> None:
+    from trainers.studies.outcomes.study_verdict import candidate_runs
+    from trainers.studies.running.study_directory import RUNS
+
+    _train(candidate_runs(opened, root), root / RUNS, workers)
+    _print_verdict(opened, root)
+
+
+def _print_verdict(opened: "OpenStudy", root: LocalPath) -> None:
+    from gristmill.storage.store import write_json
+    from trainers.studies.outcomes.study_steps import CONFIRMATION
+    from trainers.studies.outcomes.study_table import missing_lines
+    from trainers.studies.outcomes.study_verdict import candidate_runs, judge, verdict_lines
+    from trainers.studies.running.study_directory import results_of
+
+    runs = candidate_runs(opened, root) if opened.study.confirmation else opened.points
+    results = results_of(root, runs)
+    for line in missing_lines(runs, results):
+        _say(line)
+    verdict = judge(opened, runs, results)
+    write_json(root / CONFIRMATION, verdict.fields())
+    print("\n".join(verdict_lines(verdict, opened.study.rule.level)))
+
+
+def _confirm(options: argparse.Namespace) -> int:
+    from trainers.studies.outcomes.study_verdict import candidate_runs
+    from trainers.studies.running.study_directory import register
+
+    opened, root = _open(options)
+    candidate_runs(opened, root)  # raises without a confirmation or a proposal
+    register(opened.study, root)
+    _confirm_study(opened, root, options.workers)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    return _report_study(*_open(options))
+
+
+def _report_study(opened: "OpenStudy", root: LocalPath) -> int:
+    from trainers.studies.page.study_page import write_study_page
+
+    print(write_study_page(opened, root))
+    return 0
+
+
 def _fit(options: argparse.Namespace) -> int:
-    from gristmill.errors import ConfigError
+    if not _is_study(options):
+        return _fit_table(options)
+    _fit_study(*_open(options))
+    return 0
+
+
+def _fit_table(options: argparse.Namespace) -> int:
     from gristmill.storage.store import write_json
     from trainers.studies.fit_study import fit_lines, fit_metrics, fit_record, law_set, laws_of
     from trainers.studies.run_table import align_domains, read_run_table
@@ -78,6 +257,14 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _propose(options: argparse.Namespace) -> int:
+    if not _is_study(options):
+        return _propose_table(options)
+    opened, root = _open(options)
+    _propose_study(opened, root, _fit_study(opened, root))
+    return 0
+
+
+def _propose_table(options: argparse.Namespace) -> int:
     import yaml
 
     from gristmill.config import load_yaml, override, parse
@@ -87,7 +274,7 @@ def _propose(options: argparse.Namespace) -> int:
     from trainers.studies.proposals.propose import proposal_lines, proposal_record, propose
 
     data = load_yaml(options.settings) if options.settings else {}
-    settings = parse(ProposalSettings, override(data, options.overrides), str(options.settings or "study propose"))
+    settings = parse(ProposalSettings, override(data, _split(options)[1]), str(options.settings or "study propose"))
     table = _table(options)
     laws = choose_laws(table, laws_of(options.law or ["log_linear"]), options.seed)
     runs = (table.ratios, table.values, table.censored)

@@ -277,6 +277,10 @@ class Job(ABC):
     def validation_interval(self) -> int:
         """Steps between two validations."""
 
+    def validates_at(self, step: int) -> bool:
+        """Whether a validation is due after `step` steps; the last step has one in any case."""
+        return step % self.validation_interval == 0
+
     @property
     def drops(self) -> bool:
         """Whether training uses dropout. If so, losses depend on how batches are divided among workers."""

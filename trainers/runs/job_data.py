@@ -33,7 +33,7 @@ READERS: dict[str, DataReader] = {
         corpus_of,
         training_data,
         lambda corpus, job: validation_data(corpus, job, job.validation.tokens),
-        document_data,
+        lambda corpus, job: document_data(corpus, job) if job.validation.documents else None,
     ),
     "finetuning": DataReader(open_tasks, task_training, task_validation, lambda corpus, job: None),
 }

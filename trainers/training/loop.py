@@ -44,6 +44,10 @@ from trainers.training.restore import restore
 from trainers.training.validation import Validator
 
 
+class DivergedError(UserError):
+    """Too many steps in a row were not finite (`optimizer.max_skipped_in_row`)."""
+
+
 def train(
     config: Job,
     corpus: JobCorpus,
@@ -203,7 +207,7 @@ class Training:
             self._report(done, interval)
             interval = self._interval()
         due = done % self.config.checkpoints.every == 0 or last or bool(totals.stops)
-        if done % self.config.validation_interval == 0 or last:
+        if self.config.validates_at(done) or last:
             due |= self._validate(done)
             interval.restart_clock()
         if due:
@@ -266,7 +270,7 @@ class Training:
         self.progress.write("skipped", step=step, sources=sources, in_row=self.skipped_in_row, message=message)
         allowed = self.config.optimizer.max_skipped_in_row
         if self.skipped_in_row > allowed:
-            raise UserError(
+            raise DivergedError(
                 f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({values}), "
                 f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. {self._remedy(step)}"
             )

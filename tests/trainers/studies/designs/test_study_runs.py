@@ -1,0 +1,122 @@
+"""The runs of a study: what identifies them, what they read, and study files that do not fit."""
+
+from dataclasses import replace
+
+import pytest
+
+from gristmill.errors import ConfigError, UserError
+from tests.trainers.studies.study_files import opened, write_study
+
+
+@pytest.fixture
+def file(tmp_path, corpus_directory):
+    return write_study(tmp_path, corpus_directory)
+
+
+def test_the_first_anchor_is_the_first_mixture(file):
+    study, _ = opened(file)
+    assert (len(study.points), len(study.anchors), len(study.proxies)) == (25, 3, 27)
+    assert study.points[0].key == study.anchors[0].key
+    assert len({run.key for run in study.proxies}) == 27
+    assert {run.job.seed for run in study.points} == {0}
+
+
+def test_a_key_depends_on_what_is_computed_and_on_nothing_else(file):
+    study, _ = opened(file)
+    keys = [run.key for run in study.proxies]
+    for same in (
+        "name=other",
+        "question=why",
+        "settings.log_every=7",
+        "settings.execution.compile=true",
+        "laws=[linear]",
+    ):
+        assert [run.key for run in opened(file, same)[0].proxies] == keys
+    for other in (
+        "proxies.tokens=6e3",
+        "settings.model.layers=3",
+        "metrics.last=3",
+        "target.tokens=60e3",
+    ):
+        assert not set(keys) & {run.key for run in opened(file, other)[0].proxies}
+    other_seed = {run.key for run in opened(file, "proxies.seed=1")[0].proxies}
+    assert set(keys) & other_seed == {run.key for run in study.anchors[1:]}
+    more = [run.key for run in opened(file, "design.runs=30")[0].proxies]
+    assert set(keys) < set(more)  # a longer swarm begins with the shorter one
+
+
+def test_a_matched_proxy_reads_its_share_of_the_target(file):
+    study, _ = opened(file)
+    assert study.points[0].job.data.subset == pytest.approx(0.1)
+    assert study.candidate("prior", {"code": 1.0}, 0).job.data.subset == pytest.approx(0.2)
+    assert opened(file, "proxies.matched=false")[0].points[0].job.data.subset == 1
+    assert opened(file, "target.tokens=100")[0].points[0].job.data.subset == 1
+
+
+def test_leaving_out_each_domain(file):
+    compared = ["confirmation=null", "design={kind: leave_one_out, seeds: 2}"]
+    study, _ = opened(file, *compared)
+    entries = {run.entry: run.weights for run in study.points}
+    assert list(entries) == ["prior", "without-code", "without-notes", "without-plays"]
+    assert entries["without-code"]["code"] == 0
+    assert sum(entries["without-code"].values()) == pytest.approx(1)
+    assert [run.job.seed for run in study.points[:4]] == [0, 1, 0, 1]
+    assert study.anchors == ()
+
+
+def test_a_grid_and_a_list_change_fields_of_the_job(file):
+    grid = "design={kind: grid, axes: {model.layers: [1, 2], optimizer.learning_rate: [0.001, 0.01]}, seeds: 2}"
+    study, _ = opened(file, "confirmation=null", grid)
+    assert len(study.points) == 8
+    assert study.points[0].entry == "model.layers=1,optimizer.learning_rate=0.001"
+    assert (study.points[-1].job.model.layers, study.points[-1].job.optimizer.learning_rate) == (2, 0.01)
+    entries = "{small: {}, large: {settings: {model.layers: 4}}, code: {weights: {code: 1}}, gpt: {recipe: tiny_gpt2}}"
+    study, _ = opened(file, "confirmation=null", f"design={{kind: list, baseline: small, entries: {entries}}}")
+    by_entry = {run.entry: run for run in study.points}
+    assert by_entry["large"].job.model.layers == 4
+    assert by_entry["code"].weights == {"code": 1}
+    assert by_entry["gpt"].job.model.architecture == "gpt2"
+
+
+LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 1}}}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["design.runs=4"], "design: has 4 mixtures and the prior; the law log_linear of 3 domains needs 10"),
+        (["laws=[cubic]"], "laws: got 'cubic', allowed log_linear"),
+        (["recipe=lama"], "recipe: got 'lama', allowed"),
+        (["settings={seed: 3}"], "settings.seed: is set by the study; set proxies.seed"),
+        (["settings={data.weights: {code: 1}}"], "settings.data.weights: is set by the study"),
+        (["settings={model.layerz: 3}"], "did you mean 'layers'"),
+        (["proposal.floors={maths: 0.1}"], "floors.maths: no such domain; the runs have code, notes, plays"),
+        (["proposal.prior={code: 1}"], "prior.notes: missing"),
+        (["proposal.weights={maths: 1}"], "weights.maths: no such metric; there are code, plays"),
+        (["metrics.domains=[notes]"], "metrics.domains: got 'notes', held-out text have code, plays"),
+        (["confirmation.own.more_code={maths: 1}"], "confirmation.own.more_code.maths: no such domain"),
+        (["confirmation.own.more_code={code: 0}"], "own.more_code: all are 0"),
+        (["confirmation.own.more_code={code: -1}"], "own.more_code.code: got -1.0, allowed 0 or more"),
+        (["confirmation.candidates=[proposal, best]"], "candidates: got 'best', allowed proposal, prior"),
+        (["confirmation.baseline=uniform"], "baseline: got 'uniform', allowed one of the candidates"),
+        (["confirmation.seeds=1"], "seeds: got 1, allowed 2 or more"),
+        (["target=null"], "target: missing; a design of kind swarm needs target.tokens"),
+        (["design={kind: leave_one_out}"], "confirmation: the design leave_one_out compares its runs itself"),
+        (["design={kind: swarms}"], "expected one of 'swarm'|design.kind: got 'swarms'"),
+        (["confirmation=null", LIST.replace("FIELD", "seed")], "design: b.seed: is set by the study"),
+        (["confirmation=null", LIST.replace("FIELD", "model.layerz")], "did you mean 'layers'"),
+        (["corpora=[]"], "corpora: are empty"),
+        (["proxies.anchors=1"], "anchors: got 1, allowed 2 or more"),
+    ],
+)
+def test_a_study_that_does_not_fit_is_an_error_of_one_line(file, overrides, message):
+    with pytest.raises(UserError, match=message) as error:
+        _ = opened(file, *overrides)[0].points
+    assert "\n" not in str(error.value)
+
+
+def test_a_corpus_of_one_domain_has_no_mixtures(file, corpus_directory):
+    study, _ = opened(file)
+    alone = replace(study.corpus, train={"code": study.corpus.train["code"]})
+    with pytest.raises(ConfigError, match="leave 1 of 1 domains free"):
+        _ = replace(study, corpus=alone, settings=replace(study.settings, tokens={"code": 10})).points

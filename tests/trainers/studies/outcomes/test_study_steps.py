@@ -1,0 +1,194 @@
+"""From results to tables, laws, proposal, verdict and page, with a planted truth and no training."""
+
+import re
+
+import numpy as np
+import pytest
+import yaml
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.store import read_json
+from tests.trainers.studies.study_files import finish, opened, write_study
+from trainers.commands.settings import read_weights
+from trainers.config.pretraining import Data
+from trainers.studies.outcomes.study_steps import PROPOSAL, fit_step, propose_step, read_proposal
+from trainers.studies.outcomes.study_table import metric_noise, missing_lines, run_table, write_tables
+from trainers.studies.outcomes.study_verdict import candidate_runs, judge, verdict_lines
+from trainers.studies.page.study_page import write_study_page
+from trainers.studies.planning.plan_study import calibration_runs, plan_lines, plan_study
+from trainers.studies.run_table import read_run_table
+from trainers.studies.running.study_directory import results_of
+
+
+@pytest.fixture
+def file(tmp_path, corpus_directory):
+    return write_study(tmp_path, corpus_directory)
+
+
+@pytest.fixture
+def finished(file):
+    """A study whose proxies have the planted results, its directory and these results."""
+    study, root = opened(file)
+    finish(root, study.proxies)
+    return study, root, results_of(root, study.proxies)
+
+
+def test_tables_are_read_again_as_they_were_written(finished):
+    study, root, results = finished
+    table = run_table(study, results)
+    assert (table.runs[0], table.domains, table.metrics) == ("prior", ("code", "notes", "plays"), ("code", "plays"))
+    write_tables(table, root)
+    again = read_run_table(root / "ratios.csv", root / "metrics.csv")
+    assert again.runs == table.runs
+    assert np.abs(again.ratios - table.ratios).max() < 1e-12
+    assert (again.values == table.values).all()
+
+
+def test_a_diverged_run_is_censored_and_a_failed_one_left_out(finished, file):
+    study, root, _ = finished
+    finish(root, [study.points[3]], state="diverged", metrics={}, reason="6 steps in a row are not finite")
+    finish(root, [study.points[4]], state="failed", metrics={}, reason="RuntimeError: x")
+    results = results_of(root, study.points)
+    table = run_table(study, results)
+    assert len(table.runs) == len(study.points) - 1
+    assert table.censored[3].all()
+    assert table.censored.sum() == 2
+    lines = "\n".join(missing_lines(study.points, results))
+    assert "1 runs diverged and count as no better than the worst: swarm-03/seed-0 (6 steps in a row" in lines
+    assert "1 runs failed and are left out" in lines
+    write_tables(table, root)
+    assert read_run_table(root / "ratios.csv", root / "metrics.csv").censored.sum() == 2
+
+
+def test_noise_is_the_spread_of_the_anchors(finished):
+    study, _, results = finished
+    noise = {row.metric: row for row in metric_noise(study, results, run_table(study, results))}
+    values = [results[run.key].metrics["code"] for run in study.anchors]
+    assert noise["code"].noise == pytest.approx(np.std(values, ddof=1))
+    assert noise["code"].signal > noise["code"].noise
+
+
+def test_a_planted_truth_is_found_and_confirmed(finished, file):
+    study, root, results = finished
+    fit = fit_step(study, root, results)
+    assert min(each.validation.agreement.spearman for each in fit.fits) > 0.95
+    with pytest.raises(UserError, match=r"has no proposal.yaml yet"):
+        candidate_runs(study, root)
+    proposal = propose_step(study, root, fit)
+    weights = read_proposal(study, root)
+    assert sum(weights.values()) == pytest.approx(1, abs=1e-5)
+    assert weights["notes"] < 0.02  # useless
+    assert weights["code"] > study.prior[0]  # best of all, and the prior has little of it
+    assert proposal.domains == study.domains
+    runs = candidate_runs(study, root)
+    assert len({run.key for run in runs}) == len(runs) == 9
+    assert [run.entry for run in runs[:3]] == ["proposal", "prior", "more_code"]
+    finish(root, runs)
+    verdict = judge(study, runs, results_of(root, runs))
+    assert {each.entry: each.verdict for each in verdict.overall}["proposal"] == "better"
+    assert verdict_lines(verdict, 0.95)[1].split()[-1] == "better"
+    # Code is worth more on code, and costs something on plays.
+    by_metric = {name: {e.entry: e.verdict for e in rows} for name, rows in verdict.by_metric.items()}
+    assert (by_metric["code"]["more_code"], by_metric["plays"]["more_code"]) == ("better", "worse")
+    page = write_study_page(study, root).read_text()
+    assert "Is more code worth it?" in page
+    assert "proposal is better than prior" in page
+    assert len(re.findall("<svg class=.chart", page)) == 4  # differences, shares, and two scatters
+    assert "<script" not in page
+    assert read_json(root / "fit.json")["noise"]["code"]["anchors"] == 3
+
+
+def test_a_proposal_is_what_a_run_takes_as_weights(finished):
+    study, root, results = finished
+    propose_step(study, root, fit_step(study, root, results))
+    data = read_weights(Data(weights=str(root / PROPOSAL)))
+    assert data.weights == yaml.safe_load((root / PROPOSAL).read_text())["weights"]
+    assert read_weights(Data(weights="uniform")).weights == "uniform"
+    (root / "empty.yaml").write_text("predicted: 3\n")
+    with pytest.raises(ConfigError, match="has no mapping `weights`"):
+        read_weights(Data(weights=str(root / "empty.yaml")))
+    with pytest.raises(ConfigError, match="no such file"):
+        read_weights(Data(weights=str(root / "none.yaml")))
+
+
+def test_a_page_without_a_verdict_says_so(finished):
+    study, root, _ = finished
+    page = write_study_page(study, root).read_text()
+    assert "There is no verdict yet: the confirmation has not run" in page
+
+
+def test_a_study_without_results_has_nothing_to_fit(file):
+    study, root = opened(file)
+    with pytest.raises(UserError, match="no run has finished; train them with `study run`"):
+        fit_step(study, root, {})
+
+
+def test_too_few_finished_runs_are_an_error_that_names_the_law(file):
+    study, root = opened(file)
+    finish(root, study.points[:6])
+    with pytest.raises(ConfigError, match="the law log_linear of 3 domains needs 10 or more"):
+        fit_step(study, root, results_of(root, study.proxies))
+    assert "needs 10 or more" in write_study_page(study, root).read_text()
+
+
+def test_a_design_that_compares_has_no_laws(file):
+    study, root = opened(file, "confirmation=null", "design={kind: leave_one_out, seeds: 3}")
+    finish(root, study.points)
+    results = results_of(root, study.points)
+    with pytest.raises(UserError, match="the design leave_one_out has no mixtures to fit"):
+        fit_step(study, root, results)
+    verdict = judge(study, study.points, results)
+    assert {each.entry: each.verdict for each in verdict.overall}["without-code"] == "worse"
+    assert "without-code is worse than prior" in write_study_page(study, root).read_text()
+
+
+def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
+    study, root = opened(file)
+    plan = plan_study(study, root, 2)
+    proxies, confirmation = plan.stages
+    assert (proxies.to_train, confirmation.to_train) == (27, 9)
+    assert (proxies.tokens, confirmation.tokens) == (27 * 5000, 9 * 10_000)
+    assert plan.seconds(proxies) is None
+    assert "study plan --calibrate" in "\n".join(plan_lines(plan))
+    finish(root, study.proxies[:9])
+    plan = plan_study(study, root, 2)
+    proxies, confirmation = plan.stages
+    assert (proxies.to_train, proxies.states) == (18, {"finished": 9})
+    # Each measured run took 3 s: 2 s of 6e9 operations, 1 s beside.
+    assert plan.seconds(proxies) == pytest.approx(
+        (18 * (0.5 * proxies.per_token / 1.2e6 + 0.5) + 2 * proxies.flops / 6e9) / 2
+    )
+    finish(root, study.proxies[9:11], state="failed")
+    finish(root, study.proxies[11:12], state="diverged")
+    assert plan_study(study, root, 2).stages[0].to_train == 17
+
+
+MASKED = ["recipe=tiny_roberta", "settings.schedule.warmup_steps=2"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            MASKED,
+            "metrics.measure: got bits_per_byte, which objective masked of prior",
+        ),
+        (["settings.schedule.warmup_steps=500"], "schedule.warmup_steps: got 500, the run has 19 steps"),
+        (["proxies.tokens=100"], "budget.tokens: got 100, one step has 256"),
+        (
+            [*MASKED, "metrics.measure=document_bits_per_byte"],
+            "objective masked",
+        ),
+    ],
+)
+def test_a_job_of_which_every_run_would_fail_is_found_before_any_runs(file, overrides, message):
+    study, root = opened(file, *overrides)
+    with pytest.raises(ConfigError, match=message):
+        plan_study(study, root, 1)
+
+
+def test_a_calibration_is_short_and_has_a_run_for_each_worker(file):
+    study, _ = opened(file)
+    runs = calibration_runs(study, 3)
+    assert len({run.key for run in runs}) == 3
+    assert {run.job.budget.tokens for run in runs} == {20 * 4 * 64}

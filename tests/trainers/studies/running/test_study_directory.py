@@ -1,0 +1,56 @@
+"""The directory of a study: the rule is fixed before the first run, and changes of the file are said."""
+
+import pytest
+
+from gristmill.errors import ConfigError, ConflictError
+from gristmill.storage.store import read_json
+from tests.trainers.studies.study_files import finish, opened, write_study
+from trainers.studies.running.study_directory import REGISTERED, RUNS, load_study, register, results_of
+
+
+@pytest.fixture
+def file(tmp_path, corpus_directory):
+    return write_study(tmp_path, corpus_directory)
+
+
+def test_a_study_is_read_from_its_file_and_from_its_directory(file):
+    study, root = opened(file, "metrics.last=3")
+    assert register(study.study, root) == []
+    assert load_study(root) == study.study
+    with pytest.raises(ConfigError, match=r"holds no study.yaml"):
+        load_study(root.parent)
+    with pytest.raises(ConfigError, match="did you mean 'proxies'"):
+        load_study(file, ["proxiess={tokens: 3}"])
+
+
+def test_a_rule_is_fixed_once_it_is_registered(file):
+    study, root = opened(file)
+    register(study.study, root)
+    for change, named in (
+        ("confirmation.margin=0.1", "confirmation"),
+        ("metrics.last=5", "metrics"),
+        ("proposal.weights={code: 1}", "proposal.weights"),
+    ):
+        with pytest.raises(ConflictError, match=f"{named} differ from what was registered before the first run"):
+            register(opened(file, change)[0].study, root)
+    assert read_json(root / REGISTERED)["rule"]["confirmation"]["margin"] == 0
+
+
+def test_a_changed_study_says_so_and_reuses_the_runs_that_are_the_same(file):
+    study, root = opened(file)
+    register(study.study, root)
+    finish(root, study.proxies)
+    longer, _ = opened(file, "design.runs=30")
+    (change,) = register(longer.study, root)
+    assert change.startswith("design: ")
+    assert len(results_of(root, longer.proxies)) == len(study.proxies)
+    other, _ = opened(file, "proxies.tokens=6e3")
+    assert results_of(root, other.proxies) == {}
+
+
+def test_a_damaged_row_is_made_again(file):
+    study, root = opened(file)
+    finish(root, study.proxies)
+    damaged = root / RUNS / study.proxies[3].key / "result.json"
+    damaged.write_bytes(damaged.read_bytes().replace(b"finished", b"finisheD"))
+    assert len(results_of(root, study.proxies)) == len(study.proxies) - 1

@@ -1,0 +1,143 @@
+"""Runs of a study with real training: rows, resuming, divergence, failures; and a planted truth end to end."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gristmill.events import read_events
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import read_json
+from tests.trainers.launching import ROOT, environment
+from tests.trainers.studies.planted_corpus import build_planted
+from tests.trainers.studies.study_files import opened, write_study
+from trainers.studies.running.train_study_run import _logged_seconds, read_result, train_study_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
+
+
+@pytest.fixture
+def run(tmp_path, corpus_directory):
+    return opened(write_study(tmp_path, corpus_directory))[0].points[1]
+
+
+def test_a_run_ends_as_a_row_without_its_model(run, tmp_path):
+    directory = LocalPath(tmp_path / "run")
+    assert train_study_run(run, directory, 1) == ("finished", "")
+    result = read_result(directory)
+    assert set(result.metrics) == {"code", "plays"}
+    assert 0 < min(result.metrics.values()) < 10
+    assert (result.tokens, result.steps) == (
+        pytest.approx(5000, rel=0.06),
+        read_json(directory / "finished.json")["step"],
+    )
+    validations = read_events(directory / "log.jsonl", "validation")
+    assert [event["step"] for event in validations] == [result.steps - 1, result.steps]
+    assert "document_bits_per_byte" not in validations[-1]
+    mean = sum(event["sources"]["code"]["bits_per_byte"] for event in validations) / 2
+    assert result.metrics["code"] == pytest.approx(mean)
+    assert not (directory / "checkpoints").exists()
+    assert not (directory / "export").exists()
+    assert result.seconds >= result.step_seconds + result.validation_seconds > 0
+    before = (directory / "log.jsonl").read_bytes()
+    assert train_study_run(run, directory, 1)[0] == "finished"
+    assert (directory / "log.jsonl").read_bytes() == before
+
+
+def test_the_time_between_two_parts_of_a_run_does_not_count():
+    times = [
+        ("start", 10),
+        ("step", 14),
+        ("stopped", 15),
+        ("warning", 900),
+        ("resume", 901),
+        ("start", 902),
+        ("step", 905),
+    ]
+    assert _logged_seconds([{"event": event, "time": float(time)} for event, time in times]) == 5 + 3
+
+
+def test_a_run_that_diverges_is_a_row_and_is_not_trained_again(run, tmp_path, monkeypatch):
+    from trainers.engine.engine import Engine
+
+    whole = Engine.train_step
+
+    def not_finite(engine, batches, step, *others):
+        totals, _ = whole(engine, batches, step, *others)
+        return totals, float("nan")
+
+    monkeypatch.setattr(Engine, "train_step", not_finite)
+    directory = LocalPath(tmp_path / "run")
+    state, reason = train_study_run(run, directory, 1)
+    assert state == "diverged"
+    assert "steps in a row" in reason
+    assert read_result(directory).metrics == {}
+    monkeypatch.undo()
+    assert train_study_run(run, directory, 1)[0] == "diverged"
+
+
+def test_a_run_that_fails_is_a_row_and_is_trained_again(run, tmp_path, monkeypatch):
+    from trainers.training import loop
+
+    def broken(*_):
+        raise RuntimeError("no\nluck")
+
+    monkeypatch.setattr(loop, "build_forward", broken)
+    directory = LocalPath(tmp_path / "run")
+    assert train_study_run(run, directory, 1) == ("failed", "RuntimeError: no")
+    monkeypatch.undo()
+    assert train_study_run(run, directory, 1)[0] == "finished"
+
+
+def test_a_full_disk_writes_no_row(run, tmp_path, monkeypatch):
+    from trainers.runs import checkpoint
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device", "/data")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    directory = LocalPath(tmp_path / "run")
+    state, reason = train_study_run(run, directory, 1)
+    assert state == "storage"
+    assert "No space left on device" in reason
+    assert read_result(directory) is None
+    monkeypatch.undo()
+    assert train_study_run(run, directory, 1)[0] == "finished"
+
+
+PLANTED = """\
+name: planted
+question: Does garbage harm?
+output: {root}
+corpora: [{corpus}]
+recipe: llama_tiny
+settings: {{batch.sequences: 8, data.sequence_length: 64, optimizer.learning_rate: 5.0e-3}}
+target: {{tokens: 400e3}}
+design: {{kind: swarm, runs: 14, strengths: [1.0, 2.0]}}
+proxies: {{tokens: 40e3, anchors: 2}}
+metrics: {{tokens: 2048, last: 2}}
+proposal: {{kl: 0, max_epochs: null, draws: 60}}
+confirmation: {{tokens: 60e3, seeds: 3}}
+"""
+
+
+def test_a_planted_truth_is_found_by_training(tmp_path):
+    """A third of the prior is garbage: the study takes it out and confirms that this is better."""
+    corpus = build_planted(LocalPath(tmp_path / "corpus"))
+    file = write_study(tmp_path, corpus, PLANTED)
+    command = [sys.executable, "-m", "trainers", "study", "run", str(file), "--workers", "2"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    study, root = opened(file)
+    proposal = read_weights_of(root)
+    assert proposal["garbage"] < 0.1 < study.prior[study.domains.index("garbage")]
+    verdict = read_json(root / "confirmation.json")
+    assert {each["entry"]: each["verdict"] for each in verdict["overall"]}["proposal"] == "better"
+    again = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "to train on" not in again.stdout
+
+
+def read_weights_of(root):
+    import yaml
+
+    return yaml.safe_load((root / "proposal.yaml").read_text())["weights"]

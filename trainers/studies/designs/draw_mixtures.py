@@ -1,0 +1,107 @@
+"""Draw the mixtures of a design within the limits of the proposal."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+from trainers.studies.proposals.constraints import MixtureConstraints
+from trainers.studies.schema.study_designs import MixtureDesign, Sobol, Swarm
+
+_DIGITS = 6
+_ATTEMPTS = 2000  # draws in a row that the limits or the distance reject
+_BLOCK = 256  # points of a Sobol sequence that are made at a time; a power of two
+
+
+def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: MixtureConstraints) -> np.ndarray:
+    """Return the mixtures of `design`, [runs, domains], each of sum 1, rounded to six digits and within `constraints` to
+    that precision. `prior` is [domains], of sum 1. The same arguments give the same mixtures.
+
+    Raises ConfigError if the limits leave too little room.
+    """
+    if isinstance(design, Swarm):
+        return _select(_dirichlet(design, prior, constraints), design.runs, design.distance, constraints)
+    if isinstance(design, Sobol):
+        return _select(_sobol(design, constraints), design.runs, design.distance, constraints)
+    return _centroids(constraints)
+
+
+def _dirichlet(design: Swarm, prior: np.ndarray, constraints: MixtureConstraints) -> Iterator[np.ndarray]:
+    """Yield mixtures whose free domains are drawn; fixed ones have their share."""
+    generator, number = np.random.default_rng(design.seed), 0
+    free = constraints.upper > constraints.lower
+    left = 1 - constraints.lower[~free].sum()
+    centre = np.where(prior[free] > 0, prior[free] ** design.temperature, 0.0)
+    centre = centre / centre.sum() if centre.sum() > 0 else np.full(free.sum(), 1 / free.sum())
+    centre = np.maximum(centre, 1e-3 / len(centre))  # a domain that the prior leaves out is still tried
+    while True:
+        strength = design.strengths[number % len(design.strengths)]
+        mixture = constraints.lower.copy()
+        mixture[free] = left * generator.dirichlet(strength * len(centre) * centre)
+        yield mixture
+        number += 1
+
+
+def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarray]:
+    """Yield the points of the sequence as mixtures of the free domains."""
+    from scipy.stats.qmc import Sobol as Sequence
+
+    free = constraints.upper > constraints.lower
+    left, points = 1 - constraints.lower[~free].sum(), Sequence(int(free.sum()), seed=design.seed)
+    while True:
+        for point in points.random(_BLOCK):
+            spacings = -np.log(np.clip(point, 1e-12, 1.0))
+            mixture = constraints.lower.copy()
+            mixture[free] = left * spacings / max(spacings.sum(), 1e-12)
+            yield mixture
+
+
+def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints: MixtureConstraints) -> np.ndarray:
+    """Return the first `runs` mixtures within the limits that are farther than `distance` (half the sum of the absolute
+    differences) from all earlier ones.
+    """
+    _require_room(constraints)
+    chosen: list[np.ndarray] = []
+    for attempt, mixture in enumerate(drawn):
+        rounded = _rounded(mixture)
+        near = bool(chosen) and float(np.abs(np.stack(chosen) - rounded).sum(axis=1).min() / 2) <= distance
+        if constraints.contains(rounded[None], 1e-5)[0] and not near:
+            chosen.append(rounded)
+        if len(chosen) == runs:
+            break
+        if attempt >= _ATTEMPTS * (len(chosen) + 1):
+            raise ConfigError(
+                f"design: the limits of the proposal and design.distance ({distance:g}) allow {len(chosen)} of {runs} "
+                f"mixtures; ask for fewer runs, lower distance, or widen floors, fixed and max_epochs"
+            )
+    return np.stack(chosen)
+
+
+def _centroids(constraints: MixtureConstraints) -> np.ndarray:
+    """Return the corners, the middles between pairs of corners, and the centre, moved into the limits."""
+    _require_room(constraints)
+    corners = np.eye(len(constraints.domains))
+    count = len(corners)
+    middles = [(corners[i] + corners[j]) / 2 for i in range(count) for j in range(i + 1, count)]
+    chosen: dict[bytes, np.ndarray] = {}
+    for point in (*corners, *middles, np.full(count, 1 / count)):
+        mixture = _rounded(constraints.project(point))
+        chosen.setdefault(mixture.tobytes(), mixture)
+    return np.stack(list(chosen.values()))
+
+
+def _require_room(constraints: MixtureConstraints) -> None:
+    free = int((constraints.upper > constraints.lower).sum())
+    if free < 2:
+        raise ConfigError(
+            f"design: the limits leave {free} of {len(constraints.domains)} domains free; mixtures differ only if two "
+            f"shares can move"
+        )
+
+
+def _rounded(mixture: np.ndarray) -> np.ndarray:
+    """Round to six digits; the largest share takes the rest, so that the sum is 1."""
+    rounded = np.round(mixture, _DIGITS)
+    largest = int(rounded.argmax())
+    rounded[largest] = np.round(1 - (rounded.sum() - rounded[largest]), _DIGITS)
+    return rounded

@@ -1,0 +1,77 @@
+"""Compare entries that were trained with the same seeds: the mean difference, its standard error, and a verdict."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+VerdictWord = Literal["better", "tie", "worse", "open"]
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """`entry` against a baseline in a metric of which less is better, over `pairs` seeds that both have finished.
+
+    `difference` is the mean of entry minus baseline, `error` its standard error, `low` to `high` the t interval at the
+    rule's level. `mean` is the mean of the entry. The verdict is `open` with fewer than two pairs; a reason says why.
+    """
+
+    entry: str
+    pairs: int
+    mean: float
+    difference: float
+    error: float
+    low: float
+    high: float
+    verdict: VerdictWord
+    reason: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as JSON, with None for NaN."""
+        plain = asdict(self)
+        return {name: None if isinstance(v, float) and not np.isfinite(v) else v for name, v in plain.items()}
+
+
+def compare_pairs(
+    values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
+) -> list[PairedComparison]:
+    """Compare every entry of `values` (value by seed, None for a run without one) with `baseline`, in their order.
+
+    Better or worse: the interval excludes 0 and the difference is at least `margin`. With differences d of n seeds the
+    interval is mean(d) -+ t s / sqrt(n), t the quantile of Student's distribution with n - 1 degrees of freedom.
+    """
+    base = values[baseline]
+    return [_compare(entry, its, base, entry == baseline, level, margin) for entry, its in values.items()]
+
+
+def _compare(
+    entry: str,
+    its: Mapping[int, float | None],
+    base: Mapping[int, float | None],
+    is_base: bool,
+    level: float,
+    margin: float,
+) -> PairedComparison:
+    nothing = float("nan")
+    own = [value for value in its.values() if value is not None]
+    mean = float(np.mean(own)) if own else nothing
+    if is_base:
+        return PairedComparison(entry, len(own), mean, 0.0, 0.0, 0.0, 0.0, "tie", "the baseline")
+    both = [(value, base.get(seed)) for seed, value in its.items()]
+    gaps = np.array([value - other for value, other in both if value is not None and other is not None])
+    missing = sum(value is None or other is None for value, other in both)
+    lost = f"{missing} of {len(both)} pairs are incomplete" if missing else ""
+    if len(gaps) < 2:
+        difference = float(gaps.mean()) if len(gaps) else nothing
+        reason = lost or "fewer than two pairs"
+        return PairedComparison(entry, len(gaps), mean, difference, nothing, nothing, nothing, "open", reason)
+    from scipy.stats import t
+
+    difference, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    width = float(t.ppf((1 + level) / 2, len(gaps) - 1)) * error
+    low, high = difference - width, difference + width
+    verdict: VerdictWord = "tie"
+    if abs(difference) >= margin and (high < 0 or low > 0):
+        verdict = "better" if high < 0 else "worse"
+    return PairedComparison(entry, len(gaps), mean, difference, error, low, high, verdict, lost)

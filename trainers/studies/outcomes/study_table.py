@@ -1,0 +1,95 @@
+"""The finished runs of a study as tables: mixtures and metrics for the laws, noise and signal of each metric."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+from trainers.studies.run_table import RunTable
+from trainers.studies.running.train_study_run import RunResult
+
+RATIOS, METRICS = "ratios.csv", "metrics.csv"
+
+
+@dataclass(frozen=True)
+class MetricNoise:
+    """How much a metric moves: `noise` is its standard deviation over `anchors` seeds of the prior, `signal` that over
+    the mixtures.
+    """
+
+    metric: str
+    anchors: int
+    noise: float
+    signal: float
+
+    @property
+    def ratio(self) -> float:
+        """Signal over noise; infinite if the anchors are equal."""
+        return self.signal / self.noise if self.noise else float("inf")
+
+
+def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
+    """Return the table of the design's runs. Diverged ones are censored; failed and missing ones are left out.
+
+    Raises UserError if none has finished.
+    """
+    rows = [run for run in opened.points if run.key in results and results[run.key].state != "failed"]
+    if not any(results[run.key].state == "finished" for run in rows):
+        raise UserError(f"study {opened.study.name}: no run has finished; train them with `study run`")
+    nothing = float("nan")
+    values = [[results[run.key].metrics.get(name, nothing) for name in opened.metrics] for run in rows]
+    ratios = np.array([[run.weights.get(name, 0.0) for name in opened.domains] for run in rows])
+    ratios = ratios / ratios.sum(axis=1, keepdims=True)
+    return RunTable(tuple(run.entry for run in rows), opened.domains, ratios, opened.metrics, np.array(values))
+
+
+def write_tables(table: RunTable, root: LocalPath) -> None:
+    """Write `ratios.csv` and `metrics.csv`, which `study fit --ratios --metrics` reads. Censored cells are empty."""
+    for name, columns, rows in ((RATIOS, table.domains, table.ratios), (METRICS, table.metrics, table.values)):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["run", *columns])
+        for run, row in zip(table.runs, rows.tolist(), strict=True):
+            writer.writerow([run, *("" if np.isnan(cell) else repr(cell) for cell in row)])
+        (root / name).write_atomic(text.getvalue().encode())
+
+
+def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: RunTable) -> list[MetricNoise]:
+    """Return noise and signal of each metric. Noise is NaN with fewer than two finished anchors."""
+    finished = [results[r.key] for r in opened.anchors if r.key in results and results[r.key].state == "finished"]
+    rows = []
+    for column, name in enumerate(table.metrics):
+        values = [result.metrics[name] for result in finished]
+        noise = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+        measured = table.values[~table.censored[:, column], column]
+        rows.append(
+            MetricNoise(name, len(values), noise, float(np.std(measured, ddof=1)) if len(measured) > 1 else 0.0)
+        )
+    return rows
+
+
+def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> list[str]:
+    """Say in lines which runs have no metrics, and what that means."""
+    lines = []
+    for state, meaning in (
+        ("diverged", "count as no better than the worst"),
+        ("failed", "are left out, and trained again by the next `study run`"),
+    ):
+        its = [run for run in runs if run.key in results and results[run.key].state == state]
+        if its:
+            reason = results[its[0].key].reason
+            lines.append(f"{len(its)} runs {state} and {meaning}: {_names(its)} ({reason})")
+    untrained = [run for run in runs if run.key not in results]
+    if untrained:
+        lines.append(f"{len(untrained)} of {len(runs)} runs have not been trained yet: {_names(untrained)}")
+    return lines
+
+
+def _names(runs: Sequence[StudyRun], most: int = 5) -> str:
+    more = f" and {len(runs) - most} more" if len(runs) > most else ""
+    return ", ".join(run.name for run in runs[:most]) + more

@@ -1,0 +1,93 @@
+"""The comparisons that end a study: of the candidates of a confirmation, or of the entries of a design without laws."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+from trainers.studies.outcomes.paired_comparison import PairedComparison, compare_pairs
+from trainers.studies.outcomes.study_steps import read_proposal
+from trainers.studies.running.train_study_run import RunResult
+
+
+@dataclass(frozen=True)
+class StudyVerdict:
+    """Comparisons in the weighted mean of the metrics, and by metric, each with `baseline`."""
+
+    baseline: str
+    overall: tuple[PairedComparison, ...]
+    by_metric: dict[str, tuple[PairedComparison, ...]]
+
+    def fields(self) -> dict[str, object]:
+        """Return the verdict as JSON."""
+        return {
+            "baseline": self.baseline,
+            "overall": [each.fields() for each in self.overall],
+            "by_metric": {name: [each.fields() for each in its] for name, its in self.by_metric.items()},
+        }
+
+
+def candidate_runs(
+    opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
+) -> tuple[StudyRun, ...]:
+    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal` is that of the
+    study's directory unless it is given. Raises UserError if there is none.
+    """
+    confirmation = opened.study.confirmation
+    if confirmation is None:
+        raise UserError(f"study {opened.study.name}: has no section confirmation; add one before the study runs")
+    baselines = opened.settings.baselines(opened.domains)
+    mixtures: dict[str, Mapping[str, float]] = {}
+    for name in confirmation.candidates:
+        if name == "proposal":
+            mixtures[name] = proposal or read_proposal(opened, root)
+        elif name in confirmation.own:
+            total = sum(confirmation.own[name].values())
+            mixtures[name] = {d: confirmation.own[name].get(d, 0.0) / total for d in opened.domains}
+        else:
+            mixtures[name] = opened.mixture(baselines[name])
+    first = opened.study.proxies.seed
+    seeds = range(first, first + confirmation.seeds)
+    return tuple(opened.candidate(name, weights, seed) for seed in seeds for name, weights in mixtures.items())
+
+
+def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> StudyVerdict:
+    """Compare the entries of `runs` by the rule of the study."""
+    study = opened.study
+    entries = list(dict.fromkeys(run.entry for run in runs))
+    baseline = study.confirmation.baseline if study.confirmation else getattr(study.design, "baseline", entries[0])
+    weights = opened.settings.metric_weights(opened.metrics)
+    rule = study.rule
+
+    def compared(chosen: np.ndarray) -> tuple[PairedComparison, ...]:
+        values: dict[str, dict[int, float | None]] = {entry: {} for entry in entries}
+        for run in runs:
+            values[run.entry][run.job.seed] = _value(results.get(run.key), opened.metrics, chosen)
+        return tuple(compare_pairs(values, baseline, rule.level, rule.margin))
+
+    alone = np.eye(len(opened.metrics))
+    by_metric = {name: compared(alone[i]) for i, name in enumerate(opened.metrics)}
+    return StudyVerdict(baseline, compared(weights), by_metric)
+
+
+def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
+    if result is None or result.state != "finished":
+        return None
+    return float(weights @ [result.metrics[name] for name in metrics])
+
+
+def verdict_lines(verdict: StudyVerdict, level: float) -> list[str]:
+    """Format the comparisons for a terminal."""
+    lines = [f"{'':32} {'pairs':>5} {'mean':>8} {'difference':>10} {'error':>8} {f'{level:.0%} interval':>20}  verdict"]
+    for each in verdict.overall:
+        interval = f"{each.low:+.4f} to {each.high:+.4f}"
+        shown = f"{each.difference:+10.4f} {each.error:8.4f} {interval:>20}"
+        note = f" ({each.reason})" if each.reason else ""
+        if each.entry == verdict.baseline:
+            lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {each.mean:8.4f} {'':40}  the baseline")
+        else:
+            lines.append(f"{each.entry[-32:]:32} {each.pairs:5} {each.mean:8.4f} {shown}  {each.verdict}{note}")
+    return lines

@@ -1,0 +1,195 @@
+"""The page of a study: the answer first, then what it rests on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gristmill.config import plain
+from gristmill.errors import UserError
+from gristmill.page.render import render_template
+from gristmill.page.scatter import scatter
+from gristmill.storage.disk import LocalPath
+from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
+from trainers.studies.outcomes.paired_comparison import PairedComparison
+from trainers.studies.outcomes.study_steps import PROPOSAL, StudyFit, fit_step
+from trainers.studies.outcomes.study_table import MetricNoise, metric_noise, missing_lines
+from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
+from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
+from trainers.studies.page.study_words import effect_words, proposal_words, verdict_words
+from trainers.studies.proposals.propose import Proposal, propose
+from trainers.studies.running.study_directory import results_of
+from trainers.studies.running.train_study_run import RunResult
+
+PAGE = "report.html"
+_LISTED, _POINTS = 300, 1000  # runs in the table of runs, and at most as many points in a chart
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is known of a study. Parts that have not been made are None, and `missing` says in lines why."""
+
+    opened: OpenStudy
+    runs: tuple[StudyRun, ...]
+    results: dict[str, RunResult]
+    fit: StudyFit | None
+    proposal: Proposal | None
+    verdict: StudyVerdict | None
+    noise: list[MetricNoise]
+    missing: list[str]
+
+
+def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
+    """Write `report.html` from the files of a study, and return its path. Raises UserError if no run has finished."""
+    page = root / PAGE
+    page.write_atomic(render_study(collect(opened, root)).encode())
+    return page
+
+
+def collect(opened: OpenStudy, root: LocalPath) -> Findings:
+    """Read what a study has found so far."""
+    runs, results = opened.proxies, results_of(root, opened.proxies)
+    missing = missing_lines(runs, results)
+    fit = proposal = verdict = None
+    noise: list[MetricNoise] = []
+    if opened.study.has_mixtures:
+        try:
+            fit = fit_step(opened, root, results)
+            noise = metric_noise(opened, results, fit.table)
+            proposal = propose(fit.laws, fit.table.ratios, opened.settings)
+        except UserError as error:
+            if not results:
+                raise
+            missing.append(str(error))
+    judged: tuple[StudyRun, ...] = () if opened.study.has_mixtures else opened.points
+    if opened.study.confirmation is not None and (root / PROPOSAL).exists():
+        judged = candidate_runs(opened, root)
+        its = results_of(root, judged)
+        missing += missing_lines(judged, its)
+        results |= its
+    if any(run.key in results for run in judged):
+        verdict = judge(opened, judged, results)
+    return Findings(opened, unique((*runs, *judged)), results, fit, proposal, verdict, noise, missing)
+
+
+def render_study(found: Findings) -> str:
+    """Return the page as self-contained HTML."""
+    study, opened = found.opened.study, found.opened
+    finished = [found.results[run.key] for run in found.runs if run.key in found.results]
+    return render_template(
+        Path(__file__).with_name("study.html"),
+        title=study.name,
+        kind="study",
+        study=study,
+        found=found,
+        answer=verdict_words(found.verdict, study.rule) if found.verdict else [],
+        proposed=proposal_words(found.proposal) if found.proposal else [],
+        effects=effect_words(found.fit.laws, opened.prior, opened.settings.metric_weights(opened.metrics))
+        if found.fit
+        else [],
+        domains=_domains(found),
+        shares=share_bars(_shares(found.proposal, opened)) if found.proposal else None,
+        differences=difference_bars(found.verdict.overall) if found.verdict else None,
+        ranked=sorted(found.verdict.overall, key=_rank) if found.verdict else [],
+        scatters=_scatters(found.fit) if found.fit else [],
+        interactions=_interactions(found),
+        tokens=_tokens(found),
+        ledger=_ledger(finished),
+        rows=[(run, found.results.get(run.key)) for run in found.runs[:_LISTED]],
+        unlisted=max(0, len(found.runs) - _LISTED),
+        share_read=opened.share_read(study.proxies.tokens),
+        config=yaml.safe_dump(plain(study), sort_keys=False, allow_unicode=True, width=100),
+    )
+
+
+def _rank(row: PairedComparison) -> float:
+    return row.mean if row.mean == row.mean else float("inf")
+
+
+def _shares(proposal: Proposal, opened: OpenStudy) -> list[DomainShare]:
+    prior, caps = opened.prior, opened.constraints.upper
+    rows = zip(proposal.domains, prior, proposal.ratios, caps, proposal.ranges, strict=True)
+    return [DomainShare(name, float(p), float(r), float(c), float(lo), float(hi)) for name, p, r, c, (lo, hi) in rows]
+
+
+def _domains(found: Findings) -> list[dict[str, Any]]:
+    """A row for each domain: its tokens, and shares and epochs of the prior and of the proposal."""
+    opened, proposal = found.opened, found.proposal
+    target = opened.settings.target_tokens or opened.study.proxies.tokens
+    rows = []
+    for i, name in enumerate(opened.domains):
+        tokens = opened.corpus.train[name].tokens
+        row: dict[str, Any] = {"name": name, "tokens": tokens, "prior": float(opened.prior[i])}
+        row["prior_epochs"] = row["prior"] * target / tokens
+        if proposal is not None:
+            row["proposed"] = float(proposal.ratios[i])
+            row["epochs"] = row["proposed"] * target / tokens
+            row["low"], row["high"] = proposal.ranges[i].tolist()
+            row["cap"] = float(opened.constraints.upper[i])
+        rows.append(row)
+    return rows
+
+
+def _scatters(fit: StudyFit) -> list[tuple[str, float, Any]]:
+    """(metric, rho, chart of predicted against measured values) of the out-of-fold predictions."""
+    charts = []
+    for column, each in enumerate(fit.fits):
+        rows = zip(
+            fit.table.runs, each.validation.predicted.tolist(), fit.table.values[:, column].tolist(), strict=True
+        )
+        points = [(run, x, y) for run, x, y in rows if x == x and y == y]
+        if points:
+            label = f"{each.metric}: predicted and measured"
+            chart = scatter(
+                label, points[:: -(-len(points) // _POINTS)], ("predicted", "measured"), lambda value: f"{value:.2f}"
+            )
+            charts.append((each.metric, each.validation.agreement.spearman, chart))
+    return charts
+
+
+def _interactions(found: Findings) -> list[tuple[str, list[float]]]:
+    """For each metric, its change at the prior when a domain gains one percentage point of the mixture."""
+    if found.fit is None:
+        return []
+    effects = found.fit.laws.effects(found.opened.prior)
+    return [(name, row.tolist()) for name, row in zip(found.fit.table.metrics, effects, strict=True)]
+
+
+def _tokens(found: Findings) -> list[dict[str, Any]]:
+    """For each domain: tokens requested and read over all finished runs, and the largest gap of one run."""
+    rows = []
+    for name in found.opened.domains:
+        entries = [r.sources[name] for r in found.results.values() if r.state == "finished" and name in r.sources]
+        if entries:
+            gaps = [abs(entry["tokens"] - entry["requested_tokens"]) for entry in entries]
+            epochs = [entry["epochs"] for entry in entries]
+            rows.append(
+                {
+                    "name": name,
+                    "requested": sum(entry["requested_tokens"] for entry in entries),
+                    "read": sum(entry["tokens"] for entry in entries),
+                    "gap": max(gaps),
+                    "low": min(epochs),
+                    "high": max(epochs),
+                }
+            )
+    return rows
+
+
+def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
+    """The compute of all finished runs."""
+    done = [result for result in results if result.state == "finished"]
+    seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)
+    validation = sum(r.validation_seconds for r in done)
+    return {
+        "runs": len(done),
+        "tokens": sum(r.tokens for r in done),
+        "flops": sum(r.flops for r in done),
+        "seconds": seconds,
+        "steps": steps,
+        "validation": validation,
+        "overhead": (seconds - steps - validation) / steps if steps else None,
+        "parameters": sorted({r.parameters for r in done}),
+    }

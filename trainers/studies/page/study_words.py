@@ -1,0 +1,84 @@
+"""The findings of a study in sentences, which its page begins with."""
+
+import numpy as np
+
+from trainers.studies.laws.law_set import LawSet
+from trainers.studies.outcomes.paired_comparison import PairedComparison
+from trainers.studies.outcomes.study_verdict import StudyVerdict
+from trainers.studies.proposals.propose import Proposal
+from trainers.studies.schema.study_file import Confirmation, Verdict
+
+_VERBS = {"better": "is better than", "worse": "is worse than", "tie": "ties with"}
+_MOVED = 0.01  # least change of a share that is mentioned
+
+
+def verdict_words(verdict: StudyVerdict, rule: Confirmation | Verdict) -> list[str]:
+    """Return sentences for each entry but the baseline: over all domains, then where it is better or worse."""
+    others = [each for each in verdict.overall if each.entry != verdict.baseline]
+    return [f"{_sentence(each, verdict.baseline, rule.level)}{_by_domain(verdict, each.entry)}" for each in others]
+
+
+def _by_domain(verdict: StudyVerdict, entry: str) -> str:
+    """Return where an entry is better or worse, as a sentence; empty if nowhere."""
+    words = {}
+    for word in ("better", "worse"):
+        rows = {name: {each.entry: each.verdict for each in its} for name, its in verdict.by_metric.items()}
+        words[word] = ", ".join(name for name, its in rows.items() if its[entry] == word)
+    parts = [f"{word} on {names}" for word, names in words.items() if names]
+    return f" It is {' and '.join(parts)}." if parts and len(verdict.by_metric) > 1 else ""
+
+
+def _sentence(each: PairedComparison, baseline: str, level: float) -> str:
+    if each.verdict == "open":
+        return f"{each.entry} against {baseline} is open: {each.reason}."
+    more = "fewer" if each.difference < 0 else "more"
+    return (
+        f"{each.entry} {_VERBS[each.verdict]} {baseline}: {abs(each.difference):.4f} {more} bits per byte over "
+        f"{each.pairs} paired seeds ({level:.0%} interval {each.low:+.4f} to {each.high:+.4f})."
+    )
+
+
+def proposal_words(proposal: Proposal) -> list[str]:
+    """Return what the proposal changes, and how far the runs can tell it from the prior."""
+    prior = next(each for each in proposal.compared if each.name == "prior")
+    moved = [
+        f"{'more' if share > before else 'less'} {name} ({before:.1%} to {share:.1%})"
+        for name, share, before in sorted(
+            zip(proposal.domains, proposal.ratios, prior.ratios, strict=True), key=lambda row: -abs(row[1] - row[2])
+        )
+        if abs(share - before) >= _MOVED
+    ]
+    words = [f"The laws propose {', '.join(moved)}." if moved else "The laws propose the prior itself."]
+    if prior.tied:
+        words.append("The proxies cannot tell it from the prior: the prior is in the tie set.")
+    elif prior.difference > 0:
+        words.append(
+            f"They predict {prior.difference:.4f} bits per byte more for the prior ({prior.low:+.4f} to {prior.high:+.4f})."
+        )
+    if proposal.extrapolated:
+        words.append(f"No run has such a share of {', '.join(proposal.extrapolated)}: the laws extrapolate there.")
+    return words
+
+
+def effect_words(laws: LawSet, prior: np.ndarray, weights: np.ndarray) -> list[str]:
+    """Return for each domain what one more percentage point of it changes at the prior, in the weighted mean, with the
+    95 % interval of the bootstrap.
+    """
+    best = _effects(laws, prior, weights, laws.laws)
+    drawn = np.array([_effects(laws, prior, weights, each) for each in laws.resampled])
+    words = []
+    for i in np.argsort(best):
+        low, high = np.quantile(drawn[:, i], [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
+        name = laws.domains[i]
+        sign = "helps" if high < 0 else "harms" if low > 0 else "changes nothing that the proxies can tell"
+        words.append(
+            f"One more percentage point of {name}, taken from all domains in proportion, {sign}: {best[i]:+.5f} bits per byte "
+            f"({low:+.5f} to {high:+.5f})."
+        )
+    return words
+
+
+def _effects(laws: LawSet, prior: np.ndarray, weights: np.ndarray, each: tuple) -> np.ndarray:
+    from dataclasses import replace
+
+    return np.asarray(weights @ replace(laws, laws=each).effects(prior))

@@ -1,0 +1,258 @@
+"""What a study will cost: runs, tokens, operations, time and disk. Nothing is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gristmill.errors import ConfigError
+from gristmill.page.formats import compact, duration
+from gristmill.storage.disk import LocalPath
+from gristmill.terminal import human_bytes
+from trainers.config.architecture import fill
+from trainers.config.job import TrainingBudget
+from trainers.config.pretraining import Pretraining
+from trainers.runs.resolve import resolve
+from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
+from trainers.studies.outcomes.study_steps import PROPOSAL
+from trainers.studies.outcomes.study_verdict import candidate_runs
+from trainers.studies.running.study_directory import CALIBRATION, RUNS, results_of
+from trainers.studies.running.train_study_run import RunResult, read_result
+
+_CALIBRATION_SHARE = 0.1  # of the tokens of a proxy
+_CALIBRATION_STEPS = 20  # at least
+_STATE_BYTES, _EXPORT_BYTES = 12, 4  # per parameter: weights and two moments of a checkpoint, weights of an export
+_LOG_BYTES = 400_000  # of a finished run without its model, if none has finished yet
+_FEW_SEQUENCES = 8  # of a domain's pool: with fewer, epochs are matched roughly
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The measured speed of one worker: operations a second in steps; seconds of measurements and of everything else in
+    a run; `per_token` are the operations per token of the model that was measured.
+    """
+
+    runs: int
+    source: str
+    flops_per_second: float
+    validation_seconds: float
+    other_seconds: float
+    per_token: float
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage of a study, its proxies or its confirmation: runs, and operations per token of each of them to train."""
+
+    name: str
+    runs: int
+    states: dict[str, int]
+    to_train: int
+    tokens: int
+    flops: float
+    per_token: float
+    parameters: int
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The stages of a study on `workers` workers. `rate` is None if nothing has been measured."""
+
+    opened: OpenStudy
+    stages: tuple[StagePlan, ...]
+    workers: int
+    rate: Rate | None
+    run_bytes: int
+
+    def seconds(self, stage: StagePlan) -> float | None:
+        """Return the time that is left of a stage; None if the speed is unknown."""
+        if self.rate is None:
+            return None
+        each = self.rate.other_seconds + self.rate.validation_seconds * stage.per_token / self.rate.per_token
+        return (stage.to_train * each + stage.flops / self.rate.flops_per_second) / self.workers
+
+    @property
+    def peak_bytes(self) -> int:
+        """The disk that running runs need at a time, and finished ones keep."""
+        largest = max(stage.parameters for stage in self.stages)
+        kept = sum(stage.runs for stage in self.stages) * self.run_bytes
+        return kept + self.workers * largest * (_STATE_BYTES + _EXPORT_BYTES)
+
+
+def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
+    """Plan the runs of a study that have no result yet in `root`. Raises UserError if a job does not fit the corpus, or
+    has no such metrics: every run of it would fail.
+    """
+    stages = {"proxies": opened.proxies}
+    if opened.study.confirmation is not None:
+        stages["confirmation"] = _confirmation(opened, root)
+    for runs in stages.values():
+        _check_jobs(opened, runs)
+    results = list(results_of(root, opened.proxies).values())
+    planned = tuple(_stage(name, opened, runs, root) for name, runs in stages.items())
+    return StudyPlan(opened, planned, workers, measured_rate(opened, root, results), _run_bytes(opened, root))
+
+
+def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
+    """Return a short run for each worker, of as many of the first mixtures."""
+    runs = []
+    for number in range(workers):
+        run = opened.points[number % len(opened.points)]
+        batch = run.job.batch.tokens or (run.job.batch.sequences or 1) * run.job.data.sequence_length
+        tokens = max(int(run.job.budget.tokens or 0) * _CALIBRATION_SHARE, _CALIBRATION_STEPS * batch)
+        schedule = replace(run.job.schedule, warmup_steps=0, warmup_fraction=None)  # it may be longer than this run
+        job = replace(run.job, budget=TrainingBudget(tokens=int(tokens)), schedule=schedule, seed=number)
+        runs.append(replace(run, job=job, entry=f"calibration-{number + 1}"))
+    return unique(runs)
+
+
+def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> Rate | None:
+    """Return the speed of finished proxies, or else that of the calibration; None without either."""
+    finished = [result for result in results if result.state == "finished"]
+    source = "measured on finished runs"
+    if not finished:
+        runs = [read_result(path) for path in (root / CALIBRATION).glob("*")]
+        finished = [result for result in runs if result is not None and result.state == "finished"]
+        source = "measured by a calibration"
+    if not finished:
+        return None
+    count = len(finished)
+    steps, validations = sum(r.step_seconds for r in finished), sum(r.validation_seconds for r in finished)
+    return Rate(
+        count,
+        source,
+        sum(r.flops for r in finished) / max(steps, 1e-9),
+        validations / count,
+        max(0.0, sum(r.seconds for r in finished) - steps - validations) / count,
+        sum(r.flops for r in finished) / sum(r.tokens for r in finished),
+    )
+
+
+def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
+    """Resolve one job of each kind: those that differ in mixture and seed alone are of one kind."""
+    measure = opened.study.metrics.measure
+    for run in {_kind(run.job): run for run in runs}.values():
+        resolve(run.job, opened.corpus)
+        objective = run.job.objective
+        likely = any(member.gives_likelihood for member, _ in objective.members())
+        if not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
+            raise ConfigError(
+                f"metrics.measure: got {measure}, which objective {objective.kind} of {run.entry} does not have; allowed are "
+                f"objectives that predict text"
+            )
+
+
+def _kind(job: Pretraining) -> str:
+    return repr(replace(job, seed=0, name="", data=replace(job.data, weights="uniform")))
+
+
+def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
+    """Return the runs of the confirmation. Before there is a proposal, the prior stands in: its runs cost the same."""
+    if (root / PROPOSAL).exists():
+        return candidate_runs(opened, root)
+    return candidate_runs(opened, root, opened.mixture(opened.prior))
+
+
+def _stage(name: str, opened: OpenStudy, runs: Sequence[StudyRun], root: LocalPath) -> StagePlan:
+    known = results_of(root, runs)
+    states: dict[str, int] = {}
+    for result in known.values():
+        states[result.state] = states.get(result.state, 0) + 1
+    left = [run for run in runs if run.key not in known or known[run.key].state == "failed"]
+    costs = [_costs(run.job, opened) for run in runs]
+    tokens = sum(run.job.budget.tokens or 0 for run in left)
+    flops = sum((run.job.budget.tokens or 0) * _costs(run.job, opened)[0] for run in left)
+    return StagePlan(
+        name,
+        len(runs),
+        states,
+        len(left),
+        tokens,
+        flops,
+        max(cost for cost, _ in costs),
+        max(size for _, size in costs),
+    )
+
+
+def _costs(job: Pretraining, opened: OpenStudy) -> tuple[float, int]:
+    """Return the operations per token of a job, and its parameters."""
+    vocabulary, specials = opened.corpus.tokenizer.vocab_size, tuple(opened.corpus.tokenizer.specials.items())
+    return _model_costs(job, vocabulary, specials)
+
+
+_COSTS: dict[str, tuple[float, int]] = {}
+
+
+def _model_costs(job: Pretraining, vocabulary: int, specials: tuple[tuple[str, int], ...]) -> tuple[float, int]:
+    known = f"{_kind(job)} {vocabulary}"
+    if known not in _COSTS:
+        _COSTS[known] = _count(job, vocabulary, dict(specials))
+    return _COSTS[known]
+
+
+def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, int]:
+    """Build the model without memory and count."""
+    import torch
+
+    from trainers.engine.hardware.mfu import flops_of
+    from trainers.models import build_model
+
+    job = replace(job, model=fill(job.model, vocabulary))
+    with torch.device("meta"):
+        network = build_model(job.model, specials, 0)
+    flops = flops_of(network, job, job.data.sequence_length)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return flops.read + flops.decoded + flops.predicted, parameters
+
+
+def _run_bytes(opened: OpenStudy, root: LocalPath) -> int:
+    """Return the bytes that a finished run keeps: of the first one, or an estimate."""
+    for run in opened.proxies:
+        directory = root / RUNS / run.key
+        if read_result(directory) is not None:
+            return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    return _LOG_BYTES
+
+
+def plan_lines(plan: StudyPlan) -> list[str]:
+    """Format a plan for a terminal."""
+    study, opened = plan.opened.study, plan.opened
+    lines = [f"study {study.name}: {study.question}" if study.question else f"study {study.name}"]
+    for stage in plan.stages:
+        states = ", ".join(f"{count} {state}" for state, count in sorted(stage.states.items()))
+        seconds = plan.seconds(stage)
+        time = "unknown" if seconds is None else duration(seconds)
+        lines.append(
+            f"{stage.name:13} {stage.runs} runs{f' ({states})' if states else ''}, {stage.to_train} to train: "
+            f"{compact(stage.tokens)} tokens, {stage.flops:.3g} operations, {time}; {compact(stage.parameters)} parameters"
+        )
+    lines += [_time_line(plan), f"disk          {human_bytes(plan.peak_bytes)} at most"]
+    target = study.target
+    if target is not None and target.parameters:
+        share = sum(stage.flops for stage in plan.stages) / (6 * target.parameters * target.tokens)
+        lines.append(f"target        the study takes {share:.2%} of its 6 N D operations")
+    return [*lines, *_domain_lines(opened)]
+
+
+def _time_line(plan: StudyPlan) -> str:
+    if plan.rate is None:
+        return "time          unknown: no run has been measured; `study plan --calibrate` trains a few steps and records them"
+    rate, times = plan.rate, [plan.seconds(stage) or 0.0 for stage in plan.stages]
+    return (
+        f"time          {duration(sum(times))} on {plan.workers} workers, {rate.source} ({rate.runs}): "
+        f"{rate.flops_per_second / 1e9:.2f} GFLOP/s a worker; of each run {rate.validation_seconds:.1f} s measurements, "
+        f"{rate.other_seconds:.1f} s start and end"
+    )
+
+
+def _domain_lines(opened: OpenStudy) -> list[str]:
+    """A row for each domain: its tokens, its prior, and its epochs, which the proxies have too if they are matched."""
+    study = opened.study
+    share, length = opened.share_read(study.proxies.tokens), opened.base.data.sequence_length
+    budget = study.target.tokens if study.target and study.proxies.matched else study.proxies.tokens
+    lines = [f"{'domain':32} {'tokens':>13} {'prior':>7} {'epochs':>7} {'sequences read':>15}"]
+    for name, part in zip(opened.domains, opened.prior, strict=True):
+        tokens = opened.corpus.train[name].tokens
+        pool = max(1, round(share * (tokens // length)))
+        few = "  few: its epochs are matched roughly" if share < 1 and pool < _FEW_SEQUENCES else ""
+        lines.append(f"{name[-32:]:32} {tokens:13,} {part:7.2%} {part * budget / tokens:7.2f} {pool:15,}{few}")
+    return lines

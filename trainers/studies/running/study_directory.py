@@ -1,0 +1,91 @@
+"""The directory of a study.
+
+study.yaml         the study as it was last run, every field
+registered.json    the rule of the verdict, written before the first run
+runs/KEY/          a run: its log, ledger and settings, and its row, result.json
+calibration/KEY/   short runs that only measure speed
+ratios.csv  metrics.csv  fit.json  proposal.yaml  confirmation.json  report.html
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gristmill.config import load_yaml, override, parse, plain
+from gristmill.errors import ConfigError, ConflictError, CorruptFileError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import parse_local
+from gristmill.storage.store import read_json, write_new_json
+from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.running.train_study_run import RunResult, read_result
+from trainers.studies.schema.study_file import Study
+
+STUDY, REGISTERED, RUNS, CALIBRATION = "study.yaml", "registered.json", "runs", "calibration"
+_FORMAT = "gristmill-study/1"
+
+
+def load_study(path: Path, overrides: Iterable[str] = ()) -> Study:
+    """Read a study file, or that of a study's directory, with `a.b=value` assigned. Raises ConfigError."""
+    file = path / STUDY if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise ConfigError(f"{path}: holds no {STUDY}; give a study file, or a directory in which a study has run")
+    return parse(Study, override(load_yaml(file), list(overrides)), str(file))
+
+
+def root_of(study: Study) -> LocalPath:
+    """Return the directory of a study."""
+    return parse_local(study.output, "output")
+
+
+def results_of(root: LocalPath, runs: Iterable[StudyRun]) -> dict[str, RunResult]:
+    """Return the rows of `runs` that have one, by key."""
+    found = {run.key: read_result(root / RUNS / run.key) for run in runs}
+    return {key: result for key, result in found.items() if result is not None}
+
+
+def register(study: Study, root: LocalPath) -> list[str]:
+    """Write the study file and, before anything ran, the rule of the verdict. Returns what has changed in the study
+    since it last ran, a line per field.
+
+    Raises ConflictError if the rule is another than the registered one: a rule that is chosen after the results are
+    known is no rule.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    rule = _rule(study)
+    if not write_new_json(root / REGISTERED, {"format": _FORMAT, "rule": rule}):
+        known = _registered(root)
+        if known != rule:
+            names = ", ".join(sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n)))
+            raise ConflictError(
+                f"{root}: {names} differ from what was registered before the first run ({REGISTERED}); put back what is "
+                f"in {root / STUDY}, or give the changed study another output"
+            )
+    changes = _changes(study, root)
+    text = yaml.safe_dump(plain(study), sort_keys=False, allow_unicode=True)
+    (root / STUDY).write_atomic(text.encode())
+    return changes
+
+
+def _rule(study: Study) -> dict[str, Any]:
+    """All that a verdict depends on beside the runs: candidates, seeds, metrics and their weights, limits."""
+    section = "verdict" if study.confirmation is None else "confirmation"
+    rule = {section: plain(study.rule), "metrics": plain(study.metrics)}
+    return rule | {"proposal.weights": plain(study.proposal.weights)}
+
+
+def _registered(root: LocalPath) -> dict[str, Any]:
+    rule: dict[str, Any] = read_json(root / REGISTERED, "restore it from a copy, or give the study another output")[
+        "rule"
+    ]
+    return rule
+
+
+def _changes(study: Study, root: LocalPath) -> list[str]:
+    try:
+        before = plain(load_study(root))
+    except (ConfigError, CorruptFileError):
+        return []
+    now = plain(study)
+    return [f"{name}: {before.get(name)!r} -> {now[name]!r}" for name in now if before.get(name) != now[name]]

@@ -1,0 +1,152 @@
+"""Train the runs of a study in several processes, each of which takes one run after another.
+
+    driver --run--> worker: imports once, trains, answers --outcome--> driver: the next run
+
+A worker that dies loses the run that it was training, which another one continues from its last checkpoint; a run that
+loses two workers in a row is a failed row. Leases of run directories keep drivers apart: a second driver, on this machine
+or on another that shares the directory, trains the runs that the first one does not. If a driver is killed, its workers
+end after the run that they are training.
+"""
+
+import multiprocessing
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import write_json
+from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.running.train_study_run import FORMAT, RESULT, Outcome, RunResult, train_study_run
+
+_MOST_LOST = 2  # workers in a row that one run may lose
+_BUSY_SECONDS = 2.0  # before a run that another process trains is looked at again
+Train = Callable[[StudyRun, LocalPath, int], tuple[Outcome, str]]
+
+
+@dataclass
+class _Worker:
+    """A process, the driver's end of its pipe, and the run that it trains."""
+
+    process: Any
+    pipe: Connection
+    run: StudyRun | None = None
+
+
+@dataclass
+class StudyWorkers:
+    """The processes that train runs below `root`, each with `threads` CPU threads. `show` takes a line per run."""
+
+    root: LocalPath
+    count: int
+    threads: int
+    show: Callable[[str], None]
+    train: Train = train_study_run
+    _workers: list[_Worker] = field(default_factory=list)
+    _lost: dict[str, int] = field(default_factory=dict)
+
+    def run(self, runs: Sequence[StudyRun]) -> None:
+        """Train `runs`, none of which has a result. Raises UserError if the disk fails, and KeyboardInterrupt after SIGINT
+        or SIGTERM, when the workers have saved their runs.
+        """
+        waiting, total = deque(runs), len(runs)
+        done = 0
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            while waiting or any(worker.run for worker in self._workers):
+                self._assign(waiting)
+                ready: Sequence[Any] = wait([worker.pipe for worker in self._workers if worker.run], _BUSY_SECONDS)
+                for worker in [worker for worker in self._workers if worker.pipe in ready]:
+                    run, outcome, reason = self._answer(worker)
+                    if outcome in ("busy", "stopped"):
+                        waiting.append(run)
+                    elif outcome == "storage":
+                        raise UserError(f"{reason}; fix that and run the same command, which continues")
+                    else:
+                        done += 1
+                        self.show(f"{done}/{total}  {run.name}  {outcome}{f': {reason}' if reason else ''}")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self._end()
+
+    def _assign(self, waiting: deque[StudyRun]) -> None:
+        """Give every idle worker a run; start workers while there are more runs than idle ones."""
+        while waiting:
+            idle = next((worker for worker in self._workers if worker.run is None), None)
+            if idle is None:
+                if len(self._workers) == self.count:
+                    return
+                idle = self._start()
+            idle.run = waiting.popleft()
+            idle.pipe.send(idle.run)
+
+    def _start(self) -> _Worker:
+        context = multiprocessing.get_context("spawn")  # torch does not survive a fork once it has computed
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, str(self.root), self.threads, self.train), daemon=True)
+        process.start()
+        theirs.close()  # so that the pipe breaks when the worker dies
+        worker = _Worker(process, ours)
+        self._workers.append(worker)
+        return worker
+
+    def _answer(self, worker: _Worker) -> tuple[StudyRun, Outcome, str]:
+        """Return the run of a worker that has answered or died, and its outcome."""
+        run = worker.run
+        assert run is not None
+        try:
+            outcome, reason = worker.pipe.recv()
+        except (EOFError, ConnectionError):
+            worker.process.join()
+            self._workers.remove(worker)
+            return run, *self._loss(run, worker.process.exitcode)
+        worker.run = None
+        self._lost.pop(run.key, None)
+        return run, outcome, reason
+
+    def _loss(self, run: StudyRun, status: int | None) -> tuple[Outcome, str]:
+        self._lost[run.key] = self._lost.get(run.key, 0) + 1
+        how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
+        if self._lost[run.key] < _MOST_LOST:
+            self.show(f"{run.name}: its process ended with {how}; it continues in another one")
+            return "stopped", ""
+        reason = f"its process ended with {how}, {_MOST_LOST} times in a row; signal 9 is often a lack of memory"
+        write_json(self.root / run.key / RESULT, {"format": FORMAT, **asdict(RunResult("failed", reason))})
+        return "failed", reason
+
+    def _end(self) -> None:
+        """End idle workers at once, and busy ones after a checkpoint."""
+        for worker in self._workers:
+            with suppress(OSError):
+                worker.pipe.close()
+            if worker.run is not None:
+                worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join()
+        self._workers.clear()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _work(pipe: Connection, root: str, threads: int, train: Train) -> None:
+    """Train runs until the driver closes the pipe or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, which reaches the driver too
+    while True:
+        try:
+            run = pipe.recv()
+        except EOFError:
+            return
+        outcome = train(run, LocalPath(root) / run.key, threads)
+        if outcome[0] == "busy":
+            time.sleep(_BUSY_SECONDS)
+        try:
+            pipe.send(outcome)
+        except OSError:
+            return

@@ -1,0 +1,230 @@
+"""Train one run of a study in this process and record its row, `result.json`: metrics, tokens, costs, or why there are
+none.
+"""
+
+import itertools
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from statistics import mean
+from typing import Any, Literal
+
+from gristmill.errors import ConflictError, CorruptFileError, UserError
+from gristmill.events import read_events
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import read_json, write_json
+from trainers.config.job import Checkpoints
+from trainers.config.pretraining import Pretraining, Validation
+from trainers.data.packed_corpus import TrainingCorpus, corpus_of
+from trainers.runs.history import drop_superseded
+from trainers.runs.ledger import read_ledger
+from trainers.runs.resolve import resolve
+from trainers.runs.run import locked, open_run
+from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.schema.study_file import Metrics
+
+RESULT = "result.json"
+FORMAT = "gristmill-study-result/1"
+_MEASUREMENTS = 20  # in a run: the last few of them are averaged
+_BEFORE_START = ("resume", "warning")
+_CHECKPOINTS = 4  # in a run: a killed one loses at most a quarter
+_KEPT_MODEL = ("checkpoints", "export")  # of a running run; a finished proxy is its log and its ledger
+
+State = Literal["finished", "diverged", "failed"]
+Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The row of a run. `metrics` are bits per byte by domain. A `diverged` run has none; nor has a `failed` one, which
+    is trained again by the next `study run`, because its failure says nothing about its mixture.
+
+    `sources` has what the ledger says of each domain. `flops` are those of training steps. `seconds` are of the whole
+    run, `step_seconds` of its steps and `validation_seconds` of its measurements.
+    """
+
+    state: State
+    reason: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    sources: dict[str, dict[str, float]] = field(default_factory=dict)
+    tokens: int = 0
+    steps: int = 0
+    flops: float = 0.0
+    parameters: int = 0
+    seconds: float = 0.0
+    step_seconds: float = 0.0
+    validation_seconds: float = 0.0
+
+
+def read_result(run: LocalPath) -> RunResult | None:
+    """Return the row of a run, or None if it has none, or a damaged one, which is made again."""
+    try:
+        record = read_json(run / RESULT)
+    except (FileNotFoundError, NotADirectoryError, CorruptFileError):
+        return None
+    if record.pop("format") != FORMAT:
+        return None
+    record.pop("checksum")
+    return RunResult(**record)
+
+
+def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[Outcome, str]:
+    """Train `run` in `directory` from its newest checkpoint, unless it has a result. Returns the outcome and a reason.
+
+    `busy`: another process trains it. `stopped`: SIGTERM ended it after a checkpoint. `storage`: the disk failed, which
+    concerns all runs; no result is written.
+    """
+    began = time.perf_counter()
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(directory))
+        except ConflictError as error:
+            return "busy", str(error)
+        known = read_result(directory)
+        if known is not None and known.state != "failed":
+            return known.state, known.reason
+        try:
+            if not _train(run, directory, threads):
+                return "stopped", ""
+            result = _measure(run, directory, time.perf_counter() - began)
+        except Exception as error:  # a failed run is a row of the study, not its end
+            if _is_storage(error):
+                return "storage", str(error)
+            result = RunResult(_state_of(error), _in_one_line(error))
+        try:
+            for name in _KEPT_MODEL:
+                shutil.rmtree(directory / name, ignore_errors=True)
+            write_json(directory / RESULT, {"format": FORMAT, **asdict(result)})
+        except OSError as error:
+            return "storage", f"{directory}: {error.strerror or error}"
+    return result.state, result.reason
+
+
+def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
+    """Return the resolved job of a run, which measures where its metrics need it."""
+    config = resolve(run.job, corpus)
+    steps = config.budget.steps or 0
+    every = max(1, steps // _MEASUREMENTS)
+    return replace(
+        config,
+        validation=_validation(run.metrics, steps, every),
+        log_every=every,
+        checkpoints=Checkpoints(every=max(1, -(-steps // _CHECKPOINTS)), keep=1),
+        execution=replace(config.execution, threads=threads),
+    )
+
+
+def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
+    """Return when to measure: after the last step, and at the multiples of `every` before it that make up `last`."""
+    before = (steps - 1) // every - (metrics.last - 2)
+    first = steps if metrics.last == 1 else max(1, before) * every
+    return Validation(
+        every=every, tokens=metrics.tokens, from_step=first, documents=metrics.measure == "document_bits_per_byte"
+    )
+
+
+def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
+    """Train to the end of the budget. Returns False if it was stopped before."""
+    from trainers.training.launch import launch
+
+    corpus = _opened(run.job.data.corpora, run.job.data.shard_set, run.job)
+    if corpus.fingerprint != run.corpus:
+        raise UserError(f"{run.job.data.corpora[0]}: the corpus has changed since the study was opened; run it again")
+    config = measured_job(run, corpus, threads)
+    if not open_run(directory, config, corpus).finished:
+        launch(config, corpus, directory, 1, lambda line: None)
+    return (directory / "finished.json").exists()
+
+
+_CORPORA: dict[tuple[Any, ...], TrainingCorpus] = {}
+
+
+def _opened(corpora: Sequence[str], shard_set: str | None, job: Pretraining) -> TrainingCorpus:
+    """Return the corpus of a job, opened once in this process: all runs of a study share its shards."""
+    key = (tuple(corpora), shard_set, job.objective.frame)
+    if key not in _CORPORA:
+        _CORPORA[key] = corpus_of(job)
+    return _CORPORA[key]
+
+
+def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
+    """Return the row of a finished run from its log and ledger."""
+    events = drop_superseded(read_events(directory / "log.jsonl"))
+    start = next(event for event in events if event["event"] == "start")
+    validations = [event for event in events if event["event"] == "validation"][-run.metrics.last :]
+    names = run.metrics.domains or tuple(validations[-1]["sources"]) if validations else ()
+    try:
+        metrics = {n: mean(float(v["sources"][n][run.metrics.measure]) for v in validations) for n in names}
+    except KeyError:
+        raise UserError(
+            f"metrics.measure: {run.metrics.measure} is not measured with objective {run.job.objective.kind}, which gives "
+            f"no likelihood of text"
+        ) from None
+    infinite = [name for name, value in metrics.items() if not abs(value) < float("inf")]
+    if infinite or not metrics:
+        return RunResult("diverged", f"the held-out loss of {', '.join(infinite) or 'all domains'} is not finite")
+    ledger = read_ledger(directory)
+    tokens = int(sum(entry["tokens"] for entry in ledger["sources"].values()))
+    per_token = start["flops_per_token"]
+    return RunResult(
+        "finished",
+        metrics=metrics,
+        sources=ledger["sources"],
+        tokens=tokens,
+        steps=int(ledger["step"]),
+        flops=tokens * (per_token["read"] + per_token["decoded"] + per_token["predicted"]),
+        parameters=start["parameters"],
+        seconds=max(seconds, _logged_seconds(events)),
+        step_seconds=_step_seconds(events),
+        validation_seconds=_validation_seconds(events),
+    )
+
+
+def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
+    """The seconds of all parts of a run, each from its start to its last event. Those that a resumed part writes before its
+    start are of no part: the run was not running before them.
+    """
+    parts: list[tuple[float, float]] = []
+    for event in events:
+        if event["event"] == "start":
+            parts.append((event["time"], event["time"]))
+        elif parts and event["event"] not in _BEFORE_START:
+            parts[-1] = (parts[-1][0], event["time"])
+    return sum(end - begin for begin, end in parts)
+
+
+def _step_seconds(events: Sequence[dict[str, Any]]) -> float:
+    total, before = 0.0, 0
+    for event in events:
+        if event["event"] == "step":
+            total += (event["tokens"] - before) / event["tokens_per_second"]
+            before = event["tokens"]
+    return total
+
+
+def _validation_seconds(events: Sequence[dict[str, Any]]) -> float:
+    """The time from the event before each validation, which is the step's own."""
+    pairs = itertools.pairwise(events)
+    return sum(event["time"] - before["time"] for before, event in pairs if event["event"] == "validation")
+
+
+def _state_of(error: BaseException) -> State:
+    from trainers.training.loop import DivergedError
+
+    return "diverged" if isinstance(error, DivergedError) else "failed"
+
+
+def _is_storage(error: BaseException | None) -> bool:
+    """Whether the disk is the cause of an error."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _in_one_line(error: BaseException) -> str:
+    lines = str(error).split("\n")
+    return lines[0] if isinstance(error, UserError) else f"{type(error).__name__}: {lines[0]}"

@@ -1,0 +1,216 @@
+"""The study file: a question about training data as frozen dataclasses, which parse its YAML."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trainers.config.architecture import require
+from trainers.studies.laws import LAWS
+from trainers.studies.proposals.proposal_settings import ProposalSettings
+from trainers.studies.schema.study_designs import Design, Simplex, Sobol, Swarm, check_names, check_weights
+
+BASELINES = ("proposal", "prior", "uniform", "temperature", "unimax")
+"""Candidates that need no weights of their own."""
+
+RESERVED = {
+    "name": "runs are named by the study",
+    "kind": "a study pretrains",
+    "seed": "set proxies.seed, or seeds of the design",
+    "data.corpora": "set corpora",
+    "data.weights": "set proposal.prior or weights of an entry",
+    "data.subset": "set proxies.matched",
+    "budget": "set proxies.tokens",
+    "validation": "set metrics",
+    "checkpoints": "four checkpoints are written in a run, and the last is kept until it ends",
+}
+"""Fields of the job that the study sets, and what to set instead."""
+_WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain
+
+
+@dataclass(frozen=True)
+class Target:
+    """The run that the study is for: its training `tokens`, and its `parameters`, which only the plan's comparison of
+    costs needs.
+    """
+
+    tokens: int
+    parameters: int | None = None
+
+    def check(self) -> None:
+        """Validate ranges."""
+        require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
+        require(
+            self.parameters is None or self.parameters >= 1, f"parameters: got {self.parameters}, allowed 1 or more"
+        )
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """The small runs: the training `tokens` of each.
+
+    `matched` proxies read a fixed random share of each domain's sequences, `tokens` / `target.tokens` of them, so that a
+    weight means as many epochs as it will at the target. The prior is trained with `anchors` seeds, from `seed` on, and
+    their spread is the noise of a metric. Mixtures have the first seed: their runs differ in nothing but the mixture.
+    """
+
+    tokens: int
+    matched: bool = True
+    anchors: int = 3
+    seed: int = 0
+
+    def check(self) -> None:
+        """Validate ranges."""
+        require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
+        require(self.anchors >= 2, f"anchors: got {self.anchors}, allowed 2 or more: one run has no spread")
+        require(self.seed >= 0, f"seed: got {self.seed}, allowed 0 or more")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Bits per byte of the held-out text of each of `domains` (default: all that have some), lower is better.
+
+    `bits_per_byte` is measured on `tokens` tokens of each domain in the rows that training makes, which suits runs of one
+    recipe. `document_bits_per_byte` is measured on whole documents, does not depend on objective, packing or length, and
+    takes longer. Both are means of the `last` measurements, which are a twentieth of the run apart.
+    """
+
+    measure: Literal["bits_per_byte", "document_bits_per_byte"] = "bits_per_byte"
+    domains: tuple[str, ...] = ()
+    tokens: int = 16384
+    last: int = 3
+
+    def check(self) -> None:
+        """Validate ranges."""
+        require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
+        require(1 <= self.last <= 20, f"last: got {self.last}, allowed 1 to 20")
+        require(len(set(self.domains)) == len(self.domains), f"domains: got {list(self.domains)}, each allowed once")
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Larger runs of a few `candidates`, each with the same `seeds` seeds, and the rule of the verdict.
+
+    Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax` and the names of mixtures in `own`. They train
+    on `tokens` tokens with `settings` on top of those of the study. Each is compared with `baseline`, seed by seed, in
+    the weighted mean of the metrics: it is better (worse) if the two-sided t interval of the mean difference at `level`
+    is below (above) 0 and the difference is at least `margin`, else it ties.
+    """
+
+    tokens: int
+    candidates: tuple[str, ...] = ("proposal", "prior")
+    baseline: str = "prior"
+    own: dict[str, dict[str, float]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    seeds: int = 3
+    level: float = 0.95
+    margin: float = 0.0
+
+    def check(self) -> None:
+        """Validate names and ranges."""
+        check_names("candidates", self.candidates)
+        check_names("own", self.own)
+        require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
+        known = (*BASELINES, *self.own)
+        for name in self.candidates:
+            require(name in known, f"candidates: got {name!r}, allowed {', '.join(known)}; add a mixture to own")
+        for name in self.own:
+            require(name not in BASELINES, f"own.{name}: this name is taken; give it another")
+            check_weights(f"own.{name}", self.own[name])
+            require(name in self.candidates, f"own.{name}: is no candidate; add it to candidates")
+        require(
+            self.baseline in self.candidates,
+            f"baseline: got {self.baseline!r}, allowed one of the candidates {', '.join(self.candidates)}",
+        )
+        require(len(self.candidates) >= 2, "candidates: got one, which is compared with nothing; give another")
+        require(self.seeds >= 2, f"seeds: got {self.seeds}, allowed 2 or more: one pair has no standard error")
+        require(0.5 <= self.level < 1, f"level: got {self.level}, allowed 0.5 to below 1")
+        require(0 <= self.margin < float("inf"), f"margin: got {self.margin}, allowed 0 or more")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rule of the verdict of designs that compare runs (`list`, `grid`, `leave_one_out`), as in `confirmation`."""
+
+    level: float = 0.95
+    margin: float = 0.0
+
+    def check(self) -> None:
+        """Validate ranges."""
+        require(0.5 <= self.level < 1, f"level: got {self.level}, allowed 0.5 to below 1")
+        require(0 <= self.margin < float("inf"), f"margin: got {self.margin}, allowed 0 or more")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its `question`, the `corpora` whose sources are its domains, the `recipe` (a name or the path of a YAML
+    file) that all runs train with `settings` by dotted name, and the `output` directory that holds everything it makes.
+
+    A design of mixtures (`swarm`, `sobol`, `simplex`) needs `target`; its runs are fitted by the best of `laws`, from
+    which `proposal` finds a mixture. The `tokens` and `target_tokens` of the proposal are those of the corpora and of
+    the target unless they are given.
+    """
+
+    name: str
+    output: str
+    corpora: tuple[str, ...]
+    recipe: str
+    design: Design
+    proxies: Proxies
+    question: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    target: Target | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+    laws: tuple[str, ...] = ("log_linear",)
+    proposal: ProposalSettings = field(default_factory=ProposalSettings)
+    confirmation: Confirmation | None = None
+    verdict: Verdict = field(default_factory=Verdict)
+
+    def check(self) -> None:
+        """Validate the rules that span several sections."""
+        require(bool(self.corpora), "corpora: are empty; name the directory of a corpus")
+        require(bool(self.laws), f"laws: are empty, allowed {', '.join(LAWS)}")
+        for name in self.laws:
+            require(name in LAWS, f"laws: got {name!r}, allowed {', '.join(LAWS)}")
+        for name in flat_settings(self.settings):
+            check_setting("settings", name)
+        if self.has_mixtures:
+            require(
+                self.target is not None, f"target: missing; a design of kind {self.design.kind} needs target.tokens"
+            )
+        else:
+            require(
+                self.confirmation is None,
+                f"confirmation: the design {self.design.kind} compares its runs itself; remove this section",
+            )
+        if self.confirmation is not None:
+            for name in flat_settings(self.confirmation.settings):
+                check_setting("confirmation.settings", name)
+
+    @property
+    def has_mixtures(self) -> bool:
+        """Whether the design draws mixtures, to which a law can be fitted."""
+        return isinstance(self.design, Swarm | Sobol | Simplex)
+
+    @property
+    def rule(self) -> "Confirmation | Verdict":
+        """The section that has the rule of the verdict."""
+        return self.confirmation or self.verdict
+
+
+def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> None:
+    """Raise ValueError if the study sets the field `name` of the job itself, unless it is in `allowed`."""
+    for field_name, instead in RESERVED.items():
+        same = name == field_name or name.startswith(f"{field_name}.")
+        require(not same or name in allowed, f"{section}.{name}: is set by the study; {instead}")
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return settings by dotted name: `{model: {width: 64}}` is `{model.width: 64}`. A mapping with a `kind` is one value,
+    as are weights and caps by domain.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        whole = not isinstance(value, Mapping) or "kind" in value or name in _WHOLE
+        flat.update({name: value} if whole else flat_settings(value, f"{name}."))
+    return flat
