@@ -11,6 +11,7 @@ CORPUS is built from corpora_configs/shakespeare_characters.yaml, TEXT is the fi
 import argparse
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -72,15 +73,18 @@ def main() -> None:
         sys.exit(f"{nanogpt}: no checkout of nanoGPT here, so there is nothing to compare with")
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        prepare(options.text, directory / "data" / "shakespeare_char")
-        config = str(nanogpt / "config" / "train_shakespeare_char.py")
-        length = [f"--max_iters={steps}", f"--lr_decay_iters={steps}"]
-        theirs = [sys.executable, str(nanogpt / "train.py"), config, *_README.split(), *length]
+        copy = directory / "nanogpt"  # it reads and writes files in its own directory
+        shutil.copytree(nanogpt, copy)
+        prepare(options.text, copy / "data" / "shakespeare_char")
+        warm = min(100, steps // 2)  # 100 in the example, which shorter runs do not reach
+        length = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--warmup_iters={warm}"]
+        theirs = [sys.executable, "train.py", "config/train_shakespeare_char.py", *_README.split(), *length]
         rows = []
         for pair in range(options.pairs):
             own = [f"corpus={options.corpus.resolve()}", f"run={directory / str(pair)}", f"budget.steps={steps}"]
-            ours = [sys.executable, "-m", "trainers", "pretrain", "nanogpt_cpu", *own, f"validation.every={steps}"]
-            results = (run(theirs, "iter 0", directory), run(ours, "first", directory))
+            own += [f"validation.every={steps}", f"schedule.warmup_steps={warm}"]
+            ours = [sys.executable, "-m", "trainers", "pretrain", "nanogpt_cpu", *own]
+            results = (run(theirs, "iter 0", copy), run(ours, "first", directory))
             rows.append(results)
             for name, (seconds, processor, first, peak) in zip(("nanoGPT", "ours"), results, strict=True):
                 print(
