@@ -1,10 +1,13 @@
-"""Benchmark training steps of small models on one worker: seconds against the bare loop of the same model, and against
-nanoGPT's model where its checkout is given.
+"""Benchmark training steps of small models on one worker: seconds against the bare loop of the same model, against HF
+Trainer, and against nanoGPT's model where its checkout is given.
 
     python -m benchmarks.small_models [--family decoder|encoder|encoder_decoder] [--parameters 0.8 5 10 30]
         [--precision fp32|bf16] [--threads 1|2] [--steps 20] [--busy 0] [--clock wall|cpu] [--nanogpt DIRECTORY]
+        [--only ours|bare|trainer|nanogpt]
 
-The bare loop is the stock model of `transformers` with its own loss: forward, backward, clipping at 1, fused AdamW.
+The bare loop is the stock model of `transformers` with its own loss: forward, backward, clipping at 1, fused AdamW. HF
+Trainer trains the same with `adamw_torch_fused`; a decoder has one target less per row there. With `--only` one loop
+runs alone, and the line ends with the peak memory of the process. Commands of ours set GOMP_SPINCOUNT=1000; set it here.
 Models begin with the same weights and train on the same rows; the last column shows that they still have the same loss.
 They take turns step by step, so other load affects all; ratios are medians over rounds, theirs / ours, above 1 where
 ours is faster. `--busy N` keeps N other processes busy meanwhile. `--clock cpu` counts processor time, for machines with
@@ -12,8 +15,11 @@ other work.
 """
 
 import argparse
+import resource
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -92,10 +98,16 @@ def ours(model: Model, options: argparse.Namespace, size: tuple[int, ...]) -> Ca
     return lambda batch: engine.train_step([batch], next(steps), config.optimizer.learning_rate, 1, False)[0].loss
 
 
-def bare(model: Model, options: argparse.Namespace) -> Callable[[Batch], float]:
+def stock(model: Model) -> Any:
+    """The model of `transformers` with our initial weights."""
     configuration = MODELS[model.architecture].configuration(model, SPECIAL_IDS)
     network = stock_class(model).from_config(configuration)
     network.load_state_dict(build_model(model, SPECIAL_IDS, 0).state_dict())
+    return network
+
+
+def bare(model: Model, options: argparse.Namespace) -> Callable[[Batch], float]:
+    network = stock(model)
     dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
     adam = torch.optim.AdamW(parameter_groups(network, Optimizer()), fused=True)
 
@@ -146,13 +158,72 @@ def nanogpt(model: Model, options: argparse.Namespace) -> Callable[[Batch], floa
     return step
 
 
+class TrainerTurns:
+    """HF Trainer in a thread of its own, which waits between its steps. A step ends with the batch of the next one."""
+
+    def __init__(self, model: Model, options: argparse.Namespace, size: tuple[int, ...]) -> None:
+        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._failure: BaseException | None = None
+        steps = options.steps + WARM_UP
+        batches = [rows_of(options.family, size, number) for number in range(steps + 1)]
+        rows = [
+            {"input_ids": torch.from_numpy(i), "labels": torch.from_numpy(i if options.family == "decoder" else t)}
+            for batch in batches
+            for i, t in zip(batch.inputs, batch.targets, strict=True)
+        ]
+        arguments = (stock(model), rows, options, size[4], steps + 1)
+        threading.Thread(target=self._train, args=arguments, daemon=True).start()
+        self._done.acquire()
+
+    def _train(self, network: Any, rows: list[Any], options: argparse.Namespace, batch: int, steps: int) -> None:
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        turns = self
+
+        class Wait(TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, *_: Any, **__: Any) -> None:
+                turns._done.release()
+                turns._go.acquire()
+
+        try:
+            with tempfile.TemporaryDirectory() as output:
+                settings = {"learning_rate": RATE, "max_grad_norm": 1.0, "optim": "adamw_torch_fused"}
+                quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
+                arguments = TrainingArguments(
+                    output_dir=output,
+                    per_device_train_batch_size=batch,
+                    max_steps=steps,
+                    bf16=options.precision == "bf16",
+                    use_cpu=True,
+                    **settings,
+                    **quiet,
+                )
+                Trainer(model=network, args=arguments, train_dataset=rows, callbacks=[Wait()]).train()
+        except BaseException as error:
+            self._failure = error
+            self._done.release()
+
+    def __call__(self, batch: Batch) -> float:
+        """Take one step; the rows are the Trainer's own. Returns no loss."""
+        self._go.release()
+        self._done.acquire()
+        if self._failure is not None:
+            raise self._failure
+        return float("nan")
+
+
 def measure(options: argparse.Namespace, size: tuple[int, ...]) -> None:
     """Print a line for one size."""
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     model = model_of(options.family, size)
-    loops = {"ours": ours(model, options, size), "bare": bare(model, options)}
+    makers: dict[str, Callable[[], Callable[[Batch], float]]] = {
+        "ours": lambda: ours(model, options, size),
+        "bare": lambda: bare(model, options),
+        "trainer": lambda: TrainerTurns(model, options, size),
+    }
     if options.nanogpt and options.family == "decoder":
-        loops["nanoGPT"] = nanogpt(model, options)
+        makers["nanogpt"] = lambda: nanogpt(model, options)
+    loops = {name: make() for name, make in makers.items() if options.only in (None, name)}
     seconds: dict[str, list[float]] = {name: [] for name in loops}
     losses: dict[str, float] = {}
     for number in range(options.steps + WARM_UP):
@@ -163,12 +234,14 @@ def measure(options: argparse.Namespace, size: tuple[int, ...]) -> None:
             seconds[name].append(clock() - began)
     taken = {name: np.array(its[WARM_UP:]) for name, its in seconds.items()}
     parameters = sum(parameter.numel() for parameter in build_model(model, SPECIAL_IDS, 0).parameters())
-    ratios = [f"{name} / ours {np.median(its / taken['ours']):.2f}" for name, its in taken.items() if name != "ours"]
-    print(
-        f"{parameters / 1e6:6.1f} M   ours {1e3 * np.median(taken['ours']):8.1f} ms   {'   '.join(ratios)}   "
-        f"loss {losses['ours']:.5f}, bare {losses['bare']:.5f}",
-        flush=True,
-    )
+    first, *others = taken
+    shown = [f"{first} {1e3 * np.median(taken[first]):8.1f} ms"]
+    shown += [f"{name} / {first} {np.median(taken[name] / taken[first]):.2f}" for name in others]
+    if others:
+        shown.append(f"loss {losses['ours']:.5f}, bare {losses['bare']:.5f}")
+    else:
+        shown.append(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+    print(f"{parameters / 1e6:6.1f} M   {'   '.join(shown)}", flush=True)
 
 
 def main() -> None:
@@ -180,6 +253,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--only", choices=("ours", "bare", "trainer", "nanogpt"), help="one loop, with its peak memory")
     parser.add_argument("--nanogpt", type=Path, help="a checkout of karpathy/nanoGPT")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -15,7 +15,12 @@ from typing import Any
 import numba
 import numpy as np
 import xxhash
+from numba.core import entrypoints
 from numba.core.dispatcher import Dispatcher
+
+# With its first kernel numba would load the extensions of all installed packages, such as awkward's, which imports half of
+# that library. No kernel of ours uses one.
+entrypoints._already_initialized = True
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:

@@ -59,7 +59,6 @@ def _pretrain(options: argparse.Namespace) -> int:
     from trainers.config.pretraining import Pretraining
     from trainers.data.packed_corpus import corpus_of
     from trainers.recipes import RECIPES
-    from trainers.report.run_page import write_report
     from trainers.runs.exclusion import exclude
     from trainers.runs.ledger import copy_ledger
     from trainers.runs.resolve import resolve
@@ -91,6 +90,8 @@ def _pretrain(options: argparse.Namespace) -> int:
         if opened.finished:
             copy_ledger(run)  # a suspended process may have put back an older one, and been killed
             if not (run / "report.html").exists():  # the run was killed while writing it
+                from trainers.report.run_page import write_report
+
                 write_report([run], run / "report.html")
             print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")
             return 0

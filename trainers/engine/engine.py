@@ -118,10 +118,11 @@ class Engine:
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
             group["lr"] = rate * peak / self._config.optimizer.learning_rate
-        self._workers.forward.train()
+        if not self._workers.forward.training:  # a visit to every module takes a fiftieth of a small model's step
+            self._workers.forward.train()
         sums = no_sums(len(self.losses), sources)
         for number, batch in enumerate(batches):
-            torch.manual_seed(dropout_seed(self._config.seed, step, self.rank, number))
+            self._seed(dropout_seed(self._config.seed, step, self.rank, number))
             nats = self._nats(batch)
             loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets)
             if number < len(batches) - 1:
@@ -135,6 +136,13 @@ class Engine:
         if math.isfinite(norm):
             self._ranks.update(step + 1, gradients)
         return replace(totals, read=int(read), decoded=int(decoded)), norm
+
+    def _seed(self, seed: int) -> None:
+        """Seed the generator that dropout draws from on this worker's device."""
+        if self._device.type == "cpu":
+            torch.default_generator.manual_seed(seed)  # `torch.manual_seed` also records a stack trace for the GPU
+        else:
+            torch.manual_seed(seed)
 
     def _nats(self, batch: Batch, predicts: bool = False) -> dict[str, Any]:
         return self._workers.forward(predicts=predicts, **tensors(batch, self._device))

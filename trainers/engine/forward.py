@@ -83,7 +83,8 @@ class Forward(torch.nn.Module):
         if past is not None:
             past.seen = (segments if decoder_segments is None else decoder_segments) != PADDING
             past.source = None if decoder_segments is None else segments != PADDING
-        mask = self._mask(segments, segments, self._causal, arrays.get("prefix"))
+        alone = past is None and self._needs_no_mask(arrays)
+        mask = None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"))
         inputs = Inputs(
             arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"), past=past
         )
@@ -99,6 +100,14 @@ class Forward(torch.nn.Module):
                 states = self._architecture.hidden(self.model, inputs)
             layers[-1] = states  # after the final norm, in architectures that have one
         return ForwardPass(self.model, self._architecture, inputs, states, arrays, layers)
+
+    def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
+        """Whether every position sees the whole row, or all of it up to itself in a decoder, so that attention without
+        a mask gives the same and is faster.
+        """
+        least, most = arrays["segment_range"]
+        whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None
+        return whole and self._architecture.unmasked and self.model.config._attn_implementation == "sdpa"
 
     def _positions(self, positions: Any) -> Any:
         if self.isolation:
@@ -136,7 +145,8 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
     `decoder_`, names in its task with `task_`.
 
     `chosen`, int64, holds the positions that have a target in the flattened array of targets. It is omitted
-    if all have one.
+    if all have one. `segment_range` has the lowest and the highest segment number as integers, which the forward pass
+    needs without waiting for a device.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}
@@ -145,7 +155,8 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
         if its is not None:
             arrays |= {f"{part}_{field.name}": getattr(its, field.name) for field in fields(its)}
     arrays["chosen"] = _chosen(batch.targets)
-    return {name: torch.from_numpy(array).to(device) for name, array in arrays.items() if array is not None}
+    found = {name: torch.from_numpy(array).to(device) for name, array in arrays.items() if array is not None}
+    return {**found, "segment_range": (int(batch.segments.min()), int(batch.segments.max()))}
 
 
 def _chosen(targets: np.ndarray) -> np.ndarray | None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from trainers.config.job import Job
-from trainers.engine.optimizers import SkippingAdamW, clipping_divisor, job_groups
+from trainers.engine.optimizers import clipping_divisor, job_groups
 
 ADAM = ("exp_avg", "exp_avg_sq")
 
@@ -30,7 +30,7 @@ class SingleWorker:
             self._masters = {each: torch.nn.Parameter(each.detach().clone()) for each in trained}
             forward.bfloat16()
             self._hooks = [each.register_post_accumulate_grad_hook(self._add) for each in trained]
-        self._optimizer = SkippingAdamW(
+        self._optimizer = torch.optim.AdamW(
             [{**group, "params": [self._masters[each] for each in group["params"]]} for group in groups], fused=True
         )
         self.allocate(0)
@@ -60,12 +60,11 @@ class SingleWorker:
         """Take a step unless the gradient is not finite; return its norm over all parameters, before clipping."""
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients))
-        self._optimizer.skip = not math.isfinite(norm)
-        self._optimizer.grad_scale = clipping_divisor(norm, self._largest)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
         if math.isfinite(norm):
+            self._optimizer.grad_scale = clipping_divisor(norm, self._largest)
+            self._optimizer.step()
             self._round()
+        self._optimizer.zero_grad()
         return norm
 
     def _round(self) -> None:

@@ -77,4 +77,5 @@ ARCHITECTURE = Architecture(
     sentence=_sentence,
     tables=lambda network: [(network.bert.embeddings.position_embeddings, 0)],
     attentions=lambda network: [layer.attention.self for layer in network.bert.encoder.layer],
+    unmasked=True,
 )

@@ -44,7 +44,9 @@ def _sizes(configuration: Any) -> Model:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    reads = {"input_ids": inputs.ids, "position_ids": inputs.positions, "attention_mask": inputs.mask}
+    # Without a mask, positions are those of the columns; `transformers` would compare them to look for documents.
+    positions = inputs.positions if inputs.mask is not None else None
+    reads = {"input_ids": inputs.ids, "position_ids": positions, "attention_mask": inputs.mask}
     kept = {"past_key_values": inputs.cache, "use_cache": inputs.cache is not None}
     return network.transformer(**reads, **kept).last_hidden_state
 
@@ -67,4 +69,5 @@ ARCHITECTURE = Architecture(
     heads=_HEADS,
     tables=lambda network: [(network.transformer.wpe, 0)],
     attentions=lambda network: [block.attn for block in network.transformer.h],
+    unmasked=True,
 )

@@ -45,7 +45,8 @@ class Past:
 @dataclass(frozen=True)
 class Inputs:
     """Tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows, length],
-    and `mask`, bool [rows, 1, length, length], the positions each position attends to.
+    and `mask`, bool [rows, 1, length, length], the positions each position attends to. For architectures with
+    `unmasked`, `mask` is None if these are all positions of the row, or all up to itself in a decoder.
 
     `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` has the
     inputs of the decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it
@@ -114,7 +115,7 @@ class Architecture:
 
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
     argument, and returns them, or a tuple that begins with them. `heads` has the form of the head of each
-    kind of task. `caches` says whether `hidden` takes `Inputs.past`.
+    kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
@@ -131,6 +132,7 @@ class Architecture:
     publish: Callable[[Any, dict[str, int]], None] | None = None
     attention: str = "sdpa"
     caches: bool = True
+    unmasked: bool = False
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:

@@ -115,4 +115,5 @@ ARCHITECTURE = Architecture(
     tables=lambda network: [(network.roberta.embeddings.position_embeddings, _first(network))],
     attentions=lambda network: [layer.attention.self for layer in network.roberta.encoder.layer],
     publish=_publish,
+    unmasked=True,
 )

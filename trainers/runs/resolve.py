@@ -70,6 +70,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     packed_phases = packed_phases_of(corpus, config)
     _check_specials(packed_phases[-1])
     config = replace(config, batch=_batch(config.batch, _mean_tokens(packed_phases[-1], config.data)))
+    check_micro_batch(config)
     order = order_of(corpus, config, packed_phases)
     _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, init=settle(config.init) if config.init else None)
@@ -89,6 +90,15 @@ def resolve_schedule(schedule: Schedule, steps: int) -> Schedule:
             f"lengthen the budget"
         )
     return schedule
+
+
+def check_micro_batch(config: Job) -> None:
+    """Raise ConfigError if a micro-batch would be larger than the batch."""
+    rows, sequences = config.execution.micro_batch, config.batch.sequences or 0
+    if rows != "auto" and rows > sequences:
+        raise ConfigError(
+            f"execution.micro_batch: got {rows}, a batch has {sequences} sequences; allowed 1 to {sequences}, or auto"
+        )
 
 
 def _check_specials(packed: PackedCorpus) -> None:

@@ -14,7 +14,7 @@ from trainers.config.job import BatchSize, TrainingBudget
 from trainers.data.examples.task_corpus import TRAIN, TaskCorpus, task_training
 from trainers.data.examples.task_data import TaskData
 from trainers.runs.parent import settle
-from trainers.runs.resolve import resolve_schedule
+from trainers.runs.resolve import check_micro_batch, resolve_schedule
 
 
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
@@ -33,6 +33,7 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
     if config.batch.sequences is None:
         raise ConfigError("batch.sequences: null; give the inputs of a step")
     sequences = min(config.batch.sequences, data.epoch_inputs)
+    check_micro_batch(config)
     steps = _steps(config.budget, sequences, data.epoch_inputs)
     tokens = int(data.order.totals(steps * sequences).tokens.sum())
     config = replace(

@@ -27,7 +27,6 @@ from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.schedule import rate_fraction
 from trainers.inference.model_export import export_checkpoint
 from trainers.inference.predict import score_line, score_run
-from trainers.report.run_page import write_report
 from trainers.rows.batch import Batch
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import ParallelLayout
@@ -73,6 +72,8 @@ def train(
     finally:
         progress.close()
     if rank == 0:
+        from trainers.report.run_page import write_report  # with the page kit, which no step needs
+
         write_report([run], run / "report.html")
 
 

@@ -134,6 +134,10 @@ def test_phases_that_do_not_fit_are_refused(assignments, message):
         (["batch.tokens=100", "batch.sequences=null"], "batch.tokens: got 100, one sequence has 128"),
         (["batch.tokens=256"], "batch: got tokens 256 and sequences 16"),
         (["budget.tokens=2048"], "budget: got tokens 2048 and steps 100"),
+        (
+            ["execution.micro_batch=17"],
+            "execution.micro_batch: got 17, a batch has 16 sequences; allowed 1 to 16, or auto",
+        ),
     ],
 )
 def test_values_that_do_not_fit_are_refused(assignments, message, corpus):

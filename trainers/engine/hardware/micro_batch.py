@@ -9,7 +9,7 @@ from gristmill.errors import ConfigError
 from gristmill.machine import free_memory, usable_cores
 from trainers.config.job import Job
 from trainers.engine.forward import Forward, tensors
-from trainers.rows.batch import Batch
+from trainers.rows.batch import PADDING, Batch
 
 # Share of the free memory that a step may use. On a laptop other programs need memory too, and torch
 # fragments the memory of a GPU.
@@ -68,7 +68,9 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.random.fork_rng(devices=[]):
-        torch.func.functional_call(module, shadow, kwargs=tensors(batch, "meta"))
+        # With a mask, which other rows may need: on `meta`, attention without one would keep less than it does elsewhere.
+        arrays = {**tensors(batch, "meta"), "segment_range": (PADDING, 0)}
+        torch.func.functional_call(module, shadow, kwargs=arrays)
     return sum(storage.nbytes() for storage in kept.values())
 
 

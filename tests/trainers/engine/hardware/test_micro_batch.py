@@ -18,8 +18,10 @@ from trainers.rows.batch import Batch, Decoder
 
 
 def batch(name, rows=1, length=64):
+    """Rows of two documents, which attend with a mask."""
     ids = np.random.default_rng(0).integers(130, 200, (rows, length))
-    positions, segments, numbers = np.tile(np.arange(length), (rows, 1)), np.zeros_like(ids), np.zeros(rows, np.int64)
+    columns = np.tile(np.arange(length), (rows, 1))
+    positions, segments, numbers = columns % (length // 2), columns // (length // 2), np.zeros(rows, np.int64)
     decoder = Decoder(ids, positions, segments) if TINY[name].family == "encoder_decoder" else None
     return Batch(ids, ids, positions, segments, numbers, numbers, numbers, numbers, decoder=decoder)
 

@@ -1,0 +1,55 @@
+"""What a run imports before its first step: libraries that no step needs cost seconds of every start."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainers.launching import ROOT, environment
+
+NEEDLESS = {
+    "awkward", "datasets", "deepspeed", "gigatoken", "matplotlib", "mlflow", "pandas", "peft", "presidio_analyzer",
+    "pyarrow.dataset", "ray", "resiliparse", "s3fs", "sklearn.base", "spacy", "tensorboard",
+    "trainers.report.run_page", "trainers.studies", "wandb",
+}  # fmt: skip
+SCRIPT = """
+import json, sys
+from trainers.__main__ import main
+from trainers.training import launch
+
+def train(*arguments, _train=launch._train):
+    from trainers.training.loop import Training
+
+    def first(self, *arguments, _first=Training._log_first):
+        print("IMPORTED", json.dumps(sorted(sys.modules)), flush=True)
+        return _first(self, *arguments)
+
+    Training._log_first = first
+    return _train(*arguments)
+
+launch._train = train
+sys.exit(main(sys.argv[1:]))
+"""
+OURS = 245  # modules of the four packages; 239 on 2026-11-24
+
+
+@pytest.mark.slow
+def test_nothing_that_no_step_needs_is_imported_before_the_first_step(corpus_directory, tmp_path):
+    run = f"run={tmp_path / 'run'}"
+    settings = [
+        "budget.steps=1",
+        "schedule.warmup_steps=0",
+        "checkpoints.every=1",
+        "validation.tokens=1",
+        "log_every=1",
+    ]
+    arguments = ["pretrain", "llama_tiny", f"corpus={corpus_directory}", run, *settings]
+    command = [sys.executable, "-c", SCRIPT, *arguments]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("IMPORTED "))
+    imported = set(json.loads(line.removeprefix("IMPORTED ")))
+    assert sorted(NEEDLESS & imported) == []
+    ours = [name for name in imported if name.split(".")[0] in ("gristmill", "tokenizer", "pipelines", "trainers")]
+    assert 0 < len(ours) <= OURS, len(ours)
