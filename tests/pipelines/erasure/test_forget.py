@@ -357,7 +357,7 @@ def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_
     shutil.copytree(directory, left)
     forget(out, [SHARDED], [])
     assert not directory.exists()
-    with pytest.raises(UserError, match="documents were forgotten while this build ran"):
+    with pytest.raises(UserError, match="documents were forgotten while this command ran"):
         read(late)
     assert not [path for path in directory.rglob("*") if path.is_file()]
     shutil.copytree(left, directory, dirs_exist_ok=True)

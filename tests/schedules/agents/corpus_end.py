@@ -68,7 +68,7 @@ def check_corpus(world, config, reference):
     named = {f"{step}/{name}" for step in steps for name in files_of(world.disk.peek(f"{OUTPUT}/{step}/manifest.json"))}
     kept = named | {f"{step}/{name}" for step in steps for name in ("manifest.json", "run.json")}
     kept |= {"manifest.json", "corpus.txt", "forgotten.json", ".checksums.json"}
-    left = [path for path in found if (path not in kept and path.partition("/")[0] in steps) or path.endswith(".tmp")]
+    left = [path for path in found if (path not in kept and path.partition("/")[0] in steps) or ".tmp" in path]
     if any(process.result != 0 for process in world.processes.values()):
         # What a killed build has learnt stays: only it knows that the file is of no use to anyone.
         left = [path for path in left if "/learnt-" not in path]

@@ -42,7 +42,16 @@ class Published:
             self.look_at_all()
         for path in (event.path, event.other):
             if path.startswith(f"{self.root}/"):
+                self._removed_as_a_whole(path.removeprefix(f"{self.root}/"), event)
                 self._changed(path.removeprefix(f"{self.root}/"), event)
+
+    def _removed_as_a_whole(self, directory, event):
+        """A step's directory got another name, or its own again."""
+        if "/" not in directory and event.operation == "rename":
+            if self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}") is None:
+                self.named.pop(directory, None)
+            elif not directory.startswith("."):
+                self._published(directory, event.agent)
 
     def _changed(self, path, event):
         directory, _, inside = path.partition("/")
@@ -59,6 +68,13 @@ class Published:
             self.late[path] = event.agent
         if path in ("manifest.json", "forgotten.json"):
             self._corpus(event.agent)
+        if path == "manifest.json" and event.operation == "rename":
+            gone = [step for step in corpus_steps(self.disk, self.root) if not self._is_published_or_aside(step)]
+            assert not gone, f"{event.agent} has published a corpus without its step {gone[0]}"
+
+    def _is_published_or_aside(self, step):
+        """A step that gc has set aside is put back as soon as it sees that a corpus needs it."""
+        return step in self.named or any(name.startswith(f".{step}.") for name in self.disk.names(self.root))
 
     def check_late(self):
         """In the end a command that wrote a receipt into a published step has removed it, unless it was killed."""
