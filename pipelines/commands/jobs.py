@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from gristmill.advisories import refuse_known
 from gristmill.errors import ConflictError, UserError
+from gristmill.host import host
 from pipelines.commands.submission import Upload, Work
 
 ACTIVE = ("PENDING", "RUNNING")
@@ -121,7 +121,7 @@ def attempts(client: Client, submission: str) -> list[SubmittedJob]:
 def jobs(client: Client) -> list[SubmittedJob]:
     """Return all submitted jobs, newest first."""
     submitted = [_job(details) for details in client.list_jobs() if details.submission_id]
-    return sorted(submitted, key=lambda job: -(job.started or time.time()))
+    return sorted(submitted, key=lambda job: -(job.started or host().time()))
 
 
 def newest(client: Client, submission: str) -> SubmittedJob:
@@ -233,13 +233,13 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
 
     Reconnects if the connection breaks. Raises UserError if the cluster has not answered for five minutes.
     """
-    printed, last = 0, time.monotonic()
+    printed, last = 0, host().monotonic()
 
     async def tail() -> None:
         nonlocal printed, last
         seen = 0
         async for chunk in client.tail_job_logs(job.id):
-            last = time.monotonic()
+            last = host().monotonic()
             new = chunk[max(0, printed - seen) :]
             seen += len(chunk)
             if new:
@@ -250,11 +250,11 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
         try:
             asyncio.run(tail())
             found = _job(client.get_job_info(job.id))
-            last = time.monotonic()
+            last = host().monotonic()
         # The connection, the head or the tunnel may be broken while the job runs: only long silence is an
         # end.
         except Exception as error:
-            if time.monotonic() - last > _SILENCE_SECONDS:
+            if host().monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(
                     f"{job.id}: the cluster has not answered for {_SILENCE_SECONDS:.0f} s ({type(error).__name__}); the job may "
                     f"run on: the same command attaches to it"
@@ -262,7 +262,7 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
         else:
             if not found.active:
                 return found
-        time.sleep(_PAUSE_SECONDS)
+        host().sleep(_PAUSE_SECONDS)
 
 
 def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> SubmittedJob:
@@ -274,7 +274,7 @@ def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, sa
         if job.status != "FAILED":
             break
         say(f"{job.id}: {_ending(job)}; retry {retry} of {retries}")
-        time.sleep(min(_LONGEST_PAUSE, _PAUSE_SECONDS * 2**retry))
+        host().sleep(min(_LONGEST_PAUSE, _PAUSE_SECONDS * 2**retry))
         job = follow(client, submit(client, work, launch, say), write)
     say(f"{job.id}: {_ending(job)}")
     return job
@@ -301,11 +301,11 @@ def exit_status(job: SubmittedJob) -> int:
 def stop(client: Client, job: SubmittedJob) -> SubmittedJob:
     """Stop a job and return it once it has ended. Raises UserError if it has not ended within a minute."""
     client.stop_job(job.id)
-    before = time.monotonic()
+    before = host().monotonic()
     while (found := _job(client.get_job_info(job.id))).active:
-        if time.monotonic() - before > _STOP_SECONDS:
+        if host().monotonic() - before > _STOP_SECONDS:
             raise UserError(
                 f"{job.id}: is still {found.status.lower()} {_STOP_SECONDS:.0f} s after the request to stop"
             )
-        time.sleep(_PAUSE_SECONDS)
+        host().sleep(_PAUSE_SECONDS)
     return found
