@@ -63,8 +63,8 @@ class Build:
         missing = self.output(step).missing([*(part.file for part in manifest.parts), *manifest.files])
         if missing:
             raise ConflictError(
-                f"{self.root / step.directory / missing[0]}: was removed by another command while the step was built ({len(missing)} files "
-                "are missing); run the command again"
+                f"{self.root / step.directory / missing[0]}: was removed by another command while the step was "
+                f"built ({len(missing)} files are missing); run the command again"
             )
 
     def check_forgotten(self) -> None:
@@ -76,7 +76,7 @@ class Build:
         because `gc` removed it while this process was suspended.
         """
         self.check_forgotten()
-        for step in self.plan.steps:
+        for step in self.plan.steps if self.root.local is not None else ():
             if not (self.root / step.directory / "manifest.json").exists():
                 raise ConflictError(
                     f"{self.root / step.directory}: was removed by another command after this build had published it; "

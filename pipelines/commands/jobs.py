@@ -148,12 +148,11 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     at the same moment do not see each other's job before, so each checks again afterwards, and stops its own
     job if the other is older.
     """
-    for other in _same_command(client, work):
-        return _attach(other, work, say)
+    for oldest in _same_command(client, work):
+        return _attach(oldest, work, say)
     before = attempts(client, work.id)
-    if before and before[-1].active:
-        say(f"{before[-1].id}: runs already; attached to it")
-        return before[-1]
+    if before and before[-1].active:  # submitted just now, and perhaps to be stopped because another job is older
+        return submit(client, work, launch, say)
     if before and before[-1].status == "SUCCEEDED":
         say(f"{before[-1].id}: has succeeded already; to run the same work again, name a --slot")
         return before[-1]
@@ -167,17 +166,11 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
 
 
 def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
-    """Return the active jobs of the same command for another slot, with other code or configuration, the
-    oldest first.
+    """Return the active jobs of the same command, for any slot, with any code and configuration, the oldest
+    first.
     """
-    return sorted(
-        (
-            job
-            for job in jobs(client)
-            if job.active and job.metadata.get("words") == work.words and job.metadata.get("submission") != work.id
-        ),
-        key=_age,
-    )
+    same = (job for job in jobs(client) if job.active and job.metadata.get("words") == work.words)
+    return sorted(same, key=_age)
 
 
 def _age(job: SubmittedJob) -> tuple[float, str]:
@@ -189,6 +182,9 @@ def _age(job: SubmittedJob) -> tuple[float, str]:
 
 def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
     """Attach to a job of the same command; raises ConflictError if it is other work."""
+    if other.metadata.get("submission") == work.id:
+        say(f"{other.id}: runs already; attached to it")
+        return other
     if other.metadata.get("work") == work.key:
         say(f"{other.id}: the same work still runs for another slot; attached to it")
         return other

@@ -52,7 +52,7 @@ def test_a_loss_of_power_brings_no_forgotten_document_back():
     for seed in range(20):
         world = Simulation(Default(seed), disk=disk)
         world.lose_power("a")
-        assert not [path for path, data in files_below(world).items() if SECRET.encode() in data]
+        assert not [path for path, data in files_below(world.disk).items() if SECRET.encode() in data]
 
 
 def test_a_loss_of_power_after_a_build_takes_nothing_of_the_corpus():

@@ -91,7 +91,7 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         if {"build", "late build", "workers"} & set(names):
             check_corpus(world, _other(), None)
         if "forget" in names:
-            held = [path for path, data in files_below(world).items() if SECRET.encode() in data]
+            held = [path for path, data in files_below(world.disk).items() if SECRET.encode() in data]
             assert not held, f"a forgotten document is in {held[0]}"
 
     return Scenario(", ".join(names), start, judge, published_corpus(), faults, around=remembered)

@@ -12,14 +12,15 @@ import xxhash
 from tests.schedules.agents.small_corpora import OUTPUT, SECRET
 
 _STEP_MANIFEST = "/manifest.json"
-_REMOVALS = ("unlink", "rename", "rmdir")
+_REMOVALS = ("unlink", "rename", "rmdir", "delete")
+_PUBLISHES = ("rename", "link", "put")
 
 
 class Published:
-    """Looks at the output after each operation; `root` is its path on the simulated disk."""
+    """Looks at the output after each operation; `root` is its path on the simulated disk, or in the store of `objects`."""
 
-    def __init__(self, world, root=OUTPUT):
-        self.disk, self.root = world.disk, root
+    def __init__(self, world, root=OUTPUT, objects=None):
+        self.disk, self.root = objects or world.disk, root
         self.named: dict[str, dict] = {}  # by step directory: its files
         self.bytes: dict[tuple[str, str], bytes] = {}  # by step directory and mark: the manifest that was published
         self.late: dict[str, str] = {}  # receipts written into published steps, and by whom
@@ -58,17 +59,17 @@ class Published:
         if inside == "manifest.json":
             if self.disk.peek(f"{self.root}/{path}") is None:
                 self.named.pop(directory, None)
-            elif event.operation in ("rename", "link"):
+            elif event.operation in _PUBLISHES:
                 self._published(directory, event.agent)
         elif directory in self.named and event.operation in _REMOVALS:
             gone = [name for name in self.named[directory] if not self._is_there(f"{directory}/{name}")]
             assert not gone, f"{event.agent} has removed {directory}/{gone[0]}, which its manifest names"
             self._whole(directory, inside, event.agent)
-        if inside.startswith("units/") and event.operation == "rename" and directory in self.named:
+        if inside.startswith("units/") and event.operation in _PUBLISHES and directory in self.named:
             self.late[path] = event.agent
         if path in ("manifest.json", "forgotten.json"):
             self._corpus(event.agent)
-        if path == "manifest.json" and event.operation == "rename":
+        if path == "manifest.json" and event.operation in _PUBLISHES:
             gone = [step for step in corpus_steps(self.disk, self.root) if not self._is_published_or_aside(step)]
             assert not gone, f"{event.agent} has published a corpus without its step {gone[0]}"
 

@@ -149,7 +149,7 @@ def publish_a_removed_step() -> Scenario:
         _next_run(world, lambda: sweep(LocalPath(ROOT)))
         assert not any("tmp" in path for path in world.disk.directories()), f"left over: {world.disk.directories()}"
 
-    return Scenario("publish and remove", start, judge, op_seconds=0, limit=2000)
+    return Scenario("publish and remove", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
 
 
 def write_while_forgetting() -> Scenario:
@@ -188,7 +188,7 @@ def write_while_forgetting() -> Scenario:
             _next_run(world, partial(forget, world))
         is_gone(world, Event(world.now, "nobody", "", "", ""))
 
-    return Scenario("write while forgetting", start, judge, op_seconds=0, limit=2000)
+    return Scenario("write while forgetting", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
 
 
 def _nothing_to_check() -> None:
