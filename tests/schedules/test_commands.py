@@ -112,3 +112,10 @@ def test_a_build_that_forget_overtook_removes_no_file_of_a_published_step():
     for number in range(20, 32):  # operations of the build between its looks at what is forgotten
         overtaken = Replay([Decision("late build 1", number, "run", "forget 2")], 0)
         assert run(scenario, overtaken)[1] is None
+
+
+def test_a_step_that_gc_removed_is_published_by_no_late_build():
+    scenario = meeting("late build", "gc")
+    for number in range(280, 312):  # operations of the build around its look for the files of a step
+        overtaken = Replay([Decision("late build 1", number, "run", "gc 2")], 0)
+        assert run(scenario, overtaken)[1] is None

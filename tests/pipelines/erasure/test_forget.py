@@ -368,6 +368,24 @@ def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_
     accounted(out)
 
 
+def test_a_corpus_published_while_the_documents_were_looked_up_is_not_touched(built_corpus_file, tmp_path, monkeypatch):
+    """Their rows are those of the parts before, and the new corpus has others."""
+    out, find = tmp_path / "out", forgetting.find_documents
+
+    def find_late(*arguments):
+        found = find(*arguments)
+        build(built_corpus_file, "sources.web.part_bytes=4000")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting, "find_documents", find_late)
+        with pytest.raises(ConflictError, match="another corpus was published meanwhile; run the command again"):
+            forget(out, [SHARDED], [])
+    assert not read_tombstone(out)["records"]
+    forget(out, [SHARDED], [])
+    assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
+
+
 @pytest.mark.parametrize("moment", ["_write_files", "_total", "killed"])
 def test_an_export_beside_forget_says_that_the_corpus_changed(built_corpus_file, tmp_path, monkeypatch, moment):
     """While it reads, when it has read, and from steps of which one is rewritten and others are not."""
