@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO, Self, final
 from gristmill.budget import WRITING, spend
 from gristmill.errors import CorruptFileError, attach_filename
 from gristmill.host import host
-from gristmill.storage.location import Content, FileRecord, Location, missing_file, repair_advice
+from gristmill.storage.location import Check, Content, FileRecord, Location, missing_file, repair_advice
 from gristmill.storage.retries import retry
 from gristmill.storage.store import file_checksum
 
@@ -176,9 +176,13 @@ class LocalPath(PosixPath, Location):
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
-        """Return the bytes of all files below a directory."""
-        files = self.rglob("*") if self.is_dir() else ()
-        return sum(path.stat().st_size for path in files if path.is_file())
+        """Return the bytes of all files below a directory. Files that disappear meanwhile do not count."""
+        total = 0
+        for path in self.rglob("*"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                total += status.st_size if S_ISREG(status.st_mode) else 0
+        return total
 
     def missing_hint(self) -> str:
         """Return an empty string: no setting can be missing on a local disk."""
@@ -206,24 +210,26 @@ class LocalPath(PosixPath, Location):
             raise CorruptFileError(f"{error}; {repair_advice(path, self)}") from None
         return path
 
-    def write_atomic(self, content: Content) -> None:
+    def write_atomic(self, content: Content, check: Check | None = None) -> None:
         """Write the file under another name, fsync it and rename it.
 
-        The write is repeated after an I/O error that may be transient.
+        The write is repeated after an I/O error that may be transient. `check` is called before each.
         """
         write = content if callable(content) else partial(_write_bytes, content)
         for _ in range(_REMOVALS):
             # FileNotFoundError: another process published the step and removed the attempt as a leftover.
             with suppress(FileNotFoundError):
-                retry(self, lambda: self._write(write))
+                retry(self, lambda: self._write(write, check))
                 return
         with attach_filename(self):
-            self._write(write)
+            self._write(write, check)
 
-    def _write(self, content: Callable[[BinaryIO], object]) -> None:
+    def _write(self, content: Callable[[BinaryIO], object], check: Check | None) -> None:
         temporary = self.with_name(f".{self.name}.{host().unique()}.tmp")
         try:
             with spend(WRITING), temporary._create() as sink:
+                if check is not None:
+                    check()
                 content(sink)
                 sink.flush()
                 host().fsync(sink)
@@ -242,18 +248,18 @@ class LocalPath(PosixPath, Location):
             self.parent.mkdir(parents=True, exist_ok=True)
             return host().open(str(self), "wb")
 
-    def write_new(self, content: bytes) -> bool:
+    def write_new(self, content: bytes, check: Check | None = None) -> bool:
         """Write the file unless it exists, by means of a hard link. Returns whether this call wrote it."""
         if self.exists():
             return False
         aside = self.with_name(f".{self.name}.{host().unique()}.tmp")
-        aside.write_atomic(content)
+        aside.write_atomic(content, check)
         try:
             host().link(str(aside), str(self))
         except FileExistsError:
             return False
         except FileNotFoundError:  # another process removed the attempt as a leftover
-            return self.write_new(content)
+            return self.write_new(content, check)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -263,9 +269,9 @@ class LocalPath(PosixPath, Location):
         self.parent.fsync()
         return True
 
-    def write_file(self, relative: str, content: Content) -> FileRecord:
+    def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:
         """Write a file below the directory. Returns its record, computed from the content on disk."""
-        (self / relative).write_atomic(content)
+        (self / relative).write_atomic(content, check)
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
@@ -308,8 +314,9 @@ class LocalPath(PosixPath, Location):
 
     def rename_if_possible(self, target: Self) -> None:
         """Rename the directory if it exists and `target` does not."""
-        if self.exists() and not target.exists():
-            self.rename(target)
+        if not target.exists():
+            with suppress(FileNotFoundError):
+                self.rename(target)
 
     def remove_tree(self) -> None:
         """Remove the directory and everything below it. Does nothing if it does not exist."""

@@ -15,6 +15,10 @@ from gristmill.errors import CorruptFileError
 
 Content = bytes | Callable[[BinaryIO], None]
 """The bytes of a file, or a function that writes them to a sink. It is called again if the write fails."""
+Check = Callable[[], None]
+"""Raises an error if a file must not be written. It is called once the temporary file exists and is still empty; if another
+process removes this file before it gets its final name, the check is repeated with a new one. So whoever makes the check fail
+and then removes temporary files, or the directory, knows that the file will not appear afterwards."""
 
 
 @dataclass(frozen=True)
@@ -154,18 +158,18 @@ class Location(ABC):
         """
 
     @abstractmethod
-    def write_atomic(self, content: Content) -> None:
-        """Write the file so that it appears whole or not at all."""
+    def write_atomic(self, content: Content, check: Check | None = None) -> None:
+        """Write the file so that it appears whole or not at all, and only if `check` passes."""
 
     @abstractmethod
-    def write_new(self, content: bytes) -> bool:
+    def write_new(self, content: bytes, check: Check | None = None) -> bool:
         """Write the file as `write_atomic` does unless it exists. Returns whether this call wrote it.
 
         Of several processes, exactly one succeeds.
         """
 
     @abstractmethod
-    def write_file(self, relative: str, content: Content) -> FileRecord:
+    def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:
         """Write a file below a directory as `write_atomic` does. Returns its record."""
 
     @abstractmethod

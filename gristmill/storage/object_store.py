@@ -14,7 +14,7 @@ from typing import NamedTuple, Self, final
 from gristmill.errors import CorruptFileError
 from gristmill.storage import cache
 from gristmill.storage.disk import read_range, verify_once
-from gristmill.storage.location import Content, FileRecord, Location, missing_file, repair_advice
+from gristmill.storage.location import Check, Content, FileRecord, Location, missing_file, repair_advice
 from gristmill.storage.remote import (
     Remote,
     children_of_url,
@@ -173,16 +173,22 @@ class RemotePath(Location):
         assert copy is not None, "the cache keeps what it was just given"
         return copy
 
-    def write_atomic(self, content: Content) -> None:
-        """Store the file by one PUT, and keep a copy in the cache."""
+    def write_atomic(self, content: Content, check: Check | None = None) -> None:
+        """Store the file by one PUT after `check`, and keep a copy in the cache."""
+        if check is not None:
+            check()
         cache.put(self.url, self.remote, content)
 
-    def write_new(self, content: bytes) -> bool:
-        """Store the file with a conditional PUT. Returns whether this call stored it."""
+    def write_new(self, content: bytes, check: Check | None = None) -> bool:
+        """Store the file with a conditional PUT after `check`. Returns whether this call stored it."""
+        if check is not None:
+            check()
         return create_url(self.url, self.remote, content)
 
-    def write_file(self, relative: str, content: Content) -> FileRecord:
-        """Store a file below the prefix. Returns its record, computed from the bytes sent."""
+    def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:
+        """Store a file below the prefix after `check`. Returns its record, computed from the bytes sent."""
+        if check is not None:
+            check()
         return FileRecord(relative, *cache.put((self / relative).url, self.remote, content))
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:

@@ -9,7 +9,7 @@ import xxhash
 from gristmill.budget import HASHING, spend
 from gristmill.errors import CorruptFileError
 from gristmill.host import host
-from gristmill.storage.location import Location
+from gristmill.storage.location import Check, Location
 from gristmill.storage.retries import retry
 
 _CHUNK = 1 << 20
@@ -39,17 +39,17 @@ def digest(value: Any) -> str:
     return xxhash.xxh3_128_hexdigest(canonical_json(value))
 
 
-def write_json(path: Location, value: dict[str, Any]) -> None:
-    """Write a JSON object atomically, with its own checksum in the field `checksum`.
+def write_json(path: Location, value: dict[str, Any], check: Check | None = None) -> None:
+    """Write a JSON object atomically, with its own checksum in the field `checksum`, if `check` passes.
 
     It is indented, with its keys in the order given.
     """
-    path.write_atomic(_with_checksum(value))
+    path.write_atomic(_with_checksum(value), check)
 
 
-def write_new_json(path: Location, value: dict[str, Any]) -> bool:
+def write_new_json(path: Location, value: dict[str, Any], check: Check | None = None) -> bool:
     """Write a JSON object as `write_json` does unless the file exists. Returns whether this call wrote it."""
-    return path.write_new(_with_checksum(value))
+    return path.write_new(_with_checksum(value), check)
 
 
 def _with_checksum(value: dict[str, Any]) -> bytes:

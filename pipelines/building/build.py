@@ -28,6 +28,7 @@ from pipelines.contracts.manifest import (
     load_step,
     remove_step,
     schema_facts,
+    sweep,
 )
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.stage import CorpusStage, PartStage, in_order
@@ -84,8 +85,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
-    for left in root.glob(".*.tmp"):  # left by killed commands; a running one writes its own again
-        left.unlink(missing_ok=True)
+    sweep(root)
     plan = add_published_files(plan)
     state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name), forgotten(root))
     _find_published(state)
@@ -355,7 +355,11 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     if step.stage.writes().names:
         receipts = [out.receipt(part.unit) for part in parts]
         missing = [part.name for part, receipt in zip(parts, receipts, strict=True) if receipt is None]
-        assert not missing, f"{step.label}: no annotations for the parts {missing[:5]}"
+        if missing:
+            raise ConflictError(
+                f"{out.directory}: was removed by another command while the step was built (no annotations for "
+                f"{', '.join(missing[:5])}); run the command again"
+            )
         publish_annotations(step, parts, [receipt for receipt in receipts if receipt is not None], facts, state)
         state.metrics.corpus_step(step.name, state.published[step.label], parts)
     else:

@@ -92,14 +92,12 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 def publish_corpus(state: Build) -> CorpusManifest:
     """Write `manifest.json` of the corpus, and its report if anything changed.
 
-    Raises ConflictError if documents were forgotten since the build began.
+    Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """
     manifest = corpus_manifest(state.plan, state.published, state.gone)
-    state.check_forgotten()
-    save_corpus(state.root, manifest)
-    state.check_forgotten()
+    save_corpus(state.root, manifest, state.check_steps)
     with spend("report"):
-        written = write_report(state.plan, state.published, manifest, state.root)
+        written = write_report(state.plan, state.published, manifest, state.root, state.check_forgotten)
     if written:
         state.say(f"report: {state.root / 'report.html'}")
     return manifest

@@ -13,13 +13,11 @@ from pipelines.cluster.ray import RayCluster
 from pipelines.contracts.manifest import (
     StepManifest,
     StepOutput,
-    forgotten_meanwhile,
-    load_step,
+    check_mark,
     publish,
     publish_first,
-    remove_step,
 )
-from pipelines.contracts.tombstone import FORGOTTEN, current_mark, mark_of
+from pipelines.contracts.tombstone import FORGOTTEN, mark_of
 from pipelines.planning.plan import Plan, Step
 
 AnyCluster = LocalCluster | RayCluster
@@ -43,50 +41,47 @@ class Build:
         return StepOutput(self.root, step.directory, inputs or {}, mark_of(self.gone))
 
     def publish(self, step: Step, manifest: StepManifest) -> None:
-        """Publish a step whose files exist and contain no forgotten document. Raises ConflictError otherwise.
-
-        Both conditions are checked before publishing and again after it, because this process may have been
-        suspended in between.
-        """
+        """Publish a step whose files exist and contain no forgotten document. Raises ConflictError otherwise."""
         mark = mark_of(self.gone)
         if mark:
             manifest = replace(manifest, facts={**manifest.facts, FORGOTTEN: mark})
-        self.check_forgotten()
-        self._check_files(step, manifest)
+
+        def check() -> None:
+            self.check_forgotten()
+            self._check_files(step, manifest)
+
         if step.stage.reproducible:
-            publish(self.root, step.directory, manifest)
+            publish(self.root, step.directory, manifest, check)
+            self.published[step.label] = manifest
         else:
-            manifest = publish_first(self.root, step.directory, manifest)
-        if current_mark(self.root) != mark and load_step(self.root, step.directory) is None:
-            remove_step(self.root / step.directory)
-        self.check_forgotten()
-        self._check_files(step, manifest)
-        self.published[step.label] = manifest
+            self.published[step.label] = publish_first(self.root, step.directory, manifest, check)
 
     def _check_files(self, step: Step, manifest: StepManifest) -> None:
-        """Raise ConflictError if files of a step are gone, because `forget` or `gc` removed them as leftovers
-        while this process was suspended. In that case the manifest and the receipts are removed, so that the
-        next build makes the step again.
-
-        Object stores are not checked: neither command works there.
+        """Raise ConflictError if files of a step are gone, because `forget` or `gc` removed the step as a
+        leftover while this process was suspended.
         """
-        directory = self.root / step.directory
-        if directory.local is None:
-            return
-        records = [*(part.file for part in manifest.parts), *manifest.files]
-        missing = [record.path for record in records if not (directory / record.path).exists()]
+        missing = self.output(step).missing([*(part.file for part in manifest.parts), *manifest.files])
         if missing:
-            (directory / "manifest.json").unlink(missing_ok=True)
-            (directory / "units").remove_tree()
             raise ConflictError(
-                f"{directory / missing[0]}: was removed by another command while the step was built ({len(missing)} files "
-                "are missing); run the command again"
+                f"{self.root / step.directory / missing[0]}: was removed by another command while the step was "
+                f"built ({len(missing)} files are missing); run the command again"
             )
 
     def check_forgotten(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began."""
-        if current_mark(self.root) != mark_of(self.gone):
-            raise forgotten_meanwhile(self.root)
+        check_mark(self.root, mark_of(self.gone))
+
+    def check_steps(self) -> None:
+        """Raise ConflictError if documents were forgotten since the build began, or a published step is gone,
+        because `gc` removed it while this process was suspended.
+        """
+        self.check_forgotten()
+        for step in self.plan.steps if self.root.local is not None else ():
+            if not (self.root / step.directory / "manifest.json").exists():
+                raise ConflictError(
+                    f"{self.root / step.directory}: was removed by another command after this build had published it; "
+                    "run the command again"
+                )
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
         """Write `run.json`: the times and rates of a step, which do not belong in its manifest. `seconds` is

@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from gristmill.advisories import refuse_known
 from gristmill.errors import ConflictError, UserError
+from gristmill.host import host
 from pipelines.commands.submission import Upload, Work
 
 ACTIVE = ("PENDING", "RUNNING")
@@ -121,7 +121,7 @@ def attempts(client: Client, submission: str) -> list[SubmittedJob]:
 def jobs(client: Client) -> list[SubmittedJob]:
     """Return all submitted jobs, newest first."""
     submitted = [_job(details) for details in client.list_jobs() if details.submission_id]
-    return sorted(submitted, key=lambda job: -(job.started or time.time()))
+    return sorted(submitted, key=lambda job: -(job.started or host().time()))
 
 
 def newest(client: Client, submission: str) -> SubmittedJob:
@@ -148,12 +148,11 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     at the same moment do not see each other's job beforehand, so each checks again afterwards, and stops its
     own job if the other is older.
     """
-    for other in _same_command(client, work):
-        return _attach(other, work, say)
+    for oldest in _same_command(client, work):
+        return _attach(oldest, work, say)
     before = attempts(client, work.id)
-    if before and before[-1].active:
-        say(f"{before[-1].id}: runs already; attached to it")
-        return before[-1]
+    if before and before[-1].active:  # submitted just now, and perhaps to be stopped because another job is older
+        return submit(client, work, launch, say)
     if before and before[-1].status == "SUCCEEDED":
         say(f"{before[-1].id}: has succeeded already; to run the same work again, name a --slot")
         return before[-1]
@@ -167,17 +166,11 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
 
 
 def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
-    """Return the active jobs of the same command for another slot, with other code or configuration, the
-    oldest first.
+    """Return the active jobs of the same command, for any slot, with any code and configuration, the oldest
+    first.
     """
-    return sorted(
-        (
-            job
-            for job in jobs(client)
-            if job.active and job.metadata.get("words") == work.words and job.metadata.get("submission") != work.id
-        ),
-        key=_age,
-    )
+    same = (job for job in jobs(client) if job.active and job.metadata.get("words") == work.words)
+    return sorted(same, key=_age)
 
 
 def _age(job: SubmittedJob) -> tuple[float, str]:
@@ -189,6 +182,9 @@ def _age(job: SubmittedJob) -> tuple[float, str]:
 
 def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
     """Attach to a job of the same command; raises ConflictError if it is other work."""
+    if other.metadata.get("submission") == work.id:
+        say(f"{other.id}: runs already; attached to it")
+        return other
     if other.metadata.get("work") == work.key:
         say(f"{other.id}: the same work still runs for another slot; attached to it")
         return other
@@ -233,13 +229,13 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
 
     Reconnects if the connection breaks. Raises UserError if the cluster has not answered for five minutes.
     """
-    printed, last = 0, time.monotonic()
+    printed, last = 0, host().monotonic()
 
     async def tail() -> None:
         nonlocal printed, last
         seen = 0
         async for chunk in client.tail_job_logs(job.id):
-            last = time.monotonic()
+            last = host().monotonic()
             new = chunk[max(0, printed - seen) :]
             seen += len(chunk)
             if new:
@@ -250,11 +246,11 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
         try:
             asyncio.run(tail())
             found = _job(client.get_job_info(job.id))
-            last = time.monotonic()
+            last = host().monotonic()
         # The connection, the head or the tunnel may be broken while the job runs, so only a long silence ends
         # the wait.
         except Exception as error:
-            if time.monotonic() - last > _SILENCE_SECONDS:
+            if host().monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(
                     f"{job.id}: the cluster has not answered for {_SILENCE_SECONDS:.0f} s ({type(error).__name__}); the job may "
                     f"run on: the same command attaches to it"
@@ -262,7 +258,7 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
         else:
             if not found.active:
                 return found
-        time.sleep(_PAUSE_SECONDS)
+        host().sleep(_PAUSE_SECONDS)
 
 
 def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> SubmittedJob:
@@ -274,7 +270,7 @@ def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, sa
         if job.status != "FAILED":
             break
         say(f"{job.id}: {_ending(job)}; retry {retry} of {retries}")
-        time.sleep(min(_LONGEST_PAUSE, _PAUSE_SECONDS * 2**retry))
+        host().sleep(min(_LONGEST_PAUSE, _PAUSE_SECONDS * 2**retry))
         job = follow(client, submit(client, work, launch, say), write)
     say(f"{job.id}: {_ending(job)}")
     return job
@@ -301,11 +297,11 @@ def exit_status(job: SubmittedJob) -> int:
 def stop(client: Client, job: SubmittedJob) -> SubmittedJob:
     """Stop a job and return it once it has ended. Raises UserError if it has not ended within a minute."""
     client.stop_job(job.id)
-    before = time.monotonic()
+    before = host().monotonic()
     while (found := _job(client.get_job_info(job.id))).active:
-        if time.monotonic() - before > _STOP_SECONDS:
+        if host().monotonic() - before > _STOP_SECONDS:
             raise UserError(
                 f"{job.id}: is still {found.status.lower()} {_STOP_SECONDS:.0f} s after the request to stop"
             )
-        time.sleep(_PAUSE_SECONDS)
+        host().sleep(_PAUSE_SECONDS)
     return found

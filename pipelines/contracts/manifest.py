@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
 from gristmill.budget import READING, spend
 from gristmill.config import ADDED, plain
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
-from gristmill.host import lent
-from gristmill.storage.location import Content, FileRecord, Location, missing_file
+from gristmill.host import host, lent
+from gristmill.storage.location import Check, Content, FileRecord, Location, missing_file
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, read_json, write_json, write_new_json
 from pipelines.contracts.document_counts import Counts, parse_counts
@@ -27,6 +27,7 @@ STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
 LEVEL = ":"
 """Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
+Place = TypeVar("Place", bound=Location)
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class StepOutput:
     """The directory of a step that is being built; picklable, so that tasks commit their own units.
 
     `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their
-    directories. `mark` is that of the tombstone under which the step is built; receipts with another mark are
-    not used.
+    directories. `mark` is that of the tombstone under which the step is built: receipts with another mark are
+    not used, and nothing is written once documents have been forgotten since.
     """
 
     root: Location
@@ -104,48 +105,54 @@ class StepOutput:
     def receipt(self, unit: str) -> Receipt | None:
         """Return the receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a
         source; other units have names that no source can have.
+
+        A receipt whose files are gone does not count: another command removed the step, and a task that went on
+        wrote the receipt into a new directory.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
         except FileNotFoundError:
             return None
-        if value.get(FORGOTTEN, "") != self.mark:
+        files = tuple(FileRecord(**record) for record in value["files"])
+        if value.get(FORGOTTEN, "") != self.mark or self.missing(files):
             return None
-        return Receipt(value["unit"], tuple(FileRecord(**record) for record in value["files"]), value["counts"])
+        return Receipt(value["unit"], files, value["counts"])
+
+    def missing(self, files: Iterable[FileRecord]) -> list[str]:
+        """Return the paths of files of the step that are gone. Files in an object store are not looked for: the
+        commands that remove steps do not work there.
+        """
+        if self.directory.local is None:
+            return []
+        return [record.path for record in files if not (self.directory / record.path).exists()]
 
     def write(self, relative: str, content: Content) -> FileRecord:
-        """Write one file of the step atomically and return its record."""
-        return self.directory.write_file(relative, content)
+        """Write one file of the step atomically and return its record. Raises ConflictError if documents were
+        forgotten since the build began.
+        """
+        return self.directory.write_file(relative, content, self.check_forgotten)
+
+    def check_forgotten(self) -> None:
+        """Raise ConflictError if documents were forgotten since the build began.
+
+        `forget` first writes its tombstone, then removes temporary files and old ones. So a file for which this
+        passed is removed by `forget`, and no other appears.
+        """
+        check_mark(self.root, self.mark)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's receipt. A unit is finished if and only if its receipt exists.
 
         A task on a disconnected node, or of a killed driver, may call this after others have published the
-        step. Then its receipt is removed again; its files are identical to the published ones. If documents
-        were forgotten since the build began, the files may hold one: they are removed. Raises ConflictError.
+        step. Then its receipt is removed again; its files are identical to the published ones. Raises
+        ConflictError if documents were forgotten since the build began.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
-        self._refuse_forgotten(receipt)
         mark = {FORGOTTEN: self.mark} if self.mark else {}
-        write_json(self.directory / "units" / f"{unit}.json", {**asdict(receipt), **mark})
-        self._refuse_forgotten(receipt)
+        write_json(self.directory / "units" / f"{unit}.json", {**asdict(receipt), **mark}, self.check_forgotten)
         if (self.directory / "manifest.json").exists():
             self.finish()
         return receipt
-
-    def _refuse_forgotten(self, receipt: Receipt) -> None:
-        """Raise ConflictError, and remove a unit's files, if documents were forgotten since the build began.
-
-        Files that the published step also has hold none of these documents and are kept.
-        """
-        if current_mark(self.root) != self.mark:
-            published = load_step(self.root, self.name)
-            kept = {*published.files, *(part.file for part in published.parts)} if published is not None else set()
-            for record in receipt.files:
-                if record not in kept:
-                    (self.directory / record.path).unlink(missing_ok=True)
-            (self.directory / "units" / f"{receipt.unit}.json").unlink(missing_ok=True)
-            raise forgotten_meanwhile(self.root)
 
     def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's files, then its receipt."""
@@ -158,11 +165,12 @@ class StepOutput:
         self.directory.remove_temporaries()
 
 
-def forgotten_meanwhile(root: Location) -> ConflictError:
-    """Return the error of a build that began before documents were forgotten."""
-    return ConflictError(
-        f"{root}: documents were forgotten while this build ran, and its work may hold them; run the command again"
-    )
+def check_mark(root: Location, mark: str) -> None:
+    """Raise ConflictError unless the mark is that of the documents that an output has forgotten."""
+    if current_mark(root) != mark:
+        raise ConflictError(
+            f"{root}: documents were forgotten while this command ran, and its work may hold them; run the command again"
+        )
 
 
 def schema_facts(schema: pa.Schema) -> dict[str, str]:
@@ -236,19 +244,25 @@ def check_accounting(
         raise AccountingError(f"{where}: its parts are not those of its input; the step is not published")
 
 
-def publish(root: Location, name: str, manifest: StepManifest) -> None:
-    """Write the manifest, the last file of a step, then remove the files that only unfinished steps need."""
-    write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()})
+def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> None:
+    """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
+
+    `check` must raise an error if files of the step are missing, or it may hold forgotten documents. On a local
+    disk this cannot change until the manifest is there: the temporary manifest, which exists by then, is in
+    the same directory, which is removed as a whole (`set_aside`).
+    """
+    write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish()
 
 
-def publish_first(root: Location, name: str, manifest: StepManifest) -> StepManifest:
-    """Publish a step that is not reproducible. If several builds make it, the first one publishes. Returns
-    the published manifest.
+def publish_first(root: Location, name: str, manifest: StepManifest, check: Check) -> StepManifest:
+    """Publish a step that is not reproducible, as `publish` does. If several builds make it, the first one
+    publishes. Returns the published manifest.
 
     The builds use distinct file names, so none replaces another's files.
     """
-    while not write_new_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}):
+    facts = {"format": STEP_FORMAT, **manifest.facts_on_disk()}
+    while not write_new_json(root / name / "manifest.json", facts, check):
         if (published := load_step(root, name)) is not None:
             _remove_losing(root / name, manifest, published)
             manifest = published
@@ -271,12 +285,36 @@ def _remove_losing(directory: Location, manifest: StepManifest, published: StepM
 
 
 def remove_step(directory: Location) -> None:
-    """Remove a step. Its manifest is removed first, because a step without one does not exist."""
-    (directory / "manifest.json").unlink(missing_ok=True)
-    if directory.exists():
-        directory.fsync()
-    directory.remove_tree()
+    """Remove a step as a whole."""
+    if directory.local is None:  # object stores cannot rename; a step without a manifest does not exist
+        (directory / "manifest.json").unlink(missing_ok=True)
+        directory.remove_tree()
+    else:
+        aside = set_aside(directory)
+        aside.remove_tree()
+        aside.parent.fsync()
+
+
+def set_aside(directory: Place) -> Place:
+    """Give a step's directory a temporary name, so that all of it disappears at once. Returns the new path.
+
+    A build that is about to publish the step finds its temporary manifest gone, and looks for the files again.
+    """
+    aside = directory.parent / f".{directory.name}.{host().unique()}.tmp"
+    directory.rename_if_possible(aside)
     directory.parent.fsync()
+    return aside
+
+
+def sweep(root: Location) -> None:
+    """Remove the temporary files in an output, and steps that were being removed, as killed commands left
+    them. A running command writes its file again, after another look at whether it may.
+    """
+    for left in root.glob(".*.tmp"):
+        if left.is_dir():
+            left.remove_tree()
+        else:
+            left.unlink(missing_ok=True)
 
 
 def load_step(root: Location, name: str) -> StepManifest | None:
@@ -384,9 +422,12 @@ class CorpusManifest:
     mixtures: dict[str, dict[str, float]]
 
 
-def save_corpus(directory: Location, manifest: CorpusManifest) -> None:
-    """Publish a corpus: write `manifest.json` into its directory."""
-    write_json(directory / "manifest.json", {"format": CORPUS_FORMAT, **plain(manifest)})
+def save_corpus(directory: Location, manifest: CorpusManifest, check: Check) -> None:
+    """Publish a corpus: write `manifest.json` into its directory.
+
+    `check` must raise an error if a step is missing, or documents were forgotten since the steps were published.
+    """
+    write_json(directory / "manifest.json", {"format": CORPUS_FORMAT, **plain(manifest)}, check)
 
 
 def load_corpus(directory: Location) -> CorpusManifest:

@@ -15,6 +15,7 @@ from gristmill.storage.paths import is_url
 from gristmill.storage.store import read_json
 from gristmill.terminal import human_bytes, printable
 from pipelines.contracts.lineage import Corpus, Located, open_corpus
+from pipelines.contracts.manifest import sweep
 from pipelines.contracts.tombstone import read_tombstone
 from pipelines.erasure.forget import find_documents, forget
 from pipelines.erasure.gc import find_unreached, remove_steps
@@ -135,6 +136,8 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
 
 
 def _collect(configs: Sequence[CorpusConfig], output: LocalPath, console: Console, lease: Lease | None) -> None:
+    if lease is not None:
+        sweep(output)
     steps = find_unreached(configs, output)
     for step in steps:
         state = "" if step.published else ", unfinished"

@@ -11,6 +11,7 @@ file's name and a number.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.config import plain
-from gristmill.errors import ConfigError, UserError
+from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord, Location
@@ -35,11 +36,13 @@ from pipelines.contracts.manifest import (
     ShardRecord,
     StepManifest,
     StepOutput,
+    check_mark,
     publish,
     read_table,
     save_corpus,
     schema_facts,
     shard_set_of,
+    sweep,
     write_table,
 )
 from pipelines.contracts.shard_set import open_shard, write_shard
@@ -95,8 +98,28 @@ def forget(
     Raises UserError if a run for other documents was interrupted, or none of these documents is in the
     corpus.
     """
+    tombstone = _begin(directory, identifiers, urls, check)
+    docs, mark = [_Doc(**entry) for entry in tombstone["pending"]], digest(tombstone["records"])
+    remove_steps(list_unreached(directory, {step.directory.name for step in open_corpus(directory).steps}), check)
+    written = _rewrite_steps(directory, docs, mark)
+    _publish_corpus(open_corpus(directory), tombstone["records"], mark)
+    check()
+    _remove_old_files(directory, open_corpus(directory))
+    write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
+    return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
+
+
+def _begin(
+    directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None]
+) -> dict[str, Any]:
+    """Write the tombstone, and return it. From then on no build that began before writes or publishes anything.
+
+    A build that has looked at the tombstone before, and was about to publish, has lost its temporary file and
+    looks again (`StepOutput.check_forgotten`).
+    """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
+    before = deepcopy(tombstone)
     request = digest([sorted(set(identifiers)), sorted(set(urls))])
     begun = bool(tombstone["pending"])
     if begun and (identifiers or urls) and tombstone["asked"] != request:
@@ -112,21 +135,31 @@ def forget(
         records.sort()
     if tombstone["pending"] and not begun and corpus.manifest.fingerprint not in tombstone["before"]:
         tombstone["before"].append(corpus.manifest.fingerprint)
-    docs = [_Doc(**entry) for entry in tombstone["pending"]]
-    if not docs:
+    if not tombstone["pending"]:
         raise UserError(f"{directory}: none of these documents is in the corpus, and no run was interrupted")
     check()
     write_tombstone(directory, tombstone)
-    remove_steps(list_unreached(directory, {step.directory.name for step in corpus.steps}), check)
-    mark = digest(tombstone["records"])
-    written = sum(_rewrite(step, docs, mark) for step in corpus.steps if step.manifest.facts.get(FORGOTTEN) != mark)
-    corpus = open_corpus(directory)
-    _recount(corpus, mark)
-    _publish_corpus(open_corpus(directory), tombstone["records"])
-    check()
-    _remove_old_files(directory, open_corpus(directory))
-    write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
-    return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
+    sweep(directory)
+    if not begun and _reads(open_corpus(directory)) != _reads(corpus):  # their positions are those in `corpus`
+        write_tombstone(directory, before)
+        raise ConflictError(f"{directory}: another corpus was published meanwhile; run the command again")
+    return tombstone
+
+
+def _reads(corpus: Corpus) -> set[str]:
+    return {step.directory.name for step in corpus.steps if step.name == "read"}
+
+
+def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
+    """Rewrite the steps of the corpus until all have the mark. Returns the number of files.
+
+    A build that began before may still publish a step again, until `publish` has swept its temporary manifest.
+    """
+    written = 0
+    while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
+        written += sum(_rewrite(step, docs, mark) for step in steps)
+        _recount(open_corpus(directory), mark)
+    return written
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
@@ -136,7 +169,7 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
     if step.label == "funnel":
         return 0
     manifest = step.manifest
-    out = StepOutput(step.directory.parent, step.directory.name)
+    out = StepOutput(step.directory.parent, step.directory.name, mark=mark)
     gone: dict[tuple[str, int], list[int]] = {}
     for doc in docs:
         gone.setdefault((doc.source, doc.part), []).append(doc.row)
@@ -160,7 +193,7 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
     if "shards" in facts:
         facts, files = _rewrite_shards(out, facts, files, docs, mark)
     changed = replace(manifest, parts=tuple(parts), files=tuple(files), counts=counts, facts=facts)
-    publish(step.directory.parent, step.directory.name, changed)
+    publish(step.directory.parent, step.directory.name, changed, out.check_forgotten)
     return len(renamed) + sum(a != b for a, b in zip(files, manifest.files, strict=True))
 
 
@@ -315,13 +348,13 @@ def _recount(corpus: Corpus, mark: str) -> None:
         facts, sample = stage.count(parts, LocalCluster())
     except ConfigError:  # lists of ids of a split that are not on this machine must not stop a takedown
         facts, sample = stage.count([replace(part, given=None) for part in parts], LocalCluster())
-    out = StepOutput(corpus.directory, step.directory.name)
+    out = StepOutput(corpus.directory, step.directory.name, mark=mark)
     file = out.write(_new_name(SAMPLE, mark), write_table(sample))
     manifest = replace(step.manifest, files=(file,), facts={**facts, FORGOTTEN: mark})
-    publish(corpus.directory, step.directory.name, manifest)
+    publish(corpus.directory, step.directory.name, manifest, out.check_forgotten)
 
 
-def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
+def _publish_corpus(corpus: Corpus, records: dict[str, list[str]], mark: str) -> None:
     """Publish the corpus manifest of the rewritten steps, and remove the report, which the next build writes
     again.
     """
@@ -343,6 +376,7 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
             manifest, fingerprint=corpus_fingerprint(manifest.steps, records), sources=sources, shard_sets=sets,
             funnel=tuple(by_label["funnel"].facts["rows"]), mixtures=suggested_mixtures(sets),
         ),
+        partial(check_mark, corpus.directory, mark),
     )  # fmt: skip
     for name in ("report.html", "report.json"):
         (corpus.directory / name).unlink(missing_ok=True)
@@ -351,16 +385,19 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
     """Remove files of steps that their manifests do not name, and sync the directories, so that a power
     failure cannot bring them back.
+
+    A directory is listed again after a removal: a build that began before may have given a file its final name
+    since the listing.
     """
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}
         known |= {record.path for record in step.manifest.files}
         root = directory / step.directory.name
-        places = [root]
-        for path in sorted(root.rglob("*")):
-            if path.is_dir():
-                places.append(path)
-            elif path.relative_to(root).as_posix() not in known:
-                path.unlink()
-        for place in places:
+        surplus: list[LocalPath] | None = None
+        while surplus is None or surplus:
+            files = [path for path in sorted(root.rglob("*")) if not path.is_dir()]
+            surplus = [path for path in files if path.relative_to(root).as_posix() not in known]
+            for path in surplus:
+                path.unlink(missing_ok=True)
+        for place in [root, *(path for path in root.rglob("*") if path.is_dir())]:
             place.fsync()

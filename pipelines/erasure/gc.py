@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
-from pipelines.contracts.manifest import load_corpus, remove_step
+from pipelines.contracts.manifest import load_corpus, set_aside
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import FINGERPRINT_DIGITS, make_plan
@@ -36,9 +36,7 @@ def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[U
     for config in configs:
         plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
         reached.update(step.directory for step in plan.steps)
-    if (output / "manifest.json").exists():
-        reached.update(step["directory"] for step in load_corpus(output).steps)
-    return list_unreached(output, reached)
+    return list_unreached(output, reached | _used(output))
 
 
 def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
@@ -49,12 +47,21 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
     """
     for step in steps:
         check()
-        output = step.path.parent
-        if (output / "manifest.json").exists() and step.path.name in {
-            each["directory"] for each in load_corpus(output).steps
-        }:
+        output, aside = step.path.parent, set_aside(step.path)
+        for manifest in output.glob(".manifest.json.*.tmp"):
+            manifest.unlink(missing_ok=True)  # of a build that has found the step there: it has to look again
+        if step.path.name in _used(output):
+            aside.rename_if_possible(step.path)
             raise ConflictError(f"{step.path}: a corpus published meanwhile uses it; run the command again")
-        remove_step(step.path)
+        aside.remove_tree()
+        output.fsync()
+
+
+def _used(output: LocalPath) -> set[str]:
+    """Return the names of the steps of the published corpus; empty if there is none."""
+    if not (output / "manifest.json").exists():
+        return set()
+    return {str(step["directory"]) for step in load_corpus(output).steps}
 
 
 def list_unreached(output: LocalPath, reached: Collection[str]) -> list[UnreachedStep]:
@@ -62,8 +69,7 @@ def list_unreached(output: LocalPath, reached: Collection[str]) -> list[Unreache
     steps = []
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.is_dir() and _is_step(path) and path.name not in reached:
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            steps.append(UnreachedStep(path, size, (path / "manifest.json").exists()))
+            steps.append(UnreachedStep(path, path.bytes_below(), (path / "manifest.json").exists()))
     return steps
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gristmill.config import plain
 from gristmill.errors import CorruptFileError
-from gristmill.storage.location import Location
+from gristmill.storage.location import Check, Location
 from gristmill.storage.store import digest, read_json, write_json
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import CorpusManifest, StepManifest
@@ -18,9 +18,13 @@ from pipelines.report.samples import read_samples
 HTML, JSON = "report.html", "report.json"
 
 
-def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Location) -> bool:
+def write_report(
+    plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Location, check: Check
+) -> bool:
     """Write `report.html` and `report.json` into `root`, where `manifest` has been saved. Returns False if
     they already exist.
+
+    `check` must raise an error if documents were forgotten since: the report shows samples.
 
     The JSON is a function of the corpus; the page also shows the seconds of the steps, from their `run.json`.
     """
@@ -30,8 +34,8 @@ def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: Co
     report = collect(plan, published, manifest, corpus)
     report["warnings"] = published_notices(plan, root)
     report["samples"] = read_samples(corpus, published["funnel"].facts["samples"])
-    (root / HTML).write_atomic(render(report, _runs(root, manifest)).encode())
-    write_json(root / JSON, report)  # written last, because it shows that both files exist
+    (root / HTML).write_atomic(render(report, _runs(root, manifest)).encode(), check)
+    write_json(root / JSON, report, check)  # written last, because it shows that both files exist
     return True
 
 

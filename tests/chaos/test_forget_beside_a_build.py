@@ -44,7 +44,7 @@ def test_a_forgotten_document_does_not_come_back(built_corpus_file, tmp_path, at
     assert "nothing is left of them" in said
     Path(f"{hold}.go").touch()
     build.process.send_signal(signal.SIGCONT)
-    assert "documents were forgotten while this build ran" in build.finish(2)
+    assert "documents were forgotten while this command ran" in build.finish(2)
     assert text not in texts_of(output)
     assert not any(text.encode() in path.read_bytes() for path in output.rglob("*.arrow"))
     assert main([*map(str, arguments)]) == 0

@@ -18,6 +18,27 @@ from tests.schedules.scheduler import World
 _PAGE = 2
 
 
+class Objects:
+    """What is in the store, for tests: no operations. Paths are those of events."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._objects = disk.objects
+
+    def peek(self, path: str) -> bytes | None:
+        """The contents of an object; None if there is none."""
+        found = self._objects.get(path)
+        return found[0] if found is not None else None
+
+    def names(self, path: str) -> list[str]:
+        """The names directly below a prefix, sorted."""
+        below = (name.removeprefix(f"{path}/") for name in self._objects if name.startswith(f"{path}/"))
+        return sorted({name.partition("/")[0] for name in below})
+
+    def files(self, below: str) -> dict[str, bytes]:
+        """The contents of all objects below a prefix, by path."""
+        return {path: data for path, (data, _) in self._objects.items() if path.startswith(f"{below}/")}
+
+
 class MemoryStore:
     """The objects of a MemoryDisk, by path without the scheme. Directories are prefixes of names."""
 

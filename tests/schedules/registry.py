@@ -10,6 +10,12 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "build,build": ("agents.builds", "two_builds"),
     "builds without leases": ("agents.builds", "builds_without_leases"),
     "pretrain,pretrain": ("training.meetings_of_runs", "two_pretrains"),
+    "submit,submit": ("submissions.meetings_of_submissions", "two_slots"),
+    "submit,submit with other code": ("submissions.meetings_of_submissions", "two_versions"),
+    "publish a removed step": ("exhaustive.publishing_scenarios", "publish_a_removed_step"),
+    "write while forgetting": ("exhaustive.publishing_scenarios", "write_while_forgetting"),
+    "checkpoint,ledger": ("exhaustive.run_scenarios", "save_while_another_copies"),
+    "store build,store build": ("stores.builds_on_a_store", "two_store_builds"),
     "store lease": ("stores.store_scenarios", "take_store_lease"),
     "store write": ("stores.store_scenarios", "write_new_object"),
 }

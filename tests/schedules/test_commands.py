@@ -52,7 +52,7 @@ def test_a_loss_of_power_brings_no_forgotten_document_back():
     for seed in range(20):
         world = Simulation(Default(seed), disk=disk)
         world.lose_power("a")
-        assert not [path for path, data in files_below(world).items() if SECRET.encode() in data]
+        assert not [path for path, data in files_below(world.disk).items() if SECRET.encode() in data]
 
 
 def test_a_loss_of_power_after_a_build_takes_nothing_of_the_corpus():
@@ -111,4 +111,11 @@ def test_a_build_that_forget_overtook_removes_no_file_of_a_published_step():
     scenario = meeting("late build", "forget")
     for number in range(20, 32):  # operations of the build between its looks at what is forgotten
         overtaken = Replay([Decision("late build 1", number, "run", "forget 2")], 0)
+        assert run(scenario, overtaken)[1] is None
+
+
+def test_a_step_that_gc_removed_is_published_by_no_late_build():
+    scenario = meeting("late build", "gc")
+    for number in range(280, 312):  # operations of the build around its look for the files of a step
+        overtaken = Replay([Decision("late build 1", number, "run", "gc 2")], 0)
         assert run(scenario, overtaken)[1] is None

@@ -100,7 +100,9 @@ def build_corpus(
     )
     fingerprint = digest([record.xxh3_128 for record in records])
     sources = {name: {"licence": "none"} for name in TRAIN}
-    save_corpus(directory, CorpusManifest("tiny", fingerprint, {}, sources, {"shards": shard_set}, (), (), {}))
+    save_corpus(
+        directory, CorpusManifest("tiny", fingerprint, {}, sources, {"shards": shard_set}, (), (), {}), lambda: None
+    )
     return directory
 
 

@@ -31,7 +31,7 @@ from pipelines.commands.show_funnel import show_funnel
 from pipelines.commands.show_plan import show_plan
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.lineage import open_corpus
-from pipelines.contracts.manifest import load_corpus, load_step, without_validation, write_table
+from pipelines.contracts.manifest import load_corpus, load_step, remove_step, without_validation, write_table
 from pipelines.contracts.reads import TEXT, Text
 from pipelines.contracts.shard_set import open_shard
 from pipelines.contracts.stage import PartStage
@@ -127,11 +127,11 @@ def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypa
 
     real, budget = LocalPath.write_atomic, [0]
 
-    def dying(path, content):
+    def dying(path, content, check=None):
         budget[0] -= 1
         if budget[0] < 0:
             raise Died
-        real(path, content)
+        real(path, content, check)
         if budget[0] == 0:
             raise Died
 
@@ -393,10 +393,10 @@ def test_mistakes_in_a_corpus_file_are_explained(corpus_file, old, new, message)
 def test_a_full_disk_is_a_clear_error_and_the_build_resumes_later(corpus_file, tmp_path, monkeypatch):
     real = LocalPath.write_atomic
 
-    def full(path, content):
+    def full(path, content, check=None):
         if "minhash_signatures" in str(path):
             raise OSError(28, "No space left on device", str(path))
-        real(path, content)
+        real(path, content, check)
 
     monkeypatch.setattr(LocalPath, "write_atomic", full)
     monkeypatch.setattr("pipelines.cluster.local.PAUSE_SECONDS", 0)
@@ -609,31 +609,21 @@ def test_an_output_that_cannot_be_written_says_so_before_anything_is_read(corpus
 def test_a_step_whose_files_are_gone_is_not_published_and_built_by_the_next_build(
     corpus_file, tmp_path, monkeypatch, moment
 ):
-    """The build was suspended right before or after it looked, and another command took its files for leftovers."""
+    """The build was suspended right before or after it looked, and another command took its step for a leftover."""
     from pipelines.building import state
 
-    publish = state.publish
+    check = state.Build._check_files
 
-    def remove_files(root, name):
-        if name.startswith("read.web-"):
-            for path in (root / name / "parts").iterdir():
-                path.unlink()
-
-    def suspended(root, name, manifest):
-        remove_files(root, name)
-        publish(root, name, manifest)
+    def look(self, step, manifest):
+        if moment == "after":
+            check(self, step, manifest)
+        if step.label == "read.web":
+            remove_step(self.root / step.directory)
+        if moment == "before":
+            check(self, step, manifest)
 
     with monkeypatch.context() as patch:
-        if moment == "after":
-            patch.setattr(state, "publish", suspended)
-        else:
-            check = state.Build._check_files
-
-            def look(self, step, manifest):
-                remove_files(self.root, step.directory)
-                check(self, step, manifest)
-
-            patch.setattr(state.Build, "_check_files", look)
+        patch.setattr(state.Build, "_check_files", look)
         with pytest.raises(ConflictError, match="was removed by another command while the step was built"):
             run(corpus_file)
     assert not list((tmp_path / "out").glob("read.web-*/manifest.json"))

@@ -107,13 +107,13 @@ def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
     again.write_text(config.read_text().replace(f"output: {corpus}", f"output: {root}"))
     real, writes, published = LocalPath.write_atomic, [0, 0], [b""]
 
-    def dying(path, content):
+    def dying(path, content, check=None):
         writes[0] += path.is_relative_to(directory)
         if path == directory / "manifest.json":
             published[0] = content
         if path == directory / "manifest.json" or writes[0] == writes[1]:
             raise Died
-        real(path, content)
+        real(path, content, check)
 
     def go_on(until: int = -1) -> bool:
         writes[:], published[0] = [0, until], b""

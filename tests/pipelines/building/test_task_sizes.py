@@ -140,7 +140,7 @@ def test_a_manifest_is_parsed_once_and_again_where_it_changed(tmp_path, monkeypa
     assert load_step(tmp_path, "t") is None
     for facts in ({"n": 1}, {"n": 2}):
         manifest = StepManifest("t", None, manifests.digest(identity), identity, {}, facts=facts)
-        manifests.publish(tmp_path, "t", manifest)
+        manifests.publish(tmp_path, "t", manifest, lambda: None)
         assert [load_step(tmp_path, "t").facts for _ in range(3)] == [facts] * 3
     assert len(read) == 2
     (tmp_path / "t" / "manifest.json").unlink()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -70,7 +71,7 @@ class Cluster:
 @pytest.fixture
 def said(monkeypatch):
     """Lines said, and nothing waits."""
-    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     return []
 
 
@@ -232,7 +233,7 @@ def test_silence_is_an_end(said, monkeypatch):
     job = submit(cluster, said)
     cluster.breaks = [ConnectionResetError() for _ in range(50)]
     clock = iter(range(0, 100_000, 200))
-    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     with pytest.raises(UserError, match="may run on"):
         jobs.follow(cluster, job, lambda text: None)
 

@@ -357,7 +357,7 @@ def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_
     shutil.copytree(directory, left)
     forget(out, [SHARDED], [])
     assert not directory.exists()
-    with pytest.raises(UserError, match="documents were forgotten while this build ran"):
+    with pytest.raises(UserError, match="documents were forgotten while this command ran"):
         read(late)
     assert not [path for path in directory.rglob("*") if path.is_file()]
     shutil.copytree(left, directory, dirs_exist_ok=True)
@@ -366,6 +366,24 @@ def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_
     build(built_corpus_file, "sources.web.part_bytes=4000")
     assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
     accounted(out)
+
+
+def test_a_corpus_published_while_the_documents_were_looked_up_is_not_touched(built_corpus_file, tmp_path, monkeypatch):
+    """Their rows are those of the parts before, and the new corpus has others."""
+    out, find = tmp_path / "out", forgetting.find_documents
+
+    def find_late(*arguments):
+        found = find(*arguments)
+        build(built_corpus_file, "sources.web.part_bytes=4000")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting, "find_documents", find_late)
+        with pytest.raises(ConflictError, match="another corpus was published meanwhile; run the command again"):
+            forget(out, [SHARDED], [])
+    assert not read_tombstone(out)["records"]
+    forget(out, [SHARDED], [])
+    assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
 
 
 @pytest.mark.parametrize("moment", ["_write_files", "_total", "killed"])

@@ -76,7 +76,7 @@ def run(folder: Path, part_bytes: int = 1 << 20, yaml: str = YAML):
 
 def write(plan, out):
     published = {step.label: load_step(out, step.directory) for step in plan.steps}
-    return write_report(plan, published, load_corpus(out), out)
+    return write_report(plan, published, load_corpus(out), out, lambda: None)
 
 
 @pytest.fixture(scope="module")

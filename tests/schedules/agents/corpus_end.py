@@ -18,12 +18,12 @@ def undisturbed(config):
     process = world.start("build", build(config, world.say))
     world.run()
     assert process.result == 0, process.result or process.error
-    return files_below(world)
+    return files_below(world.disk)
 
 
-def files_below(world, root=OUTPUT):
+def files_below(disk, root=OUTPUT):
     """{path below the output: content}."""
-    return {path.removeprefix(f"{root}/"): data for path, data in world.disk.files(root).items()}
+    return {path.removeprefix(f"{root}/"): data for path, data in disk.files(root).items()}
 
 
 def check_ends(world, allowed=()):
@@ -53,22 +53,23 @@ def run_again(world, name, make, allowed=()):
     return again
 
 
-def check_corpus(world, config, reference):
+def check_corpus(world, config, reference, objects=None, root=OUTPUT):
     """Build once more: the corpus is complete, the same as the reference if there is one, and nothing is left over."""
     said = _build_again(world, config)
     if not _has_nothing_to_do(said):
         said = _build_again(world, config)
     assert _has_nothing_to_do(said), f"the build after the last one does more: {said}"
-    found = files_below(world)
-    steps = corpus_steps(world.disk, OUTPUT)
+    disk = objects or world.disk
+    found = files_below(disk, root)
+    steps = corpus_steps(disk, root)
     for path, data in (reference or {}).items():
         if not _varies(path):
             assert path in found, f"{path} is missing in the end"
             assert found[path] == data, f"{path} has other bytes in the end"
-    named = {f"{step}/{name}" for step in steps for name in files_of(world.disk.peek(f"{OUTPUT}/{step}/manifest.json"))}
+    named = {f"{step}/{name}" for step in steps for name in files_of(disk.peek(f"{root}/{step}/manifest.json"))}
     kept = named | {f"{step}/{name}" for step in steps for name in ("manifest.json", "run.json")}
     kept |= {"manifest.json", "corpus.txt", "forgotten.json", ".checksums.json"}
-    left = [path for path in found if (path not in kept and path.partition("/")[0] in steps) or path.endswith(".tmp")]
+    left = [path for path in found if (path not in kept and path.partition("/")[0] in steps) or ".tmp" in path]
     if any(process.result != 0 for process in world.processes.values()):
         # What a killed build has learnt stays: only it knows that the file is of no use to anyone.
         left = [path for path in left if "/learnt-" not in path]

@@ -25,12 +25,19 @@ _FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"bu
 _USED_MEANWHILE = r"a corpus published meanwhile uses it; run the command again"
 _MESSAGES = {
     "build": (
-        r"documents were forgotten while this build ran",
-        r"was removed by another command while the step was built",
+        r"documents were forgotten while this command ran",
+        r"was removed by another command (while the step was built|after this build had published it)",
+        r"recorded in its manifest but missing; run the command again",
         _FORGETTING,
     ),
     "gc": (*_LEASE, _USED_MEANWHILE, _FORGETTING),
-    "forget": (*_LEASE, _USED_MEANWHILE, r"none of these documents is in the corpus", _BUILD_AGAIN),
+    "forget": (
+        *_LEASE,
+        _USED_MEANWHILE,
+        r"another corpus was published meanwhile; run the command again",
+        r"none of these documents is in the corpus",
+        _BUILD_AGAIN,
+    ),
     "export": (r"a build or forget changed the corpus while it was exported", _BUILD_AGAIN, _FORGETTING, _AT_WORK),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
@@ -84,7 +91,7 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         if {"build", "late build", "workers"} & set(names):
             check_corpus(world, _other(), None)
         if "forget" in names:
-            held = [path for path, data in files_below(world).items() if SECRET.encode() in data]
+            held = [path for path, data in files_below(world.disk).items() if SECRET.encode() in data]
             assert not held, f"a forgotten document is in {held[0]}"
 
     return Scenario(", ".join(names), start, judge, published_corpus(), faults, around=remembered)

@@ -12,14 +12,15 @@ import xxhash
 from tests.schedules.agents.small_corpora import OUTPUT, SECRET
 
 _STEP_MANIFEST = "/manifest.json"
-_REMOVALS = ("unlink", "rename", "rmdir")
+_REMOVALS = ("unlink", "rename", "rmdir", "delete")
+_PUBLISHES = ("rename", "link", "put")
 
 
 class Published:
-    """Looks at the output after each operation; `root` is its path on the simulated disk."""
+    """Looks at the output after each operation; `root` is its path on the simulated disk, or in the store of `objects`."""
 
-    def __init__(self, world, root=OUTPUT):
-        self.disk, self.root = world.disk, root
+    def __init__(self, world, root=OUTPUT, objects=None):
+        self.disk, self.root = objects or world.disk, root
         self.named: dict[str, dict] = {}  # by step directory: its files
         self.bytes: dict[tuple[str, str], bytes] = {}  # by step directory and mark: the manifest that was published
         self.late: dict[str, str] = {}  # receipts written into published steps, and by whom
@@ -42,23 +43,39 @@ class Published:
             self.look_at_all()
         for path in (event.path, event.other):
             if path.startswith(f"{self.root}/"):
+                self._removed_as_a_whole(path.removeprefix(f"{self.root}/"), event)
                 self._changed(path.removeprefix(f"{self.root}/"), event)
+
+    def _removed_as_a_whole(self, directory, event):
+        """A step's directory got another name, or its own again."""
+        if "/" not in directory and event.operation == "rename":
+            if self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}") is None:
+                self.named.pop(directory, None)
+            elif not directory.startswith("."):
+                self._published(directory, event.agent)
 
     def _changed(self, path, event):
         directory, _, inside = path.partition("/")
         if inside == "manifest.json":
             if self.disk.peek(f"{self.root}/{path}") is None:
                 self.named.pop(directory, None)
-            elif event.operation in ("rename", "link"):
+            elif event.operation in _PUBLISHES:
                 self._published(directory, event.agent)
         elif directory in self.named and event.operation in _REMOVALS:
             gone = [name for name in self.named[directory] if not self._is_there(f"{directory}/{name}")]
             assert not gone, f"{event.agent} has removed {directory}/{gone[0]}, which its manifest names"
             self._whole(directory, inside, event.agent)
-        if inside.startswith("units/") and event.operation == "rename" and directory in self.named:
+        if inside.startswith("units/") and event.operation in _PUBLISHES and directory in self.named:
             self.late[path] = event.agent
         if path in ("manifest.json", "forgotten.json"):
             self._corpus(event.agent)
+        if path == "manifest.json" and event.operation in _PUBLISHES:
+            gone = [step for step in corpus_steps(self.disk, self.root) if not self._is_published_or_aside(step)]
+            assert not gone, f"{event.agent} has published a corpus without its step {gone[0]}"
+
+    def _is_published_or_aside(self, step):
+        """A step that gc has set aside is put back as soon as it sees that a corpus needs it."""
+        return step in self.named or any(name.startswith(f".{step}.") for name in self.disk.names(self.root))
 
     def check_late(self):
         """In the end a command that wrote a receipt into a published step has removed it, unless it was killed."""

@@ -4,6 +4,9 @@ import json
 from collections.abc import Callable
 from functools import partial
 
+import xxhash
+
+from gristmill.errors import ConflictError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import digest
 from pipelines.contracts.manifest import (
@@ -14,7 +17,10 @@ from pipelines.contracts.manifest import (
     load_step,
     publish,
     publish_first,
+    remove_step,
+    sweep,
 )
+from pipelines.contracts.tombstone import write_tombstone
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.memory_disk import ROOT
@@ -57,7 +63,7 @@ def publish_the_first() -> Scenario:
         root = LocalPath(ROOT)
         out = StepOutput(root, _STEP)
         record = out.write(f"model-{name}", name.encode())
-        return publish_first(root, _STEP, _manifest(record))
+        return publish_first(root, _STEP, _manifest(record), _nothing_to_check)
 
     def start(world: Simulation) -> None:
         world.disk.mkdir(f"{ROOT}/{_STEP}")
@@ -82,7 +88,7 @@ def publish_a_step(units: int = 1) -> Scenario:
     def build_step(root: LocalPath) -> StepManifest:
         out = StepOutput(root, _STEP)
         records = [_unit(out, f"unit-{number}").files[0] for number in range(units)]
-        publish(root, _STEP, _manifest(*records))
+        publish(root, _STEP, _manifest(*records), _nothing_to_check)
         return _manifest(*records)
 
     def work() -> StepManifest:
@@ -112,6 +118,81 @@ def publish_a_step(units: int = 1) -> Scenario:
         )
 
     return Scenario("publish", start, judge, op_seconds=0, limit=2000)
+
+
+def publish_a_removed_step() -> Scenario:
+    """A build publishes a step whose file is there, and another command removes the step: it is never published without it."""
+
+    def publish_it() -> bool:
+        root, record = LocalPath(ROOT), FileRecord("parts/unit", 4, xxhash.xxh3_128_hexdigest(b"unit"))
+
+        def check() -> None:
+            if not (root / _STEP / record.path).exists():
+                raise ConflictError("removed")
+
+        try:
+            publish(root, _STEP, _manifest(record), check)
+        except ConflictError:
+            return False
+        return True
+
+    def start(world: Simulation) -> None:
+        world.disk.mkdir(f"{ROOT}/{_STEP}")
+        world.disk.mkdir(f"{ROOT}/{_STEP}/parts")
+        world.disk.write(world.disk.create(f"{ROOT}/{_STEP}/parts/unit"), b"unit")
+        world.watch(_is_whole)
+        world.start("publisher", publish_it)
+        world.start("remover", lambda: remove_step(LocalPath(ROOT) / _STEP))
+
+    def judge(world: Simulation) -> None:
+        _all_ended(world)
+        _next_run(world, lambda: sweep(LocalPath(ROOT)))
+        assert not any("tmp" in path for path in world.disk.directories()), f"left over: {world.disk.directories()}"
+
+    return Scenario("publish and remove", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
+
+
+def write_while_forgetting() -> Scenario:
+    """A task that began before writes a file, while `forget` writes its tombstone and removes the step: no file is there
+    once it has removed it, and none appears.
+    """
+    text, root = b"to be forgotten", LocalPath(ROOT)
+
+    def write() -> None:
+        try:
+            StepOutput(root, _STEP).commit("unit", {"parts/unit": text}, {})
+        except FileNotFoundError:  # removed as soon as it was there: any cluster tries the task again
+            write()
+        except ConflictError:
+            pass
+
+    def forget(world: Simulation) -> None:
+        write_tombstone(root, {"records": {"web": ["a#1"]}})
+        sweep(root)
+        remove_step(root / _STEP)
+        world.facts["gone"] = True
+
+    def is_gone(world: Simulation, event: Event) -> None:
+        left = [path for path, data in world.disk.files(ROOT).items() if text[:7] in data]
+        assert "gone" not in world.facts or not left, f"{event.agent} has written {left} after all were removed"
+
+    def start(world: Simulation) -> None:
+        world.disk.mkdir(f"{ROOT}/{_STEP}")
+        world.watch(is_gone)
+        world.start("task", write)
+        world.start("forget", partial(forget, world))
+
+    def judge(world: Simulation) -> None:
+        _all_ended(world)
+        if world.processes["forget"].killed:
+            _next_run(world, partial(forget, world))
+        is_gone(world, Event(world.now, "nobody", "", "", ""))
+
+    return Scenario("write while forgetting", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
+
+
+def _nothing_to_check() -> None:
+    """No other command removes anything here."""
 
 
 def _unit(out: StepOutput, unit: str) -> Receipt:

@@ -61,7 +61,9 @@ def save_while_another_copies() -> Scenario:
         world.start("A", partial(_save, 2))
         world.start("B", lambda: copy_ledger(LocalPath(_RUN)))
 
-    return Scenario("ledger", start, _judge_run, _begun_run(), op_seconds=0, limit=2000)
+    return Scenario(
+        "ledger", start, _judge_run, _begun_run(), faults=("kills", "suspensions"), op_seconds=0, limit=2000
+    )
 
 
 def save_by_two_attempts() -> Scenario:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tests.schedules.exhaustive.publishing_scenarios import publish_a_step, publish_the_first, write_new
+from tests.schedules.exhaustive.publishing_scenarios import (
+    publish_a_removed_step,
+    publish_a_step,
+    publish_the_first,
+    write_new,
+    write_while_forgetting,
+)
 from tests.schedules.exhaustive.systematic import explore_all
 
 KILL, SUSPENSION = {"kills": 1}, {"suspensions": 1}
@@ -17,6 +23,16 @@ def check(scenario, **faults):
 
 def test_of_two_builds_the_first_publishes():
     check(publish_the_first())
+
+
+@pytest.mark.parametrize("faults", [{}, KILL, SUSPENSION], ids=["none", "kill", "suspension"])
+def test_a_step_that_is_removed_is_never_published_without_its_files(faults):
+    check(publish_a_removed_step(), **faults)
+
+
+@pytest.mark.parametrize("faults", [{}, KILL, SUSPENSION], ids=["none", "kill", "suspension"])
+def test_a_task_that_began_before_writes_nothing_once_its_step_is_removed(faults):
+    check(write_while_forgetting(), **faults)
 
 
 @pytest.mark.slow
