@@ -3,12 +3,10 @@
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import ConfigError
 from gristmill.storage.location import Location
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.task_result import TaskResult
 from trainers.tasks.examples import Examples
-from trainers.tasks.read_examples import read_examples
 from trainers.tasks.schema.task import Format, Task
 from trainers.tasks.scores import METRICS
 from trainers.tasks.scores.outcomes import Outcomes
@@ -26,14 +24,9 @@ def text_task(file: Location) -> Task:
     columns: dict[str, str | int | tuple[str | int, ...]] = {"text": "text"}
     if not known:
         columns["id"] = "{folder}/{name}"
-    return Task(kind="text", files={SPLIT: name}, format=form, columns=columns, metrics=("bits_per_byte",), name=file.name)
-
-
-def read_texts(task: Task, split: str, data: Location | None, limit: int | None = None) -> Examples:
-    """Read the texts of a task of kind `text`, the first `limit` of them."""
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit: got {limit}, allowed 1 or more")
-    return read_examples(task, split, data)
+    return Task(
+        kind="text", files={SPLIT: name}, format=form, columns=columns, metrics=("bits_per_byte",), name=file.name
+    )
 
 
 def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, window: int | None) -> TaskResult:

@@ -94,8 +94,9 @@ class Layout:
     - `documents` has one example per file (columns `text`, `folder`, `name`).
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
 
-    `rename` maps labels of these files to those of the task, and the names of subtasks and fields. `scheme` is the scheme of entity tags in the
-    files, which are converted to BIO; the default is `bio` if `entity_f1` is measured. `unlabelled` lists the
+    `rename` maps labels of these files to those of the task, and the names of subtasks and fields. `scheme` is
+    the scheme of entity tags in the files, which are converted to BIO; the default is `bio` if `entity_f1` is
+    measured. `unlabelled` lists the
     splits whose gold is hidden: they can be predicted but not scored. `where` keeps rows with one of the
     given values in a column. A table row with too few columns is an error; with `incomplete_rows: skip`, such
     rows are skipped and counted.
