@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from gristmill.config import near_match
 from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local, parse_location
@@ -60,7 +61,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     named, others = split_settings([options.model, *options.overrides], _NAMED)
     asked = [name for name in _ASKS if name in named]
     if unknown := [word for word in others if "=" in word and not local_path(word).exists()]:
-        raise ConfigError(f"{unknown[0]!r}: expected one of {', '.join(f'{name}=' for name in _NAMED)}")
+        near = near_match(unknown[0].partition("=")[0], _NAMED)
+        raise ConfigError(f"{unknown[0]!r}: expected {', '.join(f'{name}=' for name in _NAMED)}{near}")
     if not others:
         raise ConfigError("RUN_OR_EXPORT: missing; give a run or an export")
     if not asked:

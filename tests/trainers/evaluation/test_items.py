@@ -22,7 +22,9 @@ def choice(folder, dev, train=(), **prompt):
 
 
 def rows(count, first=0):
-    return [{"q": f"q{n}", "c": [f"a{n}", f"b{n}", f"c{n}"][: 2 + n % 2], "y": n % 2} for n in range(first, first + count)]
+    return [
+        {"q": f"q{n}", "c": [f"a{n}", f"b{n}", f"c{n}"][: 2 + n % 2], "y": n % 2} for n in range(first, first + count)
+    ]
 
 
 def test_every_candidate_becomes_a_context_and_a_continuation(tmp_path):
@@ -105,9 +107,11 @@ def test_what_cannot_be_asked_is_refused(tmp_path):
         read_items(choice(tmp_path, [good[0], {"q": "q", "c": ["a", "b"]}]), "dev", None)
     with pytest.raises(UserError, match="line 1: candidates: expected two texts or more, none empty"):
         read_items(choice(tmp_path, [{"q": "q", "c": ["a", " "], "y": 0}]), "dev", None)
-    with pytest.raises(UserError, match="mine: dev: no item is left; mine: 1 of 1 items left out: candidates are equal"):
+    with pytest.raises(
+        UserError, match="mine: dev: no item is left; mine: 1 of 1 items left out: candidates are equal"
+    ):
         read_items(choice(tmp_path, [{"q": "q", "c": ["a", "a"], "y": 0}]), "dev", None)
-    with pytest.raises(UserError, match="mine: dev: no file; looked for .*gone.jsonl"):
+    with pytest.raises(UserError, match=r"mine: dev: no file; looked for .*gone\.jsonl"):
         read_items(task_of(tmp_path, "choose", **{**CHOICE, "files": {"dev": "gone.jsonl"}}), "dev", None)
     with pytest.raises(UserError, match="mine: dev: its gold is hidden, so it cannot be scored"):
         read_items(task_of(tmp_path, "choose", **CHOICE, unlabelled=["dev"]), "dev", None)
