@@ -10,6 +10,7 @@ from training_file import section
 
 from trainers.tasks.load_task import load_suite, load_task, shipped_suites, shipped_tasks
 from trainers.tasks.schema.metric_names import METRIC_KINDS
+from trainers.tasks.schema.prompt import Prompt
 from trainers.tasks.schema.task import Layout, Task, Templates
 from trainers.tasks.scores import METRICS
 
@@ -23,7 +24,7 @@ dataclasses that parse the file and from the shipped tasks (`python docs/task_fi
 SHIPPED = """\
 ## Shipped tasks
 
-`finetune NAME` takes one of these names. The files are looked for below `data=DIR`, or below the directory that
+`finetune NAME` and `evaluate MODEL task=NAME` take one of these names; `evaluate` those with a prompt, and `blimp`. The files are looked for below `data=DIR`, or below the directory that
 `$GRISTMILL_TASKS` names, in each of the folders; all also with `.gz`. Nothing is downloaded. Gold that the authors keep
 to themselves is marked `hidden`: such a split is predicted, not scored.
 """
@@ -31,7 +32,7 @@ to themselves is marked `hidden`: such a split is predicted, not scored.
 METRICS_HEAD = """\
 ## Metrics
 
-Values are from 0 to 1, in BLEU and chrF from 0 to 100; lower is better in perplexity alone. Each value has a 95 % percentile
+Values are from 0 to 1, in BLEU and chrF from 0 to 100; lower is better in perplexity and bits per byte. Each value has a 95 % percentile
 interval of 1,000 bootstrap samples of the examples (Efron, 1979), from seed 0. Two runs are compared on the same examples by the
 paired permutation test and a paired bootstrap interval of the difference. ROUGE, BLEU and chrF need the extra `finetune`.
 
@@ -63,7 +64,8 @@ def gold(task: Task) -> str:
 
 def page() -> str:
     """The whole page."""
-    pieces = [HEAD, section(Task, "Task"), section(Layout, "Layout"), section(Templates, "Templates"), SHIPPED]
+    pieces = [HEAD, section(Task, "Task"), section(Layout, "Layout"), section(Templates, "Templates")]
+    pieces += [section(Prompt, "Prompt"), SHIPPED]
     pieces += ["| task | kind | labels | metrics | what it is | source |", "|---|---|---|---|---|---|"]
     tasks = [load_task(name) for name in shipped_tasks()]
     for task in tasks:

@@ -1,11 +1,10 @@
-"""`report`, `blame` and `evaluate`: examine runs."""
+"""`report` and `blame`: examine runs."""
 
 import argparse
 import sys
 
 from gristmill.errors import ConfigError
 from gristmill.storage.paths import local_path
-from trainers.commands.settings import corpora_of, split_settings
 
 _NAMED_RUNS = 4  # runs whose names go into the file name of a report of several
 
@@ -26,12 +25,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     blame.add_argument("--step", type=int, required=True, help="counted as in the log: the first is 1")
     blame.add_argument("--documents", type=int, default=10, help="how many to show")
     blame.set_defaults(handler=_blame)
-    evaluate = commands.add_parser("evaluate", help="loss and bits per byte of a run or an export on a held-out split")
-    evaluate.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
-    evaluate.add_argument("overrides", metavar="corpus=DIR", nargs="*", help="the corpus; default: that of the run")
-    evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="default: validation")
-    evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
-    evaluate.set_defaults(handler=_evaluate)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -61,21 +54,4 @@ def _blame(options: argparse.Namespace) -> int:
     if options.documents < 1:
         raise ConfigError(f"--documents: got {options.documents}, allowed 1 or more")
     show(blame(options.run, options.step, lambda line: print(line, file=sys.stderr)), options.documents, print)
-    return 0
-
-
-def _evaluate(options: argparse.Namespace) -> int:
-    from gristmill.events import human_line
-    from trainers.evaluation.evaluate import evaluate
-
-    named, others = split_settings(options.overrides, ("corpus",))
-    if others:
-        raise ConfigError(f"{others[0]!r}: expected corpus=DIR")
-    corpora = corpora_of(named)
-    fields = evaluate(options.model, corpora, options.tokens, split=options.split)
-    whole = {key: value for key, value in fields.items() if key not in ("sources", "parents")}
-    rows = {"all": whole, **fields.get("parents", {}), **fields["sources"]}
-    print(f"split {options.split}")
-    for name, row in rows.items():
-        print(f"{name:20} {human_line(**{key: f'{v:.5f}' if isinstance(v, float) else v for key, v in row.items()})}")
     return 0

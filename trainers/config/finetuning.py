@@ -3,7 +3,7 @@ computes the fields that are null here.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 from trainers.adapters import Method
 from trainers.adapters.weights.feature_extraction import FeatureExtraction
@@ -13,7 +13,7 @@ from trainers.config.job import Job
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Batch, Frame
-from trainers.tasks.schema.task import Task
+from trainers.tasks.schema.task import Task, TaskKind
 
 Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 
@@ -183,6 +183,8 @@ class Finetuning(Job):
     def head_kind(self) -> Literal["classify", "regress", "tag", "span", "choose"] | None:
         """The kind of the head that is trained, or None if the model writes its answers."""
         kind = self.tasks[0].kind
+        assert kind != "minimal_pairs"
+        assert kind != "text"
         return None if self.writes_text or kind == "generate" else kind
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
@@ -198,6 +200,9 @@ class Finetuning(Job):
         )
         require(len(self.tasks) >= 1, "tasks: names no task; give at least one")
         names = [task.name for task in self.tasks]
+        for task in self.tasks:
+            trainable = task.kind in get_args(TaskKind)
+            require(trainable, f"tasks: {task.name} is of kind {task.kind}, which only `trainers evaluate` takes")
         require(len(set(names)) == len(names), f"tasks: got {', '.join(names)}, each allowed only once")
         require(
             len(self.tasks) == 1 or all(self.encoding.text_to_text or task.kind == "generate" for task in self.tasks),

@@ -40,12 +40,11 @@ def build_without_method(config: Job, specials: dict[str, int], base: Mapping[st
     if not isinstance(config, Finetuning):
         return forward_of(network, config)
     losses: tuple[Loss, ...] = (LOSSES["loss"],)
-    if not config.writes_text:
+    if (kind := config.head_kind) is not None:
         (task,) = config.tasks
-        assert task.kind != "generate"
         head = (config.head.pooling, config.layers, config.head.dropout)
-        attach_head(network, config.model, task.kind, outputs_of(task), config.seed, *head, weights=base)
-        losses = task_losses(task.kind, config.label_smoothing, class_weights(config))
+        attach_head(network, config.model, kind, outputs_of(task), config.seed, *head, weights=base)
+        losses = task_losses(kind, config.label_smoothing, class_weights(config))
     return Forward(network, config.model.architecture, True, losses)
 
 

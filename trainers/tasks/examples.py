@@ -27,7 +27,8 @@ class Examples:
     hidden; `spans`, for `span`, the distinct accepted (start, end) of each example in UTF-8 bytes of the
     passage, none if the question has no answer; `targets`, the accepted texts, for `generate`, `span` and
     `choose`. `groups`, int64 [n], is the number of each example's group; `question_accuracy` counts a group
-    as one.
+    as one. In `minimal_pairs` the acceptable text is candidate 0 of two; `subtasks` and `fields` name the parts of the set
+    that an example belongs to.
 
     `labelled` says whether gold is known. `files` are the files that were read, with sizes and checksums.
     `own_ids` says whether the ids come from the files. `skipped` is the number of incomplete rows that were
@@ -53,6 +54,8 @@ class Examples:
     spans: list[list[tuple[int, int]]] | None = None
     targets: list[list[str]] | None = None
     groups: np.ndarray | None = None
+    subtasks: list[str] | None = None
+    fields: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

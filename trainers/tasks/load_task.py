@@ -24,13 +24,15 @@ class SuiteColumn:
 @dataclass(frozen=True)
 class Suite:
     """A suite of tasks, with its columns in the usual order of its tables. Its score is the mean of the
-    columns' scores; a column's score is the mean of its task's metrics.
+    columns' scores; a column's score is the mean of its task's metrics. In a suite for `evaluate`, a column's score is
+    the first score of its task, with `centred` (score - chance) / (1 - chance).
     """
 
     columns: tuple[SuiteColumn, ...]
     name: str = ""
     about: str = ""
     source: str = ""
+    centred: bool = False
 
     @property
     def tasks(self) -> tuple[str, ...]:

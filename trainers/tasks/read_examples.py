@@ -167,6 +167,27 @@ def _generate(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fiel
     return fields | ({"targets": read_targets(rows, layout, task, "target")} if labelled else {})
 
 
+def _minimal_pairs(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
+    """The acceptable text is candidate 0 of two. `rename` maps names of subtasks and fields."""
+    pairs = [_text(rows, layout.roles[role], role, True) for role in ("good", "bad")]
+    count = len(rows)
+    fields: _Fields = {
+        "texts": (),
+        "candidates": pa.concat_arrays(pairs).take(pa.array(np.arange(2 * count).reshape(2, -1).T.ravel())),
+        "candidate_offsets": np.arange(0, 2 * count + 1, 2),
+        "labels": np.zeros(count, np.int64),
+    }
+    for role, name in (("subtask", "subtasks"), ("field", "fields")):
+        if role in layout.roles:
+            texts = [label_text(value) for value in rows.column(layout.roles[role], role)]
+            fields[name] = [(layout.rename or {}).get(text, text) for text in texts]
+    return fields
+
+
+def _whole_text(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
+    return {"texts": _texts(rows, layout, "text", strip=False)}
+
+
 _READERS: dict[str, Callable[[RowSet, Layout, Task, bool], _Fields]] = {
     "classify": _classify,
     "regress": _regress,
@@ -174,6 +195,8 @@ _READERS: dict[str, Callable[[RowSet, Layout, Task, bool], _Fields]] = {
     "span": _span,
     "choose": _choose,
     "generate": _generate,
+    "minimal_pairs": _minimal_pairs,
+    "text": _whole_text,
 }
 
 
@@ -223,7 +246,7 @@ def _numbers(names: list[str]) -> np.ndarray:
 
 def _hidden(task: Task, count: int, fields: _Fields) -> _Fields:
     """Return placeholders for hidden gold, for the fields that are arrays."""
-    gold = GOLD[task.kind]
+    gold = GOLD.get(task.kind)
     if gold == "tags":
         return {"tags": np.full(len(fields["word_starts"]), HIDDEN, np.int64)}
     if task.kind == "regress":

@@ -29,7 +29,7 @@ def test_help_loads_nothing_heavy():
         (["pretrain", "llama_tiny", "--workers", "0"], "--workers: got 0, allowed 1 or more"),
         (["pretrain", "llama_tiny", "--workers", "1", "corpus=/nowhere"], "/nowhere/manifest.json: no corpus here"),
         (["pretrain", "missing.yaml"], "missing.yaml: no such file"),
-        (["evaluate", "/nowhere", "korpus=x"], "'korpus=x': expected corpus=DIR"),
+        (["evaluate", "/nowhere", "korpus=x"], "'korpus=x': expected suite=, task=, text=, corpus=, data="),
         (["evaluate", "/nowhere"], "/nowhere: no run here"),
         (["generate", "/nowhere"], "/nowhere: no run here"),
         (["generate", "/nowhere", "--top-p", "2"], "generate: top_p: got 2.0"),

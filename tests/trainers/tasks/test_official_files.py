@@ -58,6 +58,7 @@ BOOLQ = {"question": "is it so", "passage": "It is so."}
 NLI_PAIR = {"premise": "He ran.", "hypothesis": "He moved."}
 SWAG = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 SWAG_ROW = '1,v,"He runs, she",He runs,she,gold,walks.,"sits, too.",sleeps.,eats.'
+ASKED = {"query": "It rained.", "choices": ["It was wet.", "It was dry."], "gold": 1}
 HELLA = {
     "ind": 4,
     "activity_label": "Roof",
@@ -194,6 +195,21 @@ OFFICIAL = {
         "swag/val.csv": f",{SWAG},label\n0,{SWAG_ROW},3\n",
         "swag/test.csv": f",{SWAG}\n0,{SWAG_ROW}\n",
     },
+    "piqa": {"icl/piqa.jsonl": lines(ASKED)},
+    "arc_easy": {"icl/arc_easy.jsonl": lines(ASKED)},
+    "copa_cloze": {"icl/copa.jsonl": lines(ASKED)},
+    "winogrande": {
+        "icl/winogrande.jsonl": lines(
+            {"context_options": ["Ann won, so Ann", "Ann won, so Bo"], "continuation": "ran.", "gold": 1}
+        )
+    },
+    "lambada": {"icl/lambada_openai.jsonl": lines({"context": "He sat on the", "continuation": "mat"})},
+    "blimp": {
+        f"blimp/data/{uid}.jsonl": lines(
+            {"sentence_good": "He ran.", "sentence_bad": "He run.", "UID": uid, "field": field}
+        )
+        for uid, field in (("a_1", "syntax"), ("b_2", "syntax/semantics"))
+    },
     "hellaswag": {
         "hellaswag/hellaswag_train.jsonl": lines({**HELLA, "label": 2}),
         "hellaswag/hellaswag_val.jsonl": lines({**HELLA, "label": "3"}),
@@ -271,6 +287,11 @@ EXPECTED = {
     "wnut17": ("test", "wnut17 words: New York", ["B-location I-location"]),
     "ud_pos": ("test", "pos words: do n't", ["AUX PART"]),
     "swag": ("dev", "swag (A) walks. (B) sits, too. (C) sleeps. (D) eats. context: He runs, she", ["eats."]),
+    "piqa": ("dev", "piqa (A) It was wet. (B) It was dry. It rained.", ["It was dry."]),
+    "arc_easy": ("test", "arc_easy (A) It was wet. (B) It was dry. It rained.", ["It was dry."]),
+    "copa_cloze": ("dev", "copa_cloze (A) It was wet. (B) It was dry. text: It rained.", ["It was dry."]),
+    "winogrande": ("dev", "winogrande (A) Ann won, so Ann (B) Ann won, so Bo text: ran.", ["Ann won, so Bo"]),
+    "lambada": ("test", "lambada He sat on the", ["mat"]),
     "hellaswag": ("dev", "hellaswag (A) a (B) b (C) c (D) d context: A man. he", ["d"]),
     "openbookqa": ("test", "openbookqa (A) tA (B) tB (C) tC (D) tD question: The sun", ["tD"]),
     "imdb": ("train", "imdb review: bad", ["negative"]),
@@ -301,8 +322,12 @@ def test_a_set_as_its_authors_distribute_it(tmp_path, name, compressed):
     assert available_splits(task, tmp_path) == tuple(splits)
     for split in splits:
         examples = read_examples(task, split, tmp_path)
-        assert len(examples) == {"multirc": 2, "conll2003": 2, "squad2": 2}.get(name, len(examples))
+        assert len(examples) == {"multirc": 2, "conll2003": 2, "squad2": 2, "blimp": 2}.get(name, len(examples))
         assert examples.labelled == (split not in task.unlabelled and not (split == "test" and name in ("cola", "qqp")))
+    if name == "blimp":
+        assert examples.candidates_of(1) == ["He ran.", "He run."]
+        assert (examples.subtasks, examples.fields) == (["a_1", "b_2"], ["syntax", "syntax_semantics"])
+        return
     split, text, targets = EXPECTED[name]
     examples = read_examples(task, split, tmp_path)
     assert (render_inputs(examples)[0], render_targets(examples)[0]) == (text, targets)

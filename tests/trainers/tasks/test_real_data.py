@@ -40,6 +40,11 @@ def test_every_split_has_as_many_examples_as_the_manifest_says(data, manifest, n
     for split in splits:
         examples = read_examples(task, split, data)
         path = examples.files[0].path.removeprefix(f"{data}/")
+        if name == "blimp":
+            assert (
+                len(examples) == sum(manifest[file.path.removeprefix(f"{data}/")] for file in examples.files) == 46000
+            )
+            continue
         assert len(examples) == REPLIES.get(path.rpartition("/")[2], manifest[path])
         assert examples.skipped == 0
         assert examples.labelled or split == "test"

@@ -4,7 +4,7 @@
 
 _TEXTS = ("span", "generate")
 METRIC_KINDS: dict[str, tuple[str, ...]] = {
-    "accuracy": ("classify", "choose", "tag"),
+    "accuracy": ("classify", "choose", "tag", "minimal_pairs"),
     "f1": ("classify",),
     "macro_f1": ("classify",),
     "micro_f1": ("classify",),
@@ -22,4 +22,5 @@ METRIC_KINDS: dict[str, tuple[str, ...]] = {
     "bleu": ("generate",),
     "chrf": ("generate",),
     "perplexity": ("generate",),
+    "bits_per_byte": ("text",),
 }

@@ -9,13 +9,16 @@ A Task is also the first layout of its own files; `elsewhere` lists others.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gristmill.config import near_match
+from gristmill.config import ADDED, near_match
 from trainers.tasks.schema.metric_names import METRIC_KINDS
+from trainers.tasks.schema.prompt import Prompt, fields_of
 
 TaskKind = Literal["classify", "regress", "tag", "span", "choose", "generate"]
+"""The kinds that a model can be trained on."""
+AnyKind = Literal["classify", "regress", "tag", "span", "choose", "generate", "minimal_pairs", "text"]
 Format = Literal[
     "jsonl", "tsv", "csv", "parquet", "conll", "conllu", "squad", "lines", "json", "documents", "trees", "multirc",
     "record", "dialogues", "webquestions",
@@ -30,6 +33,8 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "span": (("question", "passage", "answers"), ("id",)),
     "choose": (("text", "candidates", "label"), ("passage", "id", "accepted")),
     "generate": (("text", "target"), ("text_b", "id")),
+    "minimal_pairs": (("good", "bad"), ("subtask", "field", "id")),
+    "text": (("text",), ("id",)),
 }
 GOLD = {
     "classify": "label",
@@ -40,16 +45,10 @@ GOLD = {
     "generate": "target",
 }
 _LISTS = ("candidates", "target", "accepted")
-_FIELD = re.compile(r"\{([^{}]+)\}")
 _BIO = re.compile(r"O|[BI]-.+")
 _SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl", ".tsv": "tsv", ".csv": "csv", ".parquet": "parquet", ".conll": "conll", ".conllu": "conllu",
 }  # fmt: skip
-
-
-def fields_of(template: str) -> list[str]:
-    """Return the names in braces in a template, in order."""
-    return _FIELD.findall(template)
 
 
 def _require(condition: bool, message: str) -> None:
@@ -78,6 +77,8 @@ class Layout:
     - choose: `text`, `candidates`, `label` (number of the right candidate, from 0), `passage`, `accepted`
       (texts)
     - generate: `text`, `text_b`, `target` (a text or a list of accepted texts)
+    - minimal_pairs: `good`, `bad`, `subtask` and `field`, by which scores are also given; only for `evaluate`
+    - text: `text`; only for `evaluate`
 
     All kinds have `id`; without it, an example's id is its number in the split.
 
@@ -93,8 +94,9 @@ class Layout:
     - `documents` has one example per file (columns `text`, `folder`, `name`).
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
 
-    `rename` maps labels of these files to those of the task. `scheme` is the scheme of entity tags in the
-    files, which are converted to BIO; the default is `bio` if `entity_f1` is measured. `unlabelled` lists the
+    `rename` maps labels of these files to those of the task, and the names of subtasks and fields. `scheme` is
+    the scheme of entity tags in the files, which are converted to BIO; the default is `bio` if `entity_f1` is
+    measured. `unlabelled` lists the
     splits whose gold is hidden: they can be predicted but not scored. `where` keeps rows with one of the
     given values in a column. A table row with too few columns is an error; with `incomplete_rows: skip`, such
     rows are skipped and counted.
@@ -220,10 +222,10 @@ class Task(Layout):
 
     `name` defaults to the file's name. `suite` is the suite that the task belongs to. `about` says what the
     task is, and `source` where its definition comes from. `folder` is the directory of your own task file,
-    where its data files are looked for.
+    where its data files are looked for. `prompt` is how `evaluate` asks a model without training it.
     """
 
-    kind: TaskKind
+    kind: AnyKind
     metrics: tuple[str, ...]
     labels: tuple[str | int | bool, ...] = ()
     positive: str | None = None
@@ -237,6 +239,7 @@ class Task(Layout):
     about: str = ""
     source: str = ""
     folder: str | None = None
+    prompt: Prompt | None = field(default=None, metadata=ADDED)
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
@@ -278,6 +281,8 @@ class Task(Layout):
         )
         if self.templates is not None:
             self._check_templates(self.templates)
+        if self.prompt is not None:
+            self.prompt.check_kind(self.kind, self.label_names)
 
     def _check_roles(self, place: str, layout: Layout) -> None:
         needed, optional = ROLES[self.kind]
@@ -285,7 +290,7 @@ class Task(Layout):
             near = near_match(role, [*needed, *optional])
             _require(role in (*needed, *optional), f"{place}columns.{role}: {self.kind} has no such column{near}")
         hidden = set(layout.unlabelled) == set(layout.files)
-        missing = [role for role in needed if role not in layout.roles and not (hidden and role == GOLD[self.kind])]
+        missing = [role for role in needed if role not in layout.roles and not (hidden and role == GOLD.get(self.kind))]
         _require(not missing, f"{place}columns: {', '.join(missing)} missing; {self.kind} needs {', '.join(needed)}")
         _require(layout.scheme is None or self.kind == "tag", f"{place}scheme: {self.kind} has none; it belongs to tag")
         for label in (layout.rename or {}).values():
@@ -333,6 +338,7 @@ class Task(Layout):
         )
 
     def _check_templates(self, templates: Templates) -> None:
+        _require(self.kind in GOLD, f"templates: {self.kind} has none; leave them out")
         known = ("text", "text_b", "question", "passage", "words")
         texts = [role for role in sum(ROLES[self.kind], ()) if role in known]
         texts += ["candidates"] * (self.kind == "choose")

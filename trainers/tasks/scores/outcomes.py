@@ -18,6 +18,7 @@ class Outcomes:
     `references` are the accepted texts of each example and `texts` the predicted one, for span, generate and
     choose. With `no_answer`, an example without references has no answer in its passage, and the empty text
     predicts that. `nats` and `tokens`, float64 [n], are the loss of each gold text and its number of tokens.
+    `text_bytes`, float64 [n], are the UTF-8 bytes of a text that was given.
     """
 
     gold: np.ndarray | None = None
@@ -31,3 +32,4 @@ class Outcomes:
     no_answer: bool = False
     nats: np.ndarray | None = None
     tokens: np.ndarray | None = None
+    text_bytes: np.ndarray | None = None

@@ -1,10 +1,11 @@
-"""Metrics of generated text: ROUGE, BLEU, chrF, perplexity.
+"""Metrics of text: ROUGE, BLEU and chrF of what was generated, perplexity and bits per byte of what was given.
 
 ROUGE is computed by rouge-score, BLEU and chrF by sacrebleu, because their tokenization is part of the
 metric. The extra `finetune` installs both.
 """
 
 import importlib
+import math
 from functools import partial
 from typing import Any
 
@@ -76,6 +77,14 @@ def _costs(outcomes: Outcomes) -> np.ndarray:
     return np.stack([outcomes.nats, outcomes.tokens], axis=1)
 
 
+def _bits(outcomes: Outcomes) -> np.ndarray:
+    if outcomes.nats is None or outcomes.text_bytes is None:
+        raise UserError(
+            "metrics: bits_per_byte needs the nats and bytes of texts; measure them with `trainers evaluate`"
+        )
+    return np.stack([outcomes.nats / math.log(2), outcomes.text_bytes], axis=1)
+
+
 METRICS = (
     *(
         TaskMetric(kind, partial(_rouge, kind=kind), summed(mean_of), "Lin, 2004, as rouge-score counts it, with stems")
@@ -93,6 +102,13 @@ METRICS = (
         _costs,
         summed(lambda sums: np.exp(mean_of(sums))),
         "exp of the mean nats per token of the gold texts",
+        higher_is_better=False,
+    ),
+    TaskMetric(
+        "bits_per_byte",
+        _bits,
+        summed(mean_of),
+        "Gao et al., 2020, The Pile: nats / ln 2 of all texts over their UTF-8 bytes",
         higher_is_better=False,
     ),
 )

@@ -1,0 +1,116 @@
+"""Tiny models with a real tokenizer, and the likelihoods that stock `transformers` gives them, one text at a time."""
+
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from tests.trainers.models.test_models import tiny
+from tokenizer.encode import Encoder
+from tokenizer.kinds.byte_bpe import train_byte_bpe
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.evaluation.scoring.scorer import Scorer
+from trainers.models import build_model
+from trainers.objectives.causal import Causal
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.masked import Masked
+from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.span_corruption import SpanCorruption
+from trainers.rows.batch import IGNORED
+
+OBJECTIVES = {
+    "gpt2": Causal(),
+    "gpt": Causal(),
+    "llama": Causal(),
+    "t5": SpanCorruption(),
+    "bart": Denoising(permute_sentences=False),
+    "bert": Masked(),
+    "roberta": Masked(),
+    "modernbert": Masked(),
+    "prefix": PrefixLM(),
+    "t5, prefix": PrefixLM(),
+}
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "while",
+    "another",
+    "unhappy",
+    "dogfish",
+    "barked",
+    "loudly",
+    "beyond",
+    "twenty",
+    "gates",
+]
+
+
+@cache
+def tokenizer_json():
+    return train_byte_bpe([" ".join(WORDS)] * 3, 420)
+
+
+@cache
+def encoder(folder):
+    (folder / "tokenizer.json").write_bytes(tokenizer_json())
+    return Encoder.load(str(folder / "tokenizer.json"))
+
+
+@cache
+def network_of(name):
+    architecture = {"prefix": "llama", "t5, prefix": "t5"}.get(name, name)
+    scale = {} if architecture == "t5" else {"initializer_range": 0.2}
+    model = tiny(architecture, vocab_size=448, layers=2, **scale)
+    return model, build_model(model, SPECIAL_IDS, 0).eval()
+
+
+def scorer_of(name, folder, objective=None, **options):
+    model, network = network_of(name)
+    return Scorer(name, network, model, objective or OBJECTIVES[name], encoder(folder), **options)
+
+
+def ids_of(folder, text):
+    return encoder(folder).encode(pa.array([text], pa.large_string()))[0].astype(np.int64).tolist()
+
+
+def likelihoods(network, wanted, **arrays):
+    """The log-likelihood of each id of `wanted` at its position in one text, float64; -100 is not wanted."""
+    with torch.no_grad():
+        logits = network(**{name: torch.tensor([ids]) for name, ids in arrays.items()}).logits[0].double()
+    chosen = [(place, token) for place, token in enumerate(wanted) if token != IGNORED]
+    return [float(logits[place].log_softmax(0)[token]) for place, token in chosen]
+
+
+def reference(name, folder, context, continuation, word_ends=None):
+    """The log-likelihood of the ids of a continuation by a plain loop. `word_ends[i]` is where what is masked with token i
+    of the continuation ends.
+    """
+    _, network = network_of(name)
+    specials, both = SPECIAL_IDS, [*context, *continuation]
+    if name in ("gpt2", "gpt", "llama"):
+        inputs = [specials["<bos>"], *both[:-1]]
+        return sum(likelihoods(network, [*[IGNORED] * len(context), *continuation], input_ids=inputs))
+    if name in ("bert", "roberta", "modernbert"):
+        total = 0.0
+        for number, token in enumerate(continuation):
+            until = number + 1 if word_ends is None else word_ends[number]
+            first = len(context) + number
+            masked = [*both[:first], *[specials["<mask>"]] * (until - number), *both[first + until - number :]]
+            wanted = [IGNORED] * (first + 1) + [token]
+            total += likelihoods(network, wanted, input_ids=[specials["<cls>"], *masked, specials["<sep>"]])[0]
+        return total
+    eos, start, sentinel = specials["<eos>"], specials["<pad>"], specials["<extra_id_0>"]
+    if name == "t5":
+        source, given = [*context, sentinel, eos], [start, sentinel]
+    elif name == "t5, prefix":
+        source, given = [*context, eos], [start]
+    else:
+        bos = specials["<bos>"]
+        source, given = [bos, *context, specials["<mask>"], eos], [eos, bos, *context]
+    wanted = [*[IGNORED] * (len(given) - 1), *continuation]
+    return sum(likelihoods(network, wanted, input_ids=source, decoder_input_ids=[*given, *continuation[:-1]]))

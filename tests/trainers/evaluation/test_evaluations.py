@@ -1,0 +1,236 @@
+"""`evaluate` on tasks, suites and texts: what it prints, what it writes, what it refuses."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.errors import UserError
+from tests.trainers.tasks.writing import task_of, write_lines
+from trainers.__main__ import main
+from trainers.adapters.weights.full import Full
+from trainers.evaluation.evaluation_page import render_evaluation
+from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
+from trainers.evaluation.suites.items import read_items
+from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, evaluate_models
+from trainers.evaluation.suites.suite_result import compare_results, suite_result
+from trainers.evaluation.suites.task_result import item_result
+from trainers.recipes.finetuning_recipe import finetune
+from trainers.runs.run import read_config
+from trainers.tasks.load_task import Suite, SuiteColumn
+from trainers.tasks.read_examples import read_examples
+
+TEXTS = ["a cab bade a dead face", "fab cafe decade", "bag had a bed", "a big head fed a deaf hag"]
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder with a choice task, minimal pairs, a cloze task and texts, each with its YAML file."""
+    folder = tmp_path_factory.mktemp("data")
+    draw = np.random.default_rng(0)
+    items = [
+        {"q": TEXTS[n % 4] + f" {n}", "c": [f"bad {n}", "fed a hag", "cafe"], "y": int(draw.integers(3))}
+        for n in range(30)
+    ]
+    write_lines(folder / "choice.jsonl", items)
+    prompt = 'prompt: {context: "{text}", continuation: " {candidate}", normalise: byte, unconditional: "A:", shots_from: dev}'
+    (folder / "choice.yaml").write_text(
+        "kind: choose\nfiles: {dev: choice.jsonl}\ncolumns: {text: q, candidates: c, label: y}\nmetrics: [accuracy]\n"
+        + prompt
+    )
+    pairs = [{"g": f"a cab {n}", "b": f"a {n} cab cab", "s": f"s{n % 2}", "f": HOSTILE} for n in range(10)]
+    write_lines(folder / "pairs.jsonl", pairs)
+    (folder / "pairs.yaml").write_text(
+        "kind: minimal_pairs\nfiles: {test: pairs.jsonl}\ncolumns: {good: g, bad: b, subtask: s, field: f}\nmetrics: [accuracy]\n"
+    )
+    write_lines(folder / "cloze.jsonl", [{"c": text.rsplit(" ", 1)[0], "w": text.rsplit(" ", 1)[1]} for text in TEXTS])
+    (folder / "cloze.yaml").write_text(
+        "kind: generate\nfiles: {test: cloze.jsonl}\ncolumns: {text: c, target: w}\nmetrics: [exact_match]\n"
+        'prompt: {context: "{text}", continuation: " {target}"}\n'
+    )
+    write_lines(folder / "texts.jsonl", [{"text": text} for text in TEXTS])
+    (folder / "one.txt").write_text(TEXTS[0])
+    return folder
+
+
+def test_metrics_follow_from_the_likelihoods_of_candidates(tmp_path):
+    write_lines(
+        tmp_path / "d.jsonl", [{"q": "q", "c": ["aaaa", "b"], "y": 0}, {"q": "q", "c": ["é", "bb", "c"], "y": 2}]
+    )
+    prompt = {"context": "{text}", "continuation": " {candidate}", "normalise": "unconditional", "unconditional": "A:"}
+    columns = {"text": "q", "candidates": "c", "label": "y"}
+    task = task_of(tmp_path, "choose", files={"dev": "d.jsonl"}, columns=columns, prompt=prompt)
+    items = read_items(task, "dev", None)
+    none = np.zeros(5, bool)
+    found = Likelihoods(np.array([-4.0, -2, -2.2, -2, -3]), np.array([2, 2, 1, 4, 3]), none, none)
+    without = Likelihoods(np.array([-9.0, -1, -1, -1, -8]), found.tokens, none, none)
+    result = item_result("m", "form", items, found, without)
+    assert result.main == "accuracy_unconditional"
+    predicted = {name: outcomes.predicted.tolist() for name, (_, outcomes) in result.measured.items()}
+    assert predicted == {
+        "accuracy_unconditional": [0, 2],
+        "accuracy": [1, 1],
+        "accuracy_per_token": [1, 1],
+        "accuracy_per_byte": [0, 1],
+        "accuracy_per_character": [0, 1],
+    }
+    row = result.rows.to_pylist()[1]
+    assert (row["bytes"], row["characters"], row["tokens"]) == ([2, 2, 1], [1, 2, 1], [1, 4, 3])
+    assert (row["gold"], row["prediction"], row["log_likelihood_unconditional"]) == (2, 2, [-1, -1, -8])
+    score = result.scores["accuracy"]
+    assert (score.value, score.n, score.chance) == (0, 2, (1 / 2 + 1 / 3) / 2)
+    assert score.verdict == "below"
+
+
+def test_errors_and_verdicts_are_those_of_the_items(tmp_path):
+    right = np.random.default_rng(0).random(400) < 0.7
+    write_lines(tmp_path / "t.jsonl", [{"g": f"g{n}", "b": f"b{n}"} for n in range(400)])
+    columns = {"good": "g", "bad": "b"}
+    task = task_of(tmp_path, "minimal_pairs", files={"test": "t.jsonl"}, columns=columns, metrics=["accuracy"])
+    items = read_items(task, "test", None)
+
+    def result(model, wins):
+        nats = np.stack([np.where(wins, -1.0, -2.0), np.full(400, -1.5)], axis=1).ravel()
+        ones = np.ones(800, np.int64)
+        return item_result(model, "form", items, Likelihoods(nats, ones, ones > 1, ones > 1), None)
+
+    first, other = result("a", right), result("b", np.random.default_rng(1).random(400) < 0.5)
+    again = result("c", right)
+    score = first.scores["accuracy"]
+    assert score.value == right.mean()
+    assert score.error == pytest.approx(right.std(ddof=1) / 20)
+    assert (score.verdict, other.scores["accuracy"].verdict) == ("above", "at")
+    assert score.centred.value == pytest.approx(2 * right.mean() - 1)
+    suite = Suite((SuiteColumn("mine"), SuiteColumn("mine")), "s", centred=True)
+    mean = suite_result(suite, [first, other])
+    assert mean.mean.value == pytest.approx((score.centred.value + other.scores["accuracy"].centred.value) / 2)
+    assert mean.at_chance == ("mine",)
+    ties = {(each.a, each.b): each.tie for each in compare_results([first, other, again])}
+    assert ties == {("a", "b"): False, ("a", "c"): True, ("b", "c"): False}
+    twice = list(compare_results([first, first, other, other], suite))[-1]
+    assert (twice.name, twice.score) == ("s", "mean")
+    assert twice.difference == pytest.approx(2 * (other.scores["accuracy"].value - score.value))
+    assert not twice.tie
+
+
+def test_models_are_compared_on_a_page_and_in_rows(data, decoder_run, other_run, tmp_path, capsys):
+    output = tmp_path / "cmp.html"
+    tasks = ",".join(str(data / f"{name}.yaml") for name in ("choice", "pairs", "cloze"))
+    assert (
+        main(["evaluate", str(decoder_run), str(other_run), f"task={tasks}", "shots=0", "--output", str(output)]) == 0
+    )
+    shown = capsys.readouterr()
+    assert re.search(rf"{decoder_run} +choice +dev +30 +accuracy_per_byte +0\.\d{{4}}", shown.out)
+    assert "pairs by field" in shown.out
+    assert re.search(rf"{decoder_run} +{other_run} +cloze +accuracy", shown.out)
+    assert f"{other_run}: scored left to right" in shown.err
+    page = output.read_text()
+    assert HOSTILE not in page
+    assert "&lt;script&gt;" in page
+    assert "Comparisons on the same items" in page
+    table = pq.read_table(output.with_suffix(".parquet")).to_pylist()
+    assert len(table) == 2 * (30 + 10 + 4)
+    row = next(row for row in table if row["task"] == "choice")
+    best = int(np.argmax(np.array(row["log_likelihood"]) / row["bytes"]))
+    assert (row["prediction"], row["model"], row["bytes"][1]) == (best, str(decoder_run), len("fed a hag"))
+    scorer = Scorer.open(decoder_run)
+    found = scorer.score([f"{TEXTS[0]} 0"] * 3, [" bad 0", " fed a hag", " cafe"])
+    assert row["log_likelihood"] == pytest.approx(found.log_likelihood, abs=1e-4)
+
+
+def test_json_has_every_score_and_requirements_decide_the_status(data, decoder_run, tmp_path, capsys):
+    output = tmp_path / "scores.json"
+    command = ["evaluate", str(decoder_run), f"task={data / 'pairs.yaml'}", "limit=3", "--output", str(output)]
+    assert main([*command, "--require", "pairs.accuracy>=0"]) == 0
+    (task,) = json.loads(output.read_text())["tasks"]
+    assert (task["main"], task["scores"]["accuracy"]["n"], sorted(task["subtasks"])) == ("accuracy", 6, ["s0", "s1"])
+    assert main([*command, "--require", "pairs.accuracy>1"]) == 1
+    assert "pairs.accuracy is" in capsys.readouterr().out
+    assert main([*command, "--require", "pairs.f1>1"]) == 2
+    assert "no score pairs.f1; allowed pairs.accuracy" in capsys.readouterr().err
+
+
+def test_bits_per_byte_of_a_file_by_document(data, decoder_run, tmp_path, capsys):
+    output = tmp_path / "bits.json"
+    assert main(["evaluate", str(decoder_run), f"text={data / 'texts.jsonl'}", "--output", str(output)]) == 0
+    rows = pq.read_table(output.with_suffix(".parquet")).to_pylist()
+    assert [row["bytes"] for row in rows] == [len(text) for text in TEXTS]
+    (task,) = json.loads(output.read_text())["tasks"]
+    nats = -sum(row["log_likelihood"] for row in rows)
+    assert task["scores"]["bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / sum(map(len, TEXTS)))
+    assert "overlap by half" in task["form"]
+    assert main(["evaluate", str(decoder_run), f"text={data / 'one.txt'}", "window=32"]) == 0
+    assert "bits_per_byte" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recipe", ["tiny_bert", "tiny_t5"])
+def test_encoders_and_encoder_decoders_are_asked_the_same_items(data, decoder_run, random_run, recipe):
+    run = random_run(recipe)
+    tasks = [(task_of(data, "generate", **CLOZE), "test")]
+    told = []
+    results = evaluate_models([decoder_run, run], tasks, None, EvaluationSettings(), told.append)
+    assert results[0].rows["id"].to_pylist() == results[1].rows["id"].to_pylist()
+    form = {"tiny_bert": "pseudo-log-likelihood within words", "tiny_t5": "T5 sentinel after the context"}[recipe]
+    assert results[1].form == form
+    assert told[-1] == f"{run}: scored {form}"
+    assert form in render_evaluation(Evaluation(results))
+
+
+CLOZE = {
+    "files": {"test": "cloze.jsonl"},
+    "columns": {"text": "c", "target": "w"},
+    "prompt": {"context": "{text}", "continuation": " {target}"},
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["suite=cor"], "suite: got 'cor'; did you mean 'core'?"),
+        (["suite=core", "data=/nowhere"], "hellaswag: dev: no file; looked for /nowhere/hellaswag/hellaswag_val.jsonl"),
+        (["suite=core", "task=piqa"], "task: got suite too; give one of suite, task and text"),
+        (["suite=core", "limit=0"], "limit: got 0, allowed 1 or more"),
+        (["suite=core", "corpus=x"], "corpus: not read with suite; leave it out"),
+        (["suit=core"], "did you mean 'suite'?"),
+        (["text=/nowhere.jsonl"], "nowhere.jsonl: text: no file; looked for /nowhere.jsonl"),
+        (["task=piqa", "--output", "x.csv"], "--output: got x.csv, expected a name that ends in .html or .json"),
+        (["limit=3"], "limit: needs suite=NAME, task=NAME or text=FILE"),
+        (["task=cola"], "cola: a task of kind classify without `prompt` cannot be asked of a language model"),
+        (["task=piqa", "--require", "piqa"], "--require: got 'piqa', expected such as 'core.mean>=0.1'"),
+    ],
+)
+def test_bad_input_is_one_line(decoder_run, words, message, capsys, monkeypatch):
+    monkeypatch.delenv("GRISTMILL_TASKS", raising=False)
+    assert main(["evaluate", str(decoder_run), *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_model_with_the_head_of_a_task_is_refused(data, random_run, monkeypatch, capsys):
+    run = random_run("tiny_bert", seed=5)
+    classify = {
+        "kind": "classify",
+        "files": {"train": "x.jsonl"},
+        "columns": {"text": "a", "label": "b"},
+        "labels": [0, 1],
+    }
+    config = finetune("tuned", (task_of(data, **classify),), read_config(run).model, None, Full())
+    monkeypatch.setattr("trainers.inference.model_export.read_config", lambda path: config)
+    assert main(["evaluate", str(run), f"task={data / 'pairs.yaml'}"]) == 2
+    assert "holds a model with the head of a task, which writes no text" in capsys.readouterr().err
+
+
+def test_tasks_that_nothing_is_trained_on_are_refused_by_finetune(data, decoder_run, capsys):
+    assert main(["finetune", str(data / "pairs.yaml"), f"model={decoder_run}", f"run={data}/run"]) == 2
+    assert "tasks: pairs is of kind minimal_pairs, which only `trainers evaluate` takes" in capsys.readouterr().err
+
+
+def test_a_missing_column_of_texts_is_named(data):
+    task = task_of(data, "text", files={"test": "cloze.jsonl"}, columns={"text": "text"}, metrics=["bits_per_byte"])
+    with pytest.raises(UserError, match=r"columns\.text: no column 'text'"):
+        read_examples(task, "test", None)

@@ -1,0 +1,194 @@
+"""`evaluate`: the losses of a model on a corpus, or what one or several models know of tasks and texts."""
+
+import argparse
+import operator
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gristmill.config import near_match
+from gristmill.errors import ConfigError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import parse_local, parse_location
+from gristmill.storage.paths import local_path
+from gristmill.terminal import printable
+from trainers.commands.settings import corpora_of, split_settings
+
+if TYPE_CHECKING:
+    from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings
+    from trainers.tasks.load_task import Suite
+    from trainers.tasks.schema.task import Task
+
+_ASKS = ("suite", "task", "text")
+_NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window")
+_REQUIREMENT = re.compile(r"([\w/-]+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
+_COMPARES: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command `evaluate`."""
+    evaluate = commands.add_parser(
+        "evaluate", help="loss on a corpus; or likelihood, accuracy and bits per byte on a suite, tasks or texts"
+    )
+    evaluate.add_argument("model", metavar="RUN_OR_EXPORT", help="several are compared, on a suite, tasks or texts")
+    evaluate.add_argument(
+        "overrides",
+        metavar="name=value",
+        nargs="*",
+        help="suite=NAME, task=NAME|FILE.yaml (A,B for several), or text=FILE; then data=DIR (the tasks' files), "
+        "limit=N (items of each split or subtask), shots=N, seed=N, splits=NAME (of task=), pseudo=token|within_word "
+        "(encoders), window=N (positions, of text=). Without these: corpus=DIR, by default that of the run",
+    )
+    evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="of the corpus")
+    evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
+    evaluate.add_argument(
+        "--output", metavar="FILE", type=local_path, help="a page (.html) or all scores (.json); items go to .parquet"
+    )
+    evaluate.add_argument(
+        "--require",
+        metavar="NAME.SCORE>=X",
+        action="append",
+        default=[],
+        help="such as 'core.mean>=0.1'; exit status 1 if a model fails it",
+    )
+    evaluate.set_defaults(handler=_evaluate)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    named, others = split_settings([options.model, *options.overrides], _NAMED)
+    asked = [name for name in _ASKS if name in named]
+    if unknown := [word for word in others if "=" in word and not local_path(word).exists()]:
+        near = near_match(unknown[0].partition("=")[0], _NAMED)
+        raise ConfigError(f"{unknown[0]!r}: expected {', '.join(f'{name}=' for name in _NAMED)}{near}")
+    if not others:
+        raise ConfigError("RUN_OR_EXPORT: missing; give a run or an export")
+    if not asked:
+        return _losses(options, named, others)
+    if len(asked) > 1:
+        raise ConfigError(f"{asked[1]}: got {asked[0]} too; give one of suite, task and text")
+    if "corpus" in named:
+        raise ConfigError(f"corpus: not read with {asked[0]}; leave it out")
+    requirements = [_requirement(text) for text in options.require]
+    if options.output is not None and options.output.suffix not in (".html", ".json"):
+        raise ConfigError(f"--output: got {options.output}, expected a name that ends in .html or .json")
+    evaluation = _measure([parse_local(word, "model") for word in others], named)
+    _show(evaluation)
+    if options.output is not None:
+        _write(evaluation, options.output)
+    return _check(evaluation, requirements)
+
+
+def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[str]) -> int:
+    from gristmill.events import human_line
+    from trainers.evaluation.evaluate import evaluate
+
+    given = [name for name in named if name != "corpus"]
+    given += [f"--{name}" for name in ("output", "require") if getattr(options, name)]
+    if given:
+        raise ConfigError(f"{given[0]}: needs suite=NAME, task=NAME or text=FILE")
+    if len(models) > 1:
+        raise ConfigError(f"{models[1]!r}: expected corpus=DIR; several models need suite=NAME, task=NAME or text=FILE")
+    corpora = corpora_of(named)
+    fields = evaluate(parse_local(models[0], "model"), corpora, options.tokens, split=options.split)
+    whole = {key: value for key, value in fields.items() if key not in ("sources", "parents")}
+    rows = {"all": whole, **fields.get("parents", {}), **fields["sources"]}
+    print(f"split {options.split}")
+    for name, row in rows.items():
+        print(f"{name:20} {human_line(**{key: f'{v:.5f}' if isinstance(v, float) else v for key, v in row.items()})}")
+    return 0
+
+
+def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
+    from trainers.evaluation.suites.run_evaluation import Evaluation, evaluate_models
+    from trainers.tasks.task_files import data_directory
+
+    settings = _settings(named)
+    suite, columns = _columns(named)
+    results = evaluate_models(models, columns, data_directory(named.get("data")), settings, _tell)
+    return Evaluation(results, suite)
+
+
+def _tell(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)
+
+
+def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
+    from gristmill.config import override, parse
+    from trainers.evaluation.suites.run_evaluation import EvaluationSettings
+
+    given = [f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window") if name in named]
+    settings: EvaluationSettings = parse(EvaluationSettings, override({}, given), "evaluate")
+    return settings
+
+
+def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task, str]]]":
+    """Return the suite, if there is one, and every task with its split."""
+    from trainers.evaluation.suites.text_bits import SPLIT, text_task
+    from trainers.tasks.load_task import load_suite, load_task
+
+    if "splits" in named and "task" not in named:
+        raise ConfigError("splits: needs task=NAME")
+    if "suite" in named:
+        suite = load_suite(named["suite"])
+        return suite, [(load_task(column.task), column.split) for column in suite.columns]
+    if "text" in named:
+        return None, [(text_task(parse_location(named["text"], field="text")), SPLIT)]
+    tasks = [load_task(name) for name in named["task"].split(",")]
+    return None, [(task, split) for task in tasks for split in _splits(task, named.get("splits"))]
+
+
+def _splits(task: "Task", named: str | None) -> tuple[str, ...]:
+    """Return the named splits; by default `dev`, or else the last split with gold."""
+    if named:
+        return tuple(named.split(","))
+    labelled = [split for split in task.splits if split not in task.unlabelled]
+    return ("dev",) if "dev" in labelled else tuple(labelled[-1:])
+
+
+def _show(evaluation: "Evaluation") -> None:
+    from trainers.evaluation.evaluation_lines import evaluation_lines
+
+    print("\n".join(printable(line) for line in evaluation_lines(evaluation)))
+
+
+def _write(evaluation: "Evaluation", output: LocalPath) -> None:
+    from gristmill.storage.store import write_json
+    from trainers.evaluation.evaluation_page import render_evaluation
+
+    rows = output.with_suffix(".parquet")
+    evaluation.write_rows(rows)
+    if output.suffix == ".html":
+        output.write_atomic(render_evaluation(evaluation).encode())
+    else:
+        write_json(output, evaluation.plain())
+    print(f"{output}\n{rows}")
+
+
+def _requirement(text: str) -> tuple[str, str, str, float, str]:
+    found = _REQUIREMENT.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"--require: got {text!r}, expected such as 'core.mean>=0.1' or 'piqa.accuracy>0.6'")
+    return found[1], found[2], found[3], float(found[4]), text
+
+
+def _check(evaluation: "Evaluation", requirements: list[tuple[str, str, str, float, str]]) -> int:
+    """Return 1, and print a line for every model that fails a requirement, or 0. Raises ConfigError for unknown scores."""
+    known: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for mean in evaluation.means:
+        known.setdefault((mean.suite, "mean"), []).append((mean.model, mean.mean.value))
+    for result in evaluation.results:
+        for name, score in result.scores.items():
+            known.setdefault((result.task, name), []).append((result.model, score.value))
+    failed = 0
+    for name, score_name, sign, bound, text in requirements:
+        if (name, score_name) not in known:
+            allowed = ", ".join(".".join(each) for each in known)
+            raise ConfigError(f"--require: no score {name}.{score_name}; allowed {allowed}")
+        for model, value in known[name, score_name]:
+            if not _COMPARES[sign](value, bound):
+                failed = 1
+                print(f"{printable(model)}: {name}.{score_name} is {value:.4f}, required {text}")
+    return failed

@@ -1,0 +1,46 @@
+"""The scores of an evaluation as lines of text."""
+
+from collections.abc import Sequence
+
+from trainers.evaluation.suites.run_evaluation import Evaluation
+from trainers.evaluation.suites.task_result import Estimate
+from trainers.report.task_table import align
+
+
+def evaluation_lines(evaluation: Evaluation) -> list[str]:
+    """Return a table of all scores, the means of the suite, and the paired comparisons of models."""
+    rows: list[Sequence[str]] = [
+        ("model", "task", "split", "items", "score", "value", "error", "95 % interval", "chance")
+    ]
+    for result in evaluation.results:
+        for name, score in result.scores.items():
+            rows.append((result.model, result.task, result.split, f"{score.n:,}", name, *cells(score)))
+    lines = align(rows)
+    for result in evaluation.results:
+        if result.fields is not None:
+            parts = result.parts(result.fields)
+            its: list[Sequence[str]] = [(name, f"{one.n:,}", *cells(one)) for name, one in parts.items()]
+            lines += ["", f"{result.model}: {result.task} by field", *align(its)]
+    for mean in evaluation.means:
+        low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
+        text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"
+        lines += ["", f"{text}, mean of {len(mean.tasks)} tasks", *_unsure(mean.at_chance)]
+    differences = evaluation.differences
+    if differences:
+        table: list[Sequence[str]] = [("a", "b", "on", "score", "b - a", "95 % interval", "p", "")]
+        for each in differences:
+            numbers = (f"{each.difference:+.4f}", f"[{each.low:+.4f}, {each.high:+.4f}]", f"{each.p:.4f}")
+            table.append((each.a, each.b, each.name, each.score, *numbers, "tie" if each.tie else ""))
+        lines += ["", *align(table)]
+    return lines
+
+
+def _unsure(names: Sequence[str]) -> list[str]:
+    return [f"not above chance: {', '.join(names)}"] if names else []
+
+
+def cells(score: Estimate) -> tuple[str, str, str, str]:
+    """Return value, error, interval and chance of a score as text; scores that are not above chance are marked."""
+    mark = {"": "", "above": "", "at": " (at chance)", "below": " (below chance)"}[score.verdict]
+    chance = "" if score.chance is None else f"{score.chance:.4f}{mark}"
+    return f"{score.value:.4f}", f"{score.error:.4f}", f"[{score.low:.4f}, {score.high:.4f}]", chance

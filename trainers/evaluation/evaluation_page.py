@@ -1,0 +1,48 @@
+"""The page of an evaluation, from the template evaluation.html."""
+
+from pathlib import Path, PurePath
+
+from gristmill.page.render import render_template
+from trainers.evaluation.suites.run_evaluation import Evaluation
+from trainers.evaluation.suites.task_result import TaskResult
+
+
+def render_evaluation(evaluation: Evaluation) -> str:
+    """Return the page as self-contained HTML."""
+    parted = [result for result in evaluation.results if result.subtasks is not None or result.fields is not None]
+    tasks = list(dict.fromkeys(result.task for result in evaluation.results))
+    return render_template(
+        Path(__file__).with_name("evaluation.html"),
+        title=evaluation.suite.name if evaluation.suite is not None else ", ".join(tasks),
+        kind="evaluation",
+        models=evaluation.models,
+        names=_names(evaluation.models),
+        means=evaluation.means,
+        centred=evaluation.suite is not None and evaluation.suite.centred,
+        results=evaluation.results,
+        differences=evaluation.differences,
+        parted=parted,
+        field_of={(result.model, result.task): _field_of(result) for result in parted},
+        orders={
+            (result.model, result.task, kind): _ordered(result, names)
+            for result in parted
+            for kind, names in (("field", result.fields), ("subtask", result.subtasks))
+        },
+    )
+
+
+def _names(models: list[str]) -> dict[str, str]:
+    """Return the last part of each path, or the whole path where two have the same."""
+    last = [PurePath(model).name for model in models]
+    return {model: model if last.count(name) > 1 else name for model, name in zip(models, last, strict=True)}
+
+
+def _field_of(result: TaskResult) -> dict[str, str]:
+    """Return the field of each subtask."""
+    return dict(zip(result.subtasks or (), result.fields or (), strict=False))
+
+
+def _ordered(result: TaskResult, names: list[str] | None) -> list[str]:
+    """Return the distinct names, those of a field together."""
+    field_of = _field_of(result)
+    return sorted(set(names or ()), key=lambda name: (field_of.get(name, ""), name))

@@ -1,0 +1,1 @@
+"""Likelihoods of text under decoders, encoders and encoder-decoders, on packed rows."""

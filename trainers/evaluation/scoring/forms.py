@@ -1,0 +1,215 @@
+"""How a model of each family is asked for the likelihood of a continuation: from ids to pieces.
+
+decoder           <bos> context continuation                    scored: continuation, left to right
+encoder           <cls> context continuation <sep>              scored: each token of continuation, masked
+encoder-decoder   context <eos> -> continuation                 scored: continuation
+  denoising       context <extra_id_0> <eos> -> <extra_id_0> continuation
+                  <bos> context <mask> <eos> -> <bos> context continuation
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from gristmill.errors import UserError
+from tokenizer.encode import Encoder
+from tokenizer.vocabulary.specials import MASK, SENTINELS, add_fallback_marks
+from trainers.config.architecture import Model
+from trainers.evaluation.scoring.pieces import Piece
+from trainers.objectives.shared.masking_kernels import BEGINS, ENDS
+from trainers.objectives.shared.training_objective import TrainingObjective
+from trainers.objectives.shared.whole_words import word_marks
+from trainers.rows.batch import IGNORED
+
+Pseudo = Literal["within_word", "token"]
+"""Which tokens an encoder sees masked when it is asked for a token of a word: also those after it in its word (Kauf and
+Ivanova, 2023), or only the token itself (Salazar et al., 2020)."""
+
+
+class ScoredForm(Protocol):
+    """A form of scoring. `described` names it in results; `positions` is the longest row. A context and a
+    continuation that have `positions - marks` tokens together fit in a row.
+    """
+
+    @property
+    def described(self) -> str: ...  # noqa: D102 - see the class
+
+    @property
+    def positions(self) -> int: ...  # noqa: D102
+
+    @property
+    def marks(self) -> int: ...  # noqa: D102
+
+    def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
+        """Return the pieces that score a continuation, int64 ids. The context is not longer than `room` allows."""
+        ...
+
+    def room(self, continuation: int) -> int:
+        """Return how many tokens of context fit; negative if not even the continuation fits."""
+        ...
+
+
+@dataclass(frozen=True)
+class LeftToRight:
+    """A decoder. `head` are the ids before every context; with `sees_prefix` they and the context see one another."""
+
+    head: tuple[int, ...]
+    positions: int
+    sees_prefix: bool = False
+
+    @property
+    def described(self) -> str:
+        """The name of the form."""
+        return "left to right, context seen from both sides" if self.sees_prefix else "left to right"
+
+    @property
+    def marks(self) -> int:
+        """The last token is not read, so the first mark is free."""
+        return len(self.head) - 1
+
+    def room(self, continuation: int) -> int:
+        """Return how many tokens of context fit."""
+        return self.positions - self.marks - continuation
+
+    def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
+        """Return one piece."""
+        given = np.concatenate([self.head, context]).astype(np.int64)
+        inputs = np.concatenate([given, continuation[:-1]])
+        targets = np.full(len(inputs), IGNORED, np.int64)
+        targets[len(given) - 1 :] = continuation
+        return [Piece(owner, inputs, targets, prefix=len(given) if self.sees_prefix else 0)]
+
+
+@dataclass(frozen=True)
+class Masks:
+    """An encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary], are the BEGINS and ENDS
+    of tokens if the rest of a word is masked too, else None.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    mask: int
+    positions: int
+    words: np.ndarray | None
+
+    @property
+    def described(self) -> str:
+        """The name of the form."""
+        return "pseudo-log-likelihood by token" if self.words is None else "pseudo-log-likelihood within words"
+
+    @property
+    def marks(self) -> int:
+        """The ids around a text."""
+        return len(self.before) + len(self.after)
+
+    def room(self, continuation: int) -> int:
+        """Return how many tokens of context fit."""
+        return self.positions - self.marks - continuation
+
+    def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
+        """Return one piece for each token of the continuation."""
+        text = np.concatenate([self.before, context, continuation, self.after]).astype(np.int64)
+        first = len(self.before) + len(context)
+        made = []
+        for number, until in enumerate(self._hidden_until(continuation)):
+            inputs, targets = text.copy(), np.full(len(text), IGNORED, np.int64)
+            inputs[first + number : first + until] = self.mask
+            targets[first + number] = continuation[number]
+            made.append(Piece(owner, inputs, targets))
+        return made
+
+    def _hidden_until(self, continuation: np.ndarray) -> list[int]:
+        """Return for each token the end of what is masked: the next token, or that after its word."""
+        count = len(continuation)
+        ends = list(range(1, count + 1))
+        if self.words is not None:
+            marks = self.words[continuation]
+            for number in range(count - 2, -1, -1):
+                if not (marks[number] & ENDS or marks[number + 1] & BEGINS):
+                    ends[number] = ends[number + 1]
+        return ends
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An encoder-decoder: the encoder reads `before`, the context and `after`; the decoder has read `given`, and with
+    `repeats` the context, when it is asked for the continuation.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    given: tuple[int, ...]
+    positions: int
+    described: str
+    repeats: bool = False
+
+    @property
+    def marks(self) -> int:
+        """The larger number of ids around a context and a continuation, of encoder and decoder."""
+        return max(len(self.before) + len(self.after), len(self.given) - 1)
+
+    def room(self, continuation: int) -> int:
+        """Return how many tokens of context fit."""
+        encoder = self.positions - len(self.before) - len(self.after)
+        decoder = self.positions - len(self.given) - continuation + 1
+        return min(encoder, decoder) if self.repeats or decoder < 0 else encoder
+
+    def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
+        """Return one piece."""
+        source = np.concatenate([self.before, context, self.after]).astype(np.int64)
+        given = np.concatenate([self.given, context if self.repeats else ()]).astype(np.int64)
+        decoder = np.concatenate([given, continuation[:-1]])
+        targets = np.full(len(decoder), IGNORED, np.int64)
+        targets[len(given) - 1 :] = continuation
+        return [Piece(owner, source, targets, decoder)]
+
+
+def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Encoder, pseudo: Pseudo) -> ScoredForm:
+    """Return the form in which a model trained on `objective` is scored. Of a mixture, it is that of the first member
+    that learns likelihoods, or else that of the first member.
+
+    Raises UserError, beginning with `where`, if the objective does not teach to continue a text.
+    """
+    members = objective.members()
+    member, lead = next((each for each in members if each[0].gives_likelihood), members[0])
+    specials = add_fallback_marks(encoder.specials)
+    frame, form = member.text_frame(model.family), member.prompt_format
+    before, after = (tuple(specials[mark] for mark in (name,) if mark) for name in (frame.before, frame.after))
+    leads = (specials[lead],) if lead else ()
+    if model.family == "encoder":
+        return _masks(where, before, after, model, encoder, pseudo)
+    if model.family == "decoder" and not form.closed:
+        return LeftToRight((*before, *leads), model.positions, member.sees_prefix)
+    if model.family == "encoder_decoder":
+        start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
+        if not form.closed:
+            return Decoded((*leads, *before), after, start, model.positions, "decoder after the context")
+        if form.gap in SENTINELS:
+            sentinel = (specials[SENTINELS[0]],)
+            after, given = (*sentinel, *after), (*start, *sentinel)
+            return Decoded((*leads, *before), after, given, model.positions, "T5 sentinel after the context")
+        if form.gap == MASK:
+            after, given = (specials[MASK], *after), (*start, *before)
+            described = "decoder rewrites the context, which ends in a mask"
+            return Decoded((*leads, *before), after, given, model.positions, described, repeats=True)
+    raise UserError(
+        f"{where}: a {model.family} trained on {member.kind} in this form does not continue texts, so it gives no likelihood; "
+        f"evaluate a model of another objective"
+    )
+
+
+def _masks(
+    where: str, before: tuple[int, ...], after: tuple[int, ...], model: Model, encoder: Encoder, pseudo: Pseudo
+) -> Masks:
+    if MASK not in encoder.specials:
+        raise UserError(f"{where}: its tokenizer has no {MASK}, so no token can be hidden from the encoder")
+    words = None
+    if pseudo == "within_word":
+        try:
+            words = word_marks(encoder.definition)
+        except ValueError:
+            raise UserError(
+                f"{where}: the tokens of its vocabulary do not say where words begin; use pseudo=token"
+            ) from None
+    return Masks(before, after, encoder.specials[MASK], model.positions, words)

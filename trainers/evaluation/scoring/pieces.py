@@ -1,0 +1,132 @@
+"""Pack scored texts into rows, isolated from one another, and sum the likelihood of their targets.
+
+Pieces are sorted by length. Pieces of similar length are packed together, so rows have little padding. A piece
+sees only itself, so its likelihood does not depend on what shares its row or its batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from trainers.engine.forward import Forward, tensors
+from trainers.models import MODELS
+from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
+from trainers.rows.best_fit import best_fit
+
+_WIDTH = 256  # columns of a row of short pieces; a wider row spends more on attention that is masked away
+_LOGITS = 1 << 24  # logits in memory at once: 64 MB in fp32
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A text that a model reads in one go; its scored tokens belong to request `owner`.
+
+    `inputs`, int64, are the ids that the model reads; in an encoder-decoder those of the encoder, while
+    `decoder` has those of the decoder. `targets`, int64, have the length of `decoder`, or else of `inputs`; -100 is
+    no target. In a prefix LM the first `prefix` positions see one another.
+    """
+
+    owner: int
+    inputs: np.ndarray
+    targets: np.ndarray
+    decoder: np.ndarray | None = None
+    prefix: int = 0
+
+    @property
+    def length(self) -> int:
+        """The columns that the piece takes in a row."""
+        return max(len(self.inputs), len(self.targets))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the targets of each of n requests: `log_likelihood` in nats, float64 [n], how many `tokens`, and how
+    many of them were the most probable token (`best`), int64 [n].
+    """
+
+    log_likelihood: np.ndarray
+    tokens: np.ndarray
+    best: np.ndarray
+
+
+def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
+    """Return the sums of `requests` requests. A batch has up to about `positions` positions of text."""
+    import torch
+
+    forward.eval()
+    device = next(forward.parameters()).device
+    logits_of = MODELS[architecture].logits
+    sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
+    for batch, owners in _batches(pieces, positions):
+        at = np.flatnonzero(batch.targets.ravel() != IGNORED)
+        wanted, owner = batch.targets.ravel()[at], owners.ravel()[at]
+        with torch.no_grad():
+            states = forward.states(**tensors(batch, device)).flatten(0, 1)
+            step = max(1, _LOGITS // int(forward.model.config.vocab_size))
+            for first in range(0, len(at), step):
+                part = slice(first, first + step)
+                logits = logits_of(forward.model, states[torch.from_numpy(at[part]).to(device)]).float()
+                _add(sums, logits, wanted[part], owner[part])
+    return sums
+
+
+def _add(sums: Sums, logits: Any, wanted: np.ndarray, owner: np.ndarray) -> None:
+    """Add the likelihood of the ids `wanted` [n], given logits [n, vocabulary], to those of their requests."""
+    import torch
+
+    target = torch.from_numpy(wanted).to(logits.device)[:, None]
+    likelihood = (logits.gather(1, target)[:, 0] - logits.logsumexp(1)).double().cpu().numpy()
+    best = (logits.argmax(1) == target[:, 0]).cpu().numpy()
+    count = len(sums.tokens)
+    sums.log_likelihood[:] += np.bincount(owner, likelihood, count)
+    sums.tokens[:] += np.bincount(owner, minlength=count)
+    sums.best[:] += np.bincount(owner[best], minlength=count)
+
+
+def _batches(pieces: Sequence[Piece], positions: int) -> Iterator[tuple[Batch, np.ndarray]]:
+    """Yield batches, the longest pieces first, and the owner of every target position, int64 of the shape of
+    `targets`.
+    """
+    lengths = np.array([piece.length for piece in pieces], np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    first = 0
+    while first < len(order):
+        taken = int(np.searchsorted(ends, (ends[first - 1] if first else 0) + positions, side="right"))
+        numbers = order[first : max(taken, first + 1)]
+        first += len(numbers)
+        width = max(int(lengths[numbers[0]]), min(_WIDTH, int(lengths[numbers].sum())))
+        places, starts = best_fit(lengths[numbers], width, 0)
+        yield _batch([[pieces[i] for i in numbers[places[a:b]]] for a, b in pairwise(starts)])
+
+
+def _batch(rows: Sequence[Sequence[Piece]]) -> tuple[Batch, np.ndarray]:
+    both, prefixed = rows[0][0].decoder is not None, any(piece.prefix for row in rows for piece in row)
+    columns = max(sum(len(piece.inputs) for piece in row) for row in rows)
+    shape = (len(rows), columns)
+    inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    segments, prefix = np.full(shape, PADDING, np.int64), np.zeros(shape, bool)
+    goals = (len(rows), max(sum(len(piece.targets) for piece in row) for row in rows))
+    targets, owners = np.full(goals, IGNORED, np.int64), np.full(goals, -1, np.int64)
+    decoder = Decoder(np.zeros(goals, np.int64), np.zeros(goals, np.int64), np.full(goals, PADDING, np.int64))
+    for number, row in enumerate(rows):
+        column = goal = 0
+        for segment, piece in enumerate(row):
+            here, there = slice(column, column + len(piece.inputs)), slice(goal, goal + len(piece.targets))
+            inputs[number, here], segments[number, here] = piece.inputs, segment
+            positions[number, here] = np.arange(len(piece.inputs))
+            prefix[number, column : column + piece.prefix] = True
+            targets[number, there], owners[number, there] = piece.targets, piece.owner
+            if piece.decoder is not None:
+                decoder.inputs[number, there], decoder.segments[number, there] = piece.decoder, segment
+                decoder.positions[number, there] = np.arange(len(piece.decoder))
+            column, goal = here.stop, there.stop
+    none = np.zeros(len(rows), np.int64)
+    batch = Batch(
+        inputs, targets, positions, segments, none, none, none, none,
+        prefix=prefix if prefixed else None, decoder=decoder if both else None,
+    )  # fmt: skip
+    return batch, owners

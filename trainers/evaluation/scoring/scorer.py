@@ -1,0 +1,171 @@
+"""Log-likelihoods of continuations given contexts, and of whole texts, under any trained language model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import UserError
+from gristmill.host import lent
+from gristmill.storage.disk import LocalPath
+from tokenizer.encode import Encoder
+from trainers.config.architecture import Model
+from trainers.engine.forward import Forward
+from trainers.engine.hardware.device import compute_device
+from trainers.evaluation.scoring.forms import Pseudo, ScoredForm, form_of
+from trainers.evaluation.scoring.pieces import Piece, sum_pieces
+from trainers.inference.model_export import load_trained
+from trainers.objectives.shared.training_objective import TrainingObjective
+
+POSITIONS = 4096  # of a batch
+_PIECES = 1 << 15  # pieces in memory at once
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """The log-likelihoods of n requests in nats, float64 [n], and the number of their scored `tokens`, int64 [n].
+
+    `greedy`, bool [n], says whether every scored token was the model's most probable one. `cut`, bool [n], says
+    whether the context was longer than the model and lost its beginning.
+    """
+
+    log_likelihood: np.ndarray
+    tokens: np.ndarray
+    greedy: np.ndarray
+    cut: np.ndarray
+
+    def __getitem__(self, part: slice) -> "Likelihoods":
+        return Likelihoods(self.log_likelihood[part], self.tokens[part], self.greedy[part], self.cut[part])
+
+
+@dataclass(frozen=True)
+class EncodedRequest:
+    """The ids of a context and of its continuation, int64."""
+
+    context: np.ndarray
+    continuation: np.ndarray
+
+
+class Scorer:
+    """Scores texts with a model, in batches of up to about `batch_positions` positions. `name` is used in messages. Open
+    one with `Scorer.open`.
+    """
+
+    def __init__(
+        self, name: str, network: Any, model: Model, objective: TrainingObjective, encoder: Encoder,
+        pseudo: Pseudo = "within_word", batch_positions: int = POSITIONS,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.form: ScoredForm = form_of(name, objective, model, encoder, pseudo)
+        self._forward = Forward(network.to(compute_device()), model.architecture)
+        self._architecture, self._encoder, self._positions = model.architecture, encoder, batch_positions
+        self._jointly = model.family != "encoder_decoder"
+
+    @classmethod
+    def open(cls, path: LocalPath, pseudo: Pseudo = "within_word") -> "Scorer":
+        """Load the model of a run or an export.
+
+        Raises UserError if there is none, if it has the head of a task, or if it gives no likelihoods.
+        """
+        trained = load_trained(path)
+        encoder = Encoder.load(lent(trained.tokenizer))
+        config = trained.config
+        return cls(str(path), trained.model, config.model, config.objective, encoder, pseudo)
+
+    def score(self, contexts: Sequence[str], continuations: Sequence[str]) -> Likelihoods:
+        """Return the log-likelihood of each continuation given its context.
+
+        Contexts and continuations meet as in lm-evaluation-harness 0.4: white space at the end of a context moves
+        to its continuation; both are encoded together, and what follows the number of tokens of the context alone
+        is the continuation. In an encoder-decoder each is encoded alone. A context longer than the model is cut on
+        the left.
+
+        Raises UserError for an empty continuation, for one longer than the model, and if the model does not give
+        numbers.
+        """
+        return self.score_ids(encode_requests(self._encoder, contexts, continuations, self._jointly))
+
+    def score_ids(self, requests: Sequence[EncodedRequest]) -> Likelihoods:
+        """Return the log-likelihood of encoded requests, as `score` does."""
+        count = len(requests)
+        total = Likelihoods(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool), np.zeros(count, bool))
+        # Requests of similar length meet in the same rows; only the order of rounding depends on it.
+        by_length = np.argsort([-len(r.context) - len(r.continuation) for r in requests], kind="stable").tolist()
+        waiting: list[Piece] = []
+        best = np.zeros(count, np.int64)
+        for place, number in enumerate(by_length):
+            context, continuation = requests[number].context, requests[number].continuation
+            room = self._room(len(continuation))
+            total.cut[number] = len(context) > room
+            waiting += self.form.pieces(number, context[max(0, len(context) - room) :], continuation)
+            if len(waiting) >= _PIECES or place == count - 1:
+                sums = sum_pieces(self._forward, self._architecture, waiting, count, self._positions)
+                total.log_likelihood[:] += sums.log_likelihood
+                total.tokens[:] += sums.tokens
+                best += sums.best
+                waiting = []
+        total.greedy[:] = best == total.tokens
+        if bad := int((~np.isfinite(total.log_likelihood)).sum()):
+            raise UserError(
+                f"{self.name}: {bad:,} of {count:,} likelihoods are not numbers; the model has diverged: evaluate an "
+                f"earlier checkpoint"
+            )
+        return total
+
+    def score_texts(self, texts: Sequence[str], window: int | None = None) -> tuple[Likelihoods, int]:
+        """Return the log-likelihood of whole texts, and the window in positions.
+
+        A text is cut into chunks of half a window. Each is scored given the chunk before it, the first one given
+        nothing, so every token but those of the first chunk has at least half a window of context. `window` is at
+        most, and by default, the model's number of positions. The end of a text is not scored.
+        """
+        window = min(window or self.form.positions, self.form.positions)
+        half = (window - self.form.marks) // 2
+        if half < 1:
+            raise UserError(f"window: got {window}, allowed {self.form.marks + 2} or more for {self.name}")
+        ids, offsets = self._encoder.encode(pa.array(texts, pa.large_string()))
+        requests, owner = [], []
+        for number in range(len(texts)):
+            text = ids[offsets[number] : offsets[number + 1]].astype(np.int64)
+            for start in range(0, len(text), half):
+                requests.append(EncodedRequest(text[max(0, start - half) : start], text[start : start + half]))
+                owner.append(number)
+        found, count = self.score_ids(requests), len(texts)
+        tokens = np.bincount(owner, found.tokens, count).astype(np.int64)
+        missed = np.bincount(owner, ~found.greedy, count)
+        sums = np.bincount(owner, found.log_likelihood, count)
+        return Likelihoods(sums, tokens, missed == 0, np.zeros(count, bool)), window
+
+    def _room(self, continuation: int) -> int:
+        room = self.form.room(continuation)
+        if room < 0:
+            raise UserError(
+                f"{self.name}: a continuation has {continuation:,} tokens, the model has {self.form.positions:,} positions; "
+                f"shorten it, or score it as a text (text=FILE)"
+            )
+        return room
+
+
+def encode_requests(
+    encoder: Encoder, contexts: Sequence[str], continuations: Sequence[str], jointly: bool
+) -> list[EncodedRequest]:
+    """Encode requests as `Scorer.score` describes. Raises UserError for a continuation without tokens of its own."""
+    moved = []
+    for context, continuation in zip(contexts, continuations, strict=True):
+        kept = context.rstrip()
+        moved.append((kept, context[len(kept) :] + continuation))
+    firsts, first_offsets = encoder.encode(pa.array([context for context, _ in moved], pa.large_string()))
+    seconds = [context + continuation if jointly else continuation for context, continuation in moved]
+    ids, offsets = encoder.encode(pa.array(seconds, pa.large_string()))
+    requests = []
+    for number in range(len(moved)):
+        first = firsts[first_offsets[number] : first_offsets[number + 1]].astype(np.int64)
+        rest = ids[offsets[number] + (len(first) if jointly else 0) : offsets[number + 1]].astype(np.int64)
+        if not len(rest):
+            raise UserError(
+                f"continuation {number + 1:,} of {len(moved):,}: has no token of its own after its context; give it text"
+            )
+        requests.append(EncodedRequest(first, rest))
+    return requests

@@ -1,0 +1,1 @@
+"""Tasks and suites that language models solve without training."""

@@ -1,0 +1,177 @@
+"""Items: the examples of a task as contexts and continuations to score."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.location import Location
+from trainers.tasks.examples import Examples
+from trainers.tasks.read_examples import locate_example, read_examples
+from trainers.tasks.schema.prompt import Prompt, fill_fields
+from trainers.tasks.schema.task import Task
+
+_ASKED = ("choose", "classify", "generate", "minimal_pairs")
+
+
+@dataclass(frozen=True)
+class Items:
+    """The n items of a split. Item i has the candidates from `offsets[i]` up to `offsets[i + 1]`, int64 [n + 1]; `gold`,
+    int64 [n], is the number of the right one.
+
+    `contexts` and `continuations` are those of all candidates, flat. `subtasks` and `fields` name parts of the set.
+    `notes` say what was left out.
+    """
+
+    task: Task
+    split: str
+    ids: list[str]
+    contexts: list[str]
+    continuations: list[str]
+    offsets: np.ndarray
+    gold: np.ndarray
+    subtasks: list[str] | None
+    fields: list[str] | None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def answers(self) -> list[str]:
+        """The continuations without white space at their start; their lengths normalise scores."""
+        return [text.lstrip() for text in self.continuations]
+
+    @property
+    def without(self) -> str | None:
+        """The context without the question (`Prompt.unconditional`), or None."""
+        return self.task.prompt.unconditional if self.task.prompt is not None else None
+
+    @property
+    def chance(self) -> float:
+        """The accuracy that needs no knowledge: of a random candidate; of always the same label in `classify`; 0 if the
+        model must find the words by itself.
+        """
+        if self.task.kind == "classify":
+            return float(np.bincount(self.gold).max() / len(self.gold))
+        return 0.0 if self.task.kind == "generate" else float(np.mean(1 / np.diff(self.offsets)))
+
+
+def read_items(
+    task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None
+) -> Items:
+    """Read a split and render its prompts, with `shots` examples before each, drawn with `seed` for every item.
+
+    `limit` keeps the first items, of each subtask if there are any. Items with equal candidates cannot be decided:
+    they are left out and counted. Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError
+    for a task that is not for language models.
+    """
+    if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
+        raise ConfigError(
+            f"{task.name}: a task of kind {task.kind} without `prompt` cannot be asked of a language model; write one into its "
+            f"file (docs/evaluation.md)"
+        )
+    examples = read_examples(task, split, data)
+    if not examples.labelled:
+        raise UserError(f"{task.name}: {split}: its gold is hidden, so it cannot be scored; evaluate another split")
+    if examples.labels is not None and (hidden := np.flatnonzero(examples.labels < 0)).size:
+        raise UserError(
+            f"{locate_example(task, split, data, int(hidden[0]))}: label: has no gold; correct or remove it"
+        )
+    chosen = _first(examples, limit)
+    before = _shots(task, split, examples, data, shots, seed, chosen)
+    rendered = [_candidates(examples, number) for number in chosen]
+    distinct = [len(set(pairs)) == len(pairs) for pairs in rendered]
+    kept = [place for place, good in enumerate(distinct) if good]
+    notes = []
+    if len(kept) < len(chosen):
+        where = locate_example(task, split, data, chosen[distinct.index(False)])
+        many = len(chosen) - len(kept)
+        notes.append(f"{task.name}: {many:,} of {len(chosen):,} items left out: candidates are equal, first {where}")
+    if not kept:
+        raise UserError(f"{task.name}: {split}: no item is left; {notes[0] if notes else 'raise limit'}")
+    numbers = [chosen[place] for place in kept]
+    pairs = [(before[place] + context, text) for place in kept for context, text in rendered[place]]
+    return Items(
+        task=task,
+        split=split,
+        ids=[examples.ids[number] for number in numbers],
+        contexts=[context for context, _ in pairs],
+        continuations=[text for _, text in pairs],
+        offsets=np.cumsum([0, *(len(rendered[place]) for place in kept)]).astype(np.int64),
+        gold=np.zeros(len(kept), np.int64) if examples.labels is None else examples.labels[numbers],
+        subtasks=_part(examples.subtasks, numbers),
+        fields=_part(examples.fields, numbers),
+        notes=tuple(notes),
+    )
+
+
+def _part(names: list[str] | None, numbers: Sequence[int]) -> list[str] | None:
+    return None if names is None else [names[number] for number in numbers]
+
+
+def _first(examples: Examples, limit: int | None) -> list[int]:
+    """Return the numbers of the first examples, of each subtask if there are any."""
+    if limit is None:
+        return list(range(len(examples)))
+    if examples.subtasks is None:
+        return list(range(min(limit, len(examples))))
+    taken: dict[str, int] = {}
+    chosen = []
+    for number, name in enumerate(examples.subtasks):
+        taken[name] = taken.get(name, 0) + 1
+        if taken[name] <= limit:
+            chosen.append(number)
+    return chosen
+
+
+def _shots(
+    task: Task, split: str, examples: Examples, data: Location | None, shots: int, seed: int, chosen: Sequence[int]
+) -> list[str]:
+    """Return the text before each of the chosen items: solved examples, drawn without the item itself."""
+    if not shots:
+        return [""] * len(chosen)
+    prompt = task.prompt
+    if prompt is None:
+        raise ConfigError(f"shots: got {shots}, {task.kind} ({task.name}) has no prompt; leave it out")
+    same = prompt.shots_from == split
+    pool = examples if same else read_examples(task, prompt.shots_from, data)
+    if not pool.labelled or len(pool) < shots + same:
+        raise UserError(
+            f"{task.name}: {prompt.shots_from}: has {len(pool) if pool.labelled else 0} examples with gold, {shots} shots need "
+            f"more; lower shots, or name another split in prompt.shots_from"
+        )
+    texts = []
+    for number in chosen:
+        drawn = np.random.default_rng([seed, number]).choice(len(pool), shots + same, replace=False)
+        others = [each for each in drawn.tolist() if not (same and each == number)][:shots]
+        texts.append("".join(_solved(pool, each) + prompt.separator for each in others))
+    return texts
+
+
+def _solved(pool: Examples, number: int) -> str:
+    gold = 0 if pool.labels is None else int(pool.labels[number])
+    return "".join(_candidates(pool, number)[gold])
+
+
+def _candidates(examples: Examples, number: int) -> list[tuple[str, str]]:
+    """Return the context and the continuation of each candidate of an example."""
+    task = examples.task
+    if task.kind == "minimal_pairs":
+        return [("", text) for text in examples.candidates_of(number)]
+    assert task.prompt is not None
+    roles = ("text", "passage") if task.kind == "choose" else ("text", "text_b")
+    texts = {role: column[number].as_py() for role, column in zip(roles, examples.texts, strict=False)}
+    prompt, filled = task.prompt, [{**texts, **answer} for answer in _answers(examples, number, task.prompt)]
+    return [(fill_fields(prompt.context, values), fill_fields(prompt.continuation, values)) for values in filled]
+
+
+def _answers(examples: Examples, number: int, prompt: Prompt) -> Iterator[dict[str, str]]:
+    if examples.task.kind == "classify":
+        yield from ({"label": (prompt.words or {}).get(name, name)} for name in examples.task.label_names)
+    elif examples.task.kind == "choose":
+        yield from ({"candidate": text} for text in examples.candidates_of(number))
+    else:
+        assert examples.targets is not None
+        yield {"target": examples.targets[number][0]}

@@ -1,0 +1,135 @@
+"""Evaluate models on tasks: read every item, then load one model after the other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill.errors import ConfigError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Location
+from trainers.evaluation.scoring.forms import Pseudo
+from trainers.evaluation.scoring.scorer import Scorer
+from trainers.evaluation.suites.items import Items, read_items
+from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_result
+from trainers.evaluation.suites.task_result import TaskResult, item_result
+from trainers.evaluation.suites.text_bits import text_result
+from trainers.tasks.examples import Examples
+from trainers.tasks.load_task import Suite
+from trainers.tasks.read_examples import read_examples
+from trainers.tasks.schema.task import Task
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How tasks are asked: `shots` solved examples before each item, drawn with `seed`; the first `limit` items of a
+    split or subtask; how encoders are masked (`Pseudo`); the `window` of texts in positions.
+    """
+
+    shots: int = 0
+    seed: int = 0
+    limit: int | None = None
+    pseudo: Pseudo = "within_word"
+    window: int | None = None
+
+    def check(self) -> None:
+        """Validate ranges."""
+        for name, least in (("shots", 0), ("limit", 1), ("window", 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}: got {value}, allowed {least} or more")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The results of several models on the same tasks, in the order of models, then of tasks."""
+
+    results: tuple[TaskResult, ...]
+    suite: Suite | None = None
+
+    @property
+    def models(self) -> list[str]:
+        """The models, in the order of the command."""
+        return list(dict.fromkeys(result.model for result in self.results))
+
+    @property
+    def means(self) -> list[SuiteResult]:
+        """The mean of every model over the suite; none without a suite."""
+        if self.suite is None:
+            return []
+        of = {model: [result for result in self.results if result.model == model] for model in self.models}
+        return [suite_result(self.suite, results) for results in of.values()]
+
+    @property
+    def differences(self) -> list[PairedDifference]:
+        """Every paired comparison of two models."""
+        return list(compare_results(self.results, self.suite))
+
+    def plain(self) -> dict[str, Any]:
+        """Return all scores as JSON data."""
+        return {
+            "format": "gristmill-evaluation/1",
+            "suites": [mean.plain() for mean in self.means],
+            "tasks": [result.plain() for result in self.results],
+            "differences": [difference.plain() for difference in self.differences],
+        }
+
+    def write_rows(self, path: Location) -> None:
+        """Write a row per model and item as Parquet: ids, gold, and the lists of every candidate's numbers."""
+        tables = []
+        for result in self.results:
+            names = {"model": result.model, "task": result.task, "split": result.split}
+            first = pa.table({name: pa.array([text] * len(result.rows), pa.string()) for name, text in names.items()})
+            for name in result.rows.column_names:
+                first = first.append_column(name, result.rows[name])
+            tables.append(first)
+        table = pa.concat_tables(tables, promote_options="default")
+        path.write_atomic(lambda sink: pq.write_table(table, sink, compression="zstd"))
+
+
+def evaluate_models(
+    models: Sequence[LocalPath],
+    columns: Sequence[tuple[Task, str]],
+    data: Location | None,
+    settings: EvaluationSettings,
+    tell: Callable[[str], None],
+) -> tuple[TaskResult, ...]:
+    """Return the results of every model on every (task, split). `tell` is called with lines on what was left out or cut.
+
+    Raises UserError for missing and invalid files before a model is loaded, and for models that give no likelihoods.
+    """
+    if len({str(model) for model in models}) < len(models):
+        raise ConfigError("models: one is given twice; give each once")
+    read = [_read(task, split, data, settings) for task, split in columns]
+    for items in read:
+        for note in items.notes if isinstance(items, Items) else ():
+            tell(note)
+    results = []
+    for path in models:
+        scorer = Scorer.open(path, settings.pseudo)
+        tell(f"{path}: scored {scorer.form.described}")
+        for items in read:
+            result = _result(str(path), scorer, items, settings)
+            if result.cut:
+                tell(
+                    f"{path}: {result.task}: {result.cut:,} contexts are longer than the model and were cut on the left"
+                )
+            results.append(result)
+    return tuple(results)
+
+
+def _read(task: Task, split: str, data: Location | None, settings: EvaluationSettings) -> Items | Examples:
+    if task.kind == "text":
+        return read_examples(task, split, data)
+    return read_items(task, split, data, settings.shots, settings.seed, settings.limit)
+
+
+def _result(model: str, scorer: Scorer, items: Items | Examples, settings: EvaluationSettings) -> TaskResult:
+    if isinstance(items, Examples):
+        return text_result(model, scorer, items, settings.limit, settings.window)
+    contexts, count = items.contexts, len(items.contexts)
+    bare = [items.without] * count if items.without is not None else []
+    both = scorer.score([*contexts, *bare], items.continuations * (2 if bare else 1))
+    return item_result(model, scorer.form.described, items, both[:count], both[count:] if bare else None)

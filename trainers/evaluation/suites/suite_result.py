@@ -1,0 +1,107 @@
+"""Scores of suites, and paired comparisons of models on the same items."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from trainers.evaluation.suites.task_result import Estimate, TaskResult
+from trainers.tasks.load_task import Suite
+from trainers.tasks.scores.resampling import compare
+
+_TIE = 0.05  # p from which on two models are called tied
+_Z = 1.959964  # standard errors in half a 95 % interval of a normal distribution
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """The mean score of a model over the tasks of a suite. `at_chance` of them are not above chance."""
+
+    suite: str
+    model: str
+    mean: Estimate
+    tasks: tuple[str, ...]
+    at_chance: tuple[str, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the result as JSON data."""
+        known = {"suite": self.suite, "model": self.model, "mean": self.mean.plain()}
+        return {**known, "tasks": list(self.tasks), "not_above_chance": list(self.at_chance)}
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The difference of two models, `b` minus `a`, in a score on the same items, with its 95 % interval and the `p` of a
+    two-sided test: of swapped items (`tasks.scores.resampling`) for a task, of the normal distribution for a mean.
+    """
+
+    a: str
+    b: str
+    name: str
+    score: str
+    difference: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def tie(self) -> bool:
+        """Whether the data does not separate the models (p of 0.05 or more, not corrected for other comparisons)."""
+        return self.p >= _TIE
+
+    def plain(self) -> dict[str, Any]:
+        """Return the difference as JSON data."""
+        names = ("a", "b", "name", "score", "difference", "low", "high", "p", "tie")
+        return {name: getattr(self, name) for name in names}
+
+
+def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
+    """Return the mean of a suite from the results of one model on its columns. Errors of tasks are independent."""
+    each = [_counted(suite, result) for result in results]
+    count = len(each)
+    value, error = sum(one.value for one in each) / count, math.sqrt(sum(one.error**2 for one in each)) / count
+    chance = sum(one.chance or 0.0 for one in each) / count
+    mean = Estimate(value, error, value - _Z * error, value + _Z * error, count, chance)
+    low = tuple(result.task for result, one in zip(results, each, strict=True) if one.verdict != "above")
+    return SuiteResult(suite.name, results[0].model, mean, tuple(result.task for result in results), low)
+
+
+def _counted(suite: Suite, result: TaskResult) -> Estimate:
+    score = result.scores[result.main]
+    return score.centred if suite.centred else score
+
+
+def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
+    """Compare every two models task by task, and in the mean of the suite if there is one."""
+    models = list(dict.fromkeys(result.model for result in results))
+    for first, second in combinations(models, 2):
+        pairs = list(zip(_of(results, first), _of(results, second), strict=True))
+        for a, b in pairs:
+            metric, outcomes = a.measured[a.main]
+            found = compare(metric, outcomes, b.measured[b.main][1])
+            numbers = (found.difference, found.low, found.high, found.p)
+            yield PairedDifference(first, second, a.task, a.main, *numbers)
+        if suite is not None and len(pairs) > 1:
+            yield _suite_difference(suite, first, second, pairs)
+
+
+def _of(results: Sequence[TaskResult], model: str) -> list[TaskResult]:
+    return [result for result in results if result.model == model]
+
+
+def _suite_difference(
+    suite: Suite, first: str, second: str, pairs: Sequence[tuple[TaskResult, TaskResult]]
+) -> PairedDifference:
+    differences, squares = [], []
+    for a, b in pairs:
+        (metric, before), (_, after) = a.measured[a.main], b.measured[b.main]
+        per_item = metric.statistics(after)[:, 0] - metric.statistics(before)[:, 0]
+        scale = 1 / (1 - (a.chance or 0.0)) if suite.centred else 1.0
+        differences.append(scale * float(per_item.mean()))
+        squares.append(scale**2 * float(per_item.var(ddof=1)) / len(per_item) if len(per_item) > 1 else np.inf)
+    value, error = float(np.mean(differences)), math.sqrt(sum(squares)) / len(pairs)
+    p = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
+    return PairedDifference(first, second, suite.name, "mean", value, value - _Z * error, value + _Z * error, p)

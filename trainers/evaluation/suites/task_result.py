@@ -1,0 +1,203 @@
+"""What a model scores on a task: raw rows, metrics with their noise, and what chance would give."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trainers.evaluation.scoring.scorer import Likelihoods
+from trainers.evaluation.suites.items import Items
+from trainers.tasks.scores import METRICS
+from trainers.tasks.scores.metric import TaskMetric
+from trainers.tasks.scores.outcomes import Outcomes
+from trainers.tasks.scores.resampling import score
+
+Measured = tuple[TaskMetric, Outcomes]
+_NAMES = {
+    "none": "accuracy",
+    "token": "accuracy_per_token",
+    "byte": "accuracy_per_byte",
+    "character": "accuracy_per_character",
+    "unconditional": "accuracy_unconditional",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score over `n` items, its standard `error` (delta method), and the bounds of its 95 % interval
+    (`tasks.scores.resampling`). `chance` is the score that needs no knowledge, None if there is none.
+    """
+
+    value: float
+    error: float
+    low: float
+    high: float
+    n: int
+    chance: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """`above`, `at` or `below` chance, by the interval; empty without a chance level."""
+        if self.chance is None:
+            return ""
+        return "at" if self.low <= self.chance <= self.high else "above" if self.low > self.chance else "below"
+
+    @property
+    def centred(self) -> "Estimate":
+        """(score - chance) / (1 - chance): 0 at chance, 1 at best (Li et al., 2024, section 3.5)."""
+        assert self.chance is not None
+        off, scale = self.chance, 1 / (1 - self.chance)
+        low, high = ((each - off) * scale for each in (self.low, self.high))
+        return Estimate((self.value - off) * scale, self.error * scale, low, high, self.n, 0.0)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the estimate as JSON data."""
+        known = {"value": self.value, "error": self.error, "low": self.low, "high": self.high, "n": self.n}
+        return known if self.chance is None else {**known, "chance": self.chance, "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The result of a model on a split of a task. `form` says how it was scored (`evaluation.scoring.forms`).
+
+    `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
+    and `fields` name parts of the set, one name per item. `cut` counts contexts that were longer than the model.
+    """
+
+    model: str
+    form: str
+    task: str
+    split: str
+    measured: dict[str, Measured]
+    chance: float | None
+    rows: pa.Table
+    subtasks: list[str] | None = None
+    fields: list[str] | None = None
+    cut: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.task
+
+    @property
+    def main(self) -> str:
+        """The name of the score that counts."""
+        return next(iter(self.measured))
+
+    @cached_property
+    def scores(self) -> dict[str, Estimate]:
+        """Every score by name, the one that counts first."""
+        return {name: estimate(*one, self._chance(name)) for name, one in self.measured.items()}
+
+    def parts(self, names: Sequence[str]) -> dict[str, Estimate]:
+        """Return the main score on the items of each name, given a name per item."""
+        metric, outcomes = self.measured[self.main]
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        return {
+            name: estimate(metric, _only(outcomes, np.array(its)), self._chance(self.main))
+            for name, its in sorted(places.items())
+        }
+
+    def _chance(self, name: str) -> float | None:
+        return self.chance if name.startswith("accuracy") else None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the result as JSON data, without rows."""
+        parts = {"subtasks": self.subtasks, "fields": self.fields}
+        return {
+            "model": self.model,
+            "task": self.task,
+            "split": self.split,
+            "form": self.form,
+            "main": self.main,
+            "scores": {name: each.plain() for name, each in self.scores.items()},
+            **{
+                part: {name: each.plain() for name, each in self.parts(names).items()}
+                for part, names in parts.items()
+                if names is not None
+            },
+            "contexts_cut": self.cut,
+            "notes": list(self.notes),
+        }
+
+
+def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None) -> Estimate:
+    """Return a score with its noise. The metric's value is a ratio of sums, or the exponential of one."""
+    found, statistics = score(metric, outcomes), metric.statistics(outcomes)
+    ratio = statistics[:, 0].sum() / statistics[:, 1].sum()
+    left = statistics[:, 0] - ratio * statistics[:, 1]
+    error = np.sqrt((left**2).sum() * found.n / max(1, found.n - 1)) / statistics[:, 1].sum()
+    factor = found.value if metric.name == "perplexity" else 1.0
+    return Estimate(found.value, float(error * factor), found.low, found.high, found.n, chance)
+
+
+def _only(outcomes: Outcomes, places: np.ndarray) -> Outcomes:
+    arrays = ("gold", "predicted", "nats", "tokens", "text_bytes")
+    known = {name: getattr(outcomes, name) for name in arrays}
+    return replace(outcomes, **{name: values[places] for name, values in known.items() if values is not None})
+
+
+def item_result(model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None) -> TaskResult:
+    """Return the result on items, from the likelihoods of all candidates, flat, and those after the context without the
+    question.
+    """
+    answers = items.answers
+    lengths = {
+        "tokens": found.tokens,
+        "bytes": np.array([len(text.encode()) for text in answers], np.int64),
+        "characters": np.array([len(text) for text in answers], np.int64),
+    }
+    measured = _measured(items, found, lengths, without)
+    lists: dict[str, np.ndarray] = {"log_likelihood": found.log_likelihood, **lengths, "greedy": found.greedy}
+    if without is not None:
+        lists["log_likelihood_unconditional"] = without.log_likelihood
+    columns: dict[str, Any] = {"id": pa.array(items.ids, pa.string())}
+    columns |= {"gold": items.gold, "prediction": next(iter(measured.values()))[1].predicted}
+    for name, names in (("subtask", items.subtasks), ("field", items.fields)):
+        if names is not None:
+            columns[name] = pa.array(names, pa.string())
+    bounds = pa.array(items.offsets, pa.int32())
+    lists["cut"] = found.cut
+    columns |= {name: pa.ListArray.from_arrays(bounds, pa.array(values)) for name, values in lists.items()}
+    return TaskResult(
+        model, form, items.task.name, items.split, measured, items.chance, pa.table(columns), items.subtasks, items.fields,
+        int(found.cut.sum()), items.notes,
+    )  # fmt: skip
+
+
+def _measured(
+    items: Items, found: Likelihoods, lengths: dict[str, np.ndarray], without: Likelihoods | None
+) -> dict[str, Measured]:
+    accuracy = METRICS["accuracy"]
+    if items.task.kind == "generate":
+        right = Outcomes(gold=np.ones(len(items), np.int64), predicted=found.greedy.astype(np.int64))
+        cost = Outcomes(nats=-found.log_likelihood, tokens=np.ones(len(items)))
+        return {"accuracy": (accuracy, right), "perplexity": (METRICS["perplexity"], cost)}
+    scores = {"none": found.log_likelihood}
+    if items.task.kind != "minimal_pairs":
+        of = {"token": "tokens", "byte": "bytes", "character": "characters"}
+        scores |= {name: found.log_likelihood / lengths[length] for name, length in of.items()}
+        if without is not None:
+            scores["unconditional"] = found.log_likelihood - without.log_likelihood
+    main = items.task.prompt.normalise if items.task.prompt is not None else "none"
+    ordered = sorted(scores, key=lambda name: name != main)
+    return {
+        _NAMES[name]: (accuracy, Outcomes(gold=items.gold, predicted=_best(scores[name], items.offsets)))
+        for name in ordered
+    }
+
+
+def _best(scores: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the number of the candidate with the highest score of each item, int64 [n]; the first of several."""
+    widest = int(np.diff(offsets).max())
+    table = np.full((len(offsets) - 1, widest), -np.inf)
+    item = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    table[item, np.arange(len(scores)) - offsets[item]] = scores
+    return table.argmax(axis=1)

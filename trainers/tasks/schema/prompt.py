@@ -1,0 +1,79 @@
+"""The prompt of a task: how a language model is asked an example without training."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Normalisation = Literal["none", "token", "byte", "character", "unconditional"]
+_FIELD = re.compile(r"\{([^{}]+)\}")
+
+# {kind: (names that a prompt may use, the name that its continuation or context must have)}
+PROMPT_FIELDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "choose": (("text", "passage", "candidate"), "candidate"),
+    "classify": (("text", "text_b", "label"), "label"),
+    "generate": (("text", "text_b", "target"), "target"),
+}
+
+
+def fields_of(template: str) -> list[str]:
+    """Return the names in braces in a template, in order."""
+    return _FIELD.findall(template)
+
+
+def fill_fields(template: str, values: Mapping[str, str]) -> str:
+    """Return a template with its names in braces replaced; a name without a value becomes empty."""
+    pieces = _FIELD.split(template)
+    return "".join(values.get(piece, "") if place % 2 else piece for place, piece in enumerate(pieces))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The prompt of `trainers evaluate`. The model scores `continuation` after `context`, for every candidate of
+    `choose` and every label of `classify`; the answer is the candidate with the highest score. In `generate` the
+    first target is scored, and is right if the model would write it.
+
+    Both contain names in braces: `{text}`, `{text_b}`, `{passage}`, and `{candidate}`, `{label}` or `{target}`. If
+    the candidate is in the context, candidates share the continuation (Trinh and Le, 2018: partial evaluation).
+    `words` maps labels to the texts that replace them.
+
+    Scores are log-likelihoods. `normalise` divides them by the number of tokens, UTF-8 bytes or characters of what
+    follows the white space at the start of the continuation, or subtracts the log-likelihood of the continuation
+    after the text `unconditional` (Brown et al., 2020, section 2.4). All are measured, `unconditional` if it is
+    given; `normalise` says which one counts.
+
+    Shots are examples of the split `shots_from` before the context, with their answers, separated by `separator`.
+    """
+
+    context: str
+    continuation: str
+    words: dict[str, str] | None = None
+    normalise: Normalisation = "none"
+    unconditional: str | None = None
+    separator: str = "\n\n"
+    shots_from: str = "train"
+
+    def check(self) -> None:
+        """Validate that the continuation is not empty and that what `normalise` needs is there."""
+        if not self.continuation.strip():
+            raise ValueError("continuation: got an empty text, expected such as ' {candidate}'")
+        if self.normalise == "unconditional" and self.unconditional is None:
+            raise ValueError("unconditional: missing, and normalise needs it; give a text such as 'Answer:'")
+        words = list((self.words or {}).values())
+        if len(set(words)) < len(words):
+            raise ValueError("words: two labels have the same word; give each its own")
+
+    def check_kind(self, kind: str, labels: tuple[str, ...]) -> None:
+        """Validate the names in braces against the kind of the task."""
+        if kind not in PROMPT_FIELDS:
+            raise ValueError(f"prompt: {kind} has none; it belongs to {', '.join(PROMPT_FIELDS)}")
+        allowed, answer = PROMPT_FIELDS[kind]
+        for place, template in (("context", self.context), ("continuation", self.continuation)):
+            for name in fields_of(template):
+                if name not in allowed:
+                    raise ValueError(f"prompt.{place}: got {{{name}}}, {kind} allows {', '.join(allowed)}")
+        places = (self.context, self.continuation) if kind == "choose" else (self.continuation,)
+        if not any(answer in fields_of(template) for template in places):
+            raise ValueError(f"prompt.continuation: expected {{{answer}}} in it")
+        if self.words is not None and set(self.words) != set(labels):
+            raise ValueError(f"prompt.words: expected a word for each label ({', '.join(labels) or 'it has none'})")
