@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
+from yaml.composer import Composer
 
 from gristmill.errors import ConfigError
 
@@ -35,9 +36,11 @@ _FLOAT = re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
-class _Loader(yaml.CSafeLoader):
+class _Loader(Composer, yaml.CSafeLoader):
     """SafeLoader with the numbers and booleans of YAML 1.2, text as keys, no duplicate keys, and limits on
-    aliases and on their expansion. libyaml parses: PyYAML's own parser takes ten times as long.
+    aliases and on their expansion.
+
+    libyaml parses, several times as fast as PyYAML. Its own composer is left out: deep nesting overflows its stack.
     """
 
     aliases = 0
@@ -48,26 +51,22 @@ class _Loader(yaml.CSafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def __init__(self, text: str) -> None:
+        yaml.CSafeLoader.__init__(self, text)
+        Composer.__init__(self)
+
     def get_single_node(self) -> Any:
         node = super().get_single_node()
-        if node is not None and self._expanded(node, {}) > _NODE_LIMIT:
+        if self.aliases and _expanded(node, {}) > _NODE_LIMIT:
             raise yaml.YAMLError(f"aliases that expand to more than {_NODE_LIMIT:,} values")
         return node
 
-    def _expanded(self, node: Any, known: dict[int, int]) -> int:
-        """Return the number of values in a node, itself included, with every alias expanded."""
-        if id(node) in known:  # an alias is the node that it names
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
             self.aliases += 1
             if self.aliases > _ALIAS_LIMIT:
                 raise yaml.YAMLError(f"more than {_ALIAS_LIMIT} aliases")
-            if not known[id(node)]:
-                raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias that contains itself")
-            return known[id(node)]
-        known[id(node)] = 0  # in progress
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        inner = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
-        known[id(node)] = 1 + sum(self._expanded(child, known) for child in inner)
-        return known[id(node)]
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()
@@ -80,6 +79,18 @@ class _Loader(yaml.CSafeLoader):
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Return the number of values in a node, itself included, with every alias expanded."""
+    if id(node) not in known:
+        known[id(node)] = 0  # 0 marks "in progress": seeing it again means that the alias is recursive
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
+        known[id(node)] = 1 + sum(_expanded(child, known) for child in inner)
+    elif not known[id(node)]:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias that contains itself")
+    return known[id(node)]
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
