@@ -142,7 +142,7 @@ def test_where_a_location_is_only_storage_knows():
     for path in MODULES:
         if path.is_relative_to(ROOT / "gristmill/storage"):
             continue
-        place, tree = path.relative_to(ROOT), ast.parse(path.read_text())
+        place, tree = path.relative_to(ROOT), parsed(path)
         assert not [f"{place}:{line}" for line in location_checks(tree)]
         assert not [
             f"{place}:{line}" for name, line in imports(path) if name.startswith("gristmill.storage.object_store")

@@ -68,16 +68,11 @@ def both(request, prose, tmp_path_factory):
 
 @settings(max_examples=200)
 @given(texts=TEXTS)
-def test_ids_are_those_of_whole_texts(both, texts):
+def test_ids_and_places_are_those_of_whole_texts(both, texts):
+    """Places at the beginning of every word, which is where sentences begin, and at the ends of texts."""
     found, expected = (encoder.encode(strings(texts)) for encoder in both)
     assert [side.tolist() for side in found] == [side.tolist() for side in expected]
     assert both[0].library == "words"
-
-
-@settings(max_examples=200)
-@given(texts=TEXTS)
-def test_places_are_those_of_whole_texts(both, texts):
-    """At the beginning of every word, which is where sentences begin, and at the ends of texts."""
     places = [[0, *starts(text), len(text.encode())] for text in texts]
     flat = np.array([place for some in places for place in some], np.int64)
     offsets = np.cumsum([0, *map(len, places)])

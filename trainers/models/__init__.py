@@ -31,7 +31,7 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
 
     architecture = MODELS[model.architecture]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         configuration = architecture.configuration(model, specials)
         configuration._attn_implementation = architecture.attention
         configuration.dtype = torch.float32

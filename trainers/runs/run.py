@@ -203,7 +203,7 @@ def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str 
 
 def as_yaml(config: Job) -> str:
     """Format a configuration as the YAML that `read_config` reads."""
-    return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+    return yaml.dump(plain(config), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
 
 
 def write_config(path: LocalPath, config: Job) -> None:

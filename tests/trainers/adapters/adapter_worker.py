@@ -1,7 +1,8 @@
-"""What the workers of one launch do for test_adapters_zero: train every kind of method under every ZeRO stage, and go on
-from the state of some stages under another. At stage `partitioned` no tensor is small enough to stay whole.
+"""What the workers of one launch do for test_adapters_zero: train every kind of method under every ZeRO stage, three of them
+from its beginning, two from the state of another stage half way. At stage `partitioned` no tensor is small enough to stay whole.
 
-Started by torchrun as `adapter_worker.py OUTPUT`; the first worker writes {case: {stage: {"losses", "trained", "resumed"}}}.
+Started by torchrun as `adapter_worker.py OUTPUT`; the first worker writes {case: {stage: {"losses", "trained"}}}, and for a
+resumed run {case: {"STAGE after STAGE": {...}}}.
 """
 
 import json
@@ -36,8 +37,9 @@ MODELS = {
     "prefix": "gpt2",
     "prompt": "llama",
 }
-STAGES = ("0", "1", "2", "3", "partitioned")
 RESUMED = {"0": "partitioned", "2": "3", "3": "1"}
+STAGES = tuple(RESUMED)
+ALL_STAGES = ("0", "1", "2", "3", "partitioned")  # the one case that begins under every stage: lora
 
 
 def configuration(stage: str) -> Any:
@@ -84,28 +86,27 @@ def main() -> None:
     rank, world = module.start_group()
     found: dict[str, Any] = {}
 
-    def run(case: str, stage: str, steps: range, state: Any = None) -> tuple[list[float], dict[str, Any]]:
+    def run(case: str, stage: str, steps: range, state: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         zero._settings = partitioned if stage == "partitioned" else settings
         network = model(case, seed=0 if state is None else 5)
         engine = module.Engine(Forward(network, MODELS[case]), configuration(stage), 1, SEQUENCES // world)
         if state is not None:
             engine.restore(state, steps.start)
-        losses, half = [], {}
+        losses = []
         for step in steps:
             batches = [batch(case, step, part, SEQUENCES) for part in range(rank, SEQUENCES, world)]
             losses.append(engine.train_step(batches, step, RATE, 1, False)[0].loss)
-            if step == HALF - 1:
+            if step == HALF - 1 or (step == STEPS - 1 and state is not None):
                 half = dict(engine.state())
         engine.close()
-        return losses, half
+        return {"losses": losses, "trained": sorted(half)}, half
 
     for case in MODELS:
-        for stage in STAGES:
-            losses, state = run(case, stage, range(STEPS))
-            its = {"losses": losses, "trained": sorted(state)}
+        its = found[case] = {}
+        for stage in ALL_STAGES if case == "lora" else STAGES:
+            its[stage], state = run(case, stage, range(STEPS))
             if stage in RESUMED:
-                its["resumed"], _ = run(case, RESUMED[stage], range(HALF, STEPS), state)
-            found.setdefault(case, {})[stage] = its
+                its[f"{RESUMED[stage]} after {stage}"], _ = run(case, RESUMED[stage], range(HALF, STEPS), state)
     if rank == 0:
         output.write_text(json.dumps(found))
     module.hard_exit(0)

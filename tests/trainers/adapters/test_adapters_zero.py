@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.trainers.adapters.adapter_worker import (
+    ALL_STAGES,
     CASES,
     HALF,
     MODELS,
@@ -63,9 +64,12 @@ def test_every_stage_has_the_losses_of_plain_torch_and_resumes_under_another(cas
     assert abs(expected[-1] - untrained.item() / int((its.targets != IGNORED).sum())) > 1e-4
     removed = sum(int((each == 0).sum()) for name, each in trained.items() if ".lora_E." in name)
     assert removed == (4 * (4 - 2) if case == "adalora" else 0)
-    for stage in STAGES:
-        of_stage = found[case][stage]
-        assert of_stage["trained"] == sorted(trained)
-        assert of_stage["losses"] == pytest.approx(expected, abs=1e-5), stage
-        if stage in RESUMED:
-            assert of_stage["resumed"] == pytest.approx(expected[HALF:], abs=1e-5), stage
+    resumed = {f"{other} after {stage}" for stage, other in RESUMED.items()}
+    assert set(found[case]) == {*(ALL_STAGES if case == "lora" else STAGES), *resumed}
+    for name, its in found[case].items():
+        assert its["trained"] == sorted(trained), name
+        assert its["losses"] == pytest.approx(expected[HALF:] if name in resumed else expected, abs=1e-5), name
+
+
+def test_every_stage_is_run():
+    assert {*STAGES, *RESUMED.values()} == set(ALL_STAGES)

@@ -34,7 +34,7 @@ def _base(architecture):
 def base(architecture):
     """A fresh copy of the tiny model of an architecture, with a head of three classes."""
     network = deepcopy(_base(architecture))
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     network.task_head = torch.nn.Linear(32, 3)
     return network
 
@@ -86,7 +86,7 @@ def outputs(architecture, network, method, texts, first=ROWS):
 
 def perturb(network):
     """Change everything trained, so that adapters that begin as nothing do something."""
-    torch.manual_seed(2)
+    torch.default_generator.manual_seed(2)
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.requires_grad:

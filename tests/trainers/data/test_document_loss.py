@@ -80,10 +80,19 @@ def few(monkeypatch):
     monkeypatch.setattr(document_loss, "BUDGET_BYTES", 1_000)
 
 
-def test_it_is_the_likelihood_of_whole_documents_by_hand(corpus, few):
-    config = configured(corpus)
-    data = document_data(corpus, config)
-    fields = data.fields(total(data, config))
+@pytest.fixture(scope="module")
+def plain(corpus):
+    """(the plain configuration, its data, their sums)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_loss, "BUDGET_BYTES", 1_000)
+        config = configured(corpus)
+        data = document_data(corpus, config)
+        return config, data, total(data, config)
+
+
+def test_it_is_the_likelihood_of_whole_documents_by_hand(corpus, plain):
+    config, data, sums = plain
+    fields = data.fields(sums)
     expected = by_hand(corpus, config, 64, 1_000)
     assert fields["document_window"] == 128
     for name, (bits, size) in expected.items():
@@ -106,22 +115,20 @@ def test_it_is_the_likelihood_of_whole_documents_by_hand(corpus, few):
     ],
     ids=str,
 )
-def test_packing_length_mixture_and_objective_do_not_move_it(corpus, few, changes):
-    plain, config = configured(corpus), configured(corpus, **changes)
-    expected, found = document_data(corpus, plain), document_data(corpus, replace(config, model=plain.model))
+def test_packing_length_mixture_and_objective_do_not_move_it(corpus, few, plain, changes):
+    (usual, expected, sums), config = plain, configured(corpus, **changes)
+    found = document_data(corpus, replace(config, model=usual.model))
     if isinstance(
         config.objective, ObjectiveMixture
     ):  # whose part for text sees its input in both directions, behind a token
         assert np.concatenate(found.targets).tolist() == np.concatenate(expected.targets).tolist()
         return
-    np.testing.assert_allclose(total(found, plain), total(expected, plain), rtol=1e-6)
+    np.testing.assert_allclose(total(found, usual), sums, rtol=1e-6)
 
 
-def test_batches_and_workers_do_not_move_it(corpus, few):
-    config = configured(corpus)
-    data = document_data(corpus, config)
-    expected = total(data, config, size=5)
-    np.testing.assert_allclose(total(data, config, size=3, world=4), expected, rtol=1e-5)
+def test_batches_and_workers_do_not_move_it(plain):
+    config, data, sums = plain
+    np.testing.assert_allclose(total(data, config, size=3, world=4), sums, rtol=1e-5)
     counts = [len(list(data.batches(3, rank, 4))) for rank in range(4)]
     assert len(set(counts)) == 1
 

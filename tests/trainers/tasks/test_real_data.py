@@ -2,6 +2,7 @@
 
 import csv
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,13 +33,18 @@ def manifest(data):
         return {row["path"]: int(row["examples"]) for row in rows if row["examples"]}
 
 
+@pytest.fixture(scope="module")
+def read(data):
+    """From (task, split) to its examples, which are read once."""
+    return cache(lambda name, split: read_examples(load_task(name), split, data))
+
+
 @pytest.mark.parametrize("name", [name for name in shipped_tasks() if name not in ABSENT])
-def test_every_split_has_as_many_examples_as_the_manifest_says(data, manifest, name):
-    task = load_task(name)
-    splits = available_splits(task, data)
+def test_every_split_has_as_many_examples_as_the_manifest_says(data, manifest, read, name):
+    splits = available_splits(load_task(name), data)
     assert splits
     for split in splits:
-        examples = read_examples(task, split, data)
+        examples = read(name, split)
         path = examples.files[0].path.removeprefix(f"{data}/")
         if name == "blimp":
             assert (
@@ -69,10 +75,9 @@ def jaccard(examples):
     return np.array([len(first & second) / max(1, len(first | second)) for first, second in sets])
 
 
-def by_threshold(name, data, above):
+def by_threshold(name, read, above):
     """One threshold on word overlap, chosen on the training split, as the data's README measured."""
-    task = load_task(name)
-    train, dev = (read_examples(task, split, data) for split in ("train", "dev"))
+    train, dev = read(name, "train"), read(name, "dev")
     overlap, similar = jaccard(train), train.labels == above
     best = max(np.linspace(0, 1, 101), key=lambda threshold: np.mean((overlap >= threshold) == similar))
     predicted = np.where(jaccard(dev) >= best, above, 1 - above)
@@ -89,14 +94,14 @@ def by_threshold(name, data, above):
         ("qqp", 1, {"accuracy": 0.672}),
     ],
 )
-def test_word_overlap_scores_what_the_data_s_readme_measured(data, name, above, floors):
-    values = by_threshold(name, data, above)
+def test_word_overlap_scores_what_the_data_s_readme_measured(read, name, above, floors):
+    values = by_threshold(name, read, above)
     for metric, floor in floors.items():
         assert values[metric] == pytest.approx(floor, abs=0.0006), metric
 
 
-def test_similarity_and_word_overlap_correlate_as_measured(data):
-    dev = read_examples(load_task("stsb"), "dev", data)
+def test_similarity_and_word_overlap_correlate_as_measured(read):
+    dev = read("stsb", "dev")
     scores = score_predictions(predictions_of(dev, jaccard(dev), "word overlap"))
     assert scores["pearson"].value == pytest.approx(0.650, abs=0.0006)
     assert scores["pearson"].low < 0.650 < scores["pearson"].high
@@ -109,24 +114,22 @@ def test_similarity_and_word_overlap_correlate_as_measured(data):
         ("rte", "accuracy", 0.527), ("sst5", "accuracy", 0.253), ("wnut17", "entity_f1", 0.0),
     ],
 )  # fmt: skip
-def test_the_majority_scores_what_is_known(data, name, metric, expected):
-    task = load_task(name)
-    train, dev = (read_examples(task, split, data) for split in ("train", "dev"))
+def test_the_majority_scores_what_is_known(read, name, metric, expected):
+    train, dev = read(name, "train"), read(name, "dev")
     scores = score_predictions(majority_predictions(train, dev), [metric], repetitions=50)
     assert scores[metric].value == pytest.approx(expected, abs=0.0006)
 
 
-def test_perfect_predictions_score_perfectly(data):
+def test_perfect_predictions_score_perfectly(read):
     for name, metric in (("wnut17", "entity_f1"), ("ud_pos", "accuracy"), ("sst5", "macro_f1"), ("squad", "token_f1")):
-        dev = read_examples(load_task(name), "dev", data)
+        dev = read(name, "dev")
         gold = dev.tags if dev.tags is not None else dev.labels
         predicted = [accepted[-1] for accepted in dev.targets] if gold is None else gold
         assert score_predictions(predictions_of(dev, predicted, "gold"), [metric], repetitions=20)[metric].value == 1.0
 
 
-def test_known_leaks_of_published_splits_are_counted(data):
+def test_known_leaks_of_published_splits_are_counted(read):
     for name, count in (("cola", 18), ("stsb", 6), ("mrpc", 0), ("sst2", 0), ("rte", 0)):
-        task = load_task(name)
-        leaks = find_leaks({split: read_examples(task, split, data) for split in ("train", "dev")})
+        leaks = find_leaks({split: read(name, split) for split in ("train", "dev")})
         assert sum(leak.count for leak in leaks) == count
-        assert task.leak == ("report" if count else "refuse")
+        assert load_task(name).leak == ("report" if count else "refuse")

@@ -66,7 +66,7 @@ class TrainingMethod(ABC):
         if refusal:
             raise ConfigError(f"method.kind: {refusal}")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             self.insert(network, architecture, family, encode)
 
     @abstractmethod

@@ -115,7 +115,7 @@ def build_head(
         raise ConfigError(f"head.layers: got last_four, the model has {_depth(model)} layers; use scalar_mix or last")
     rate = dropout if dropout is not None else (model.dropout if form.drops else 0.0)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         head = TaskHead(form, model, kind, outputs, pooling, layers, rate)
         _initialise(head, model)
     return head

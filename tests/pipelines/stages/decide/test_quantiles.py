@@ -63,7 +63,7 @@ def test_a_quantile_per_source_keeps_ties_together(tmp_path):
 
 def test_parts_do_not_matter_and_earlier_drops_do(tmp_path):
     rules = [{"signal": "word_count", "at_least_quantile": 0.5}]
-    assert built(tmp_path, rules)[0] == built(tmp_path, rules, 200, "small")[0]
+    assert built(tmp_path, rules)[0] == built(tmp_path, rules, 800, "small")[0]
     dropped = built(
         tmp_path, rules, name="first", before="  - filter: [{signal: word_count, at_least: 50}]\n    name: f\n"
     )

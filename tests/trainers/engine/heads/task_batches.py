@@ -1,6 +1,8 @@
 """Batches of task inputs for tests of heads and losses: packed into one row, or padded to one row each."""
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -26,8 +28,13 @@ def tiny(architecture, **others):
     return fill(Model(architecture, **{**sizes, **others}), 200)
 
 
+@cache
+def _built(model, seed):
+    return build_model(model, SPECIAL_IDS, seed)
+
+
 def network_of(model, kind, seed=0, **head):
-    network = build_model(model, SPECIAL_IDS, seed)
+    network = deepcopy(_built(model, seed))
     attach_head(network, model, kind, OUTPUTS[kind], seed, **head)
     return network.eval()
 

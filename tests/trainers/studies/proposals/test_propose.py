@@ -1,5 +1,7 @@
 """Proposals for laws whose best mixture is known: the optimum ties, constraints hold, and the set shrinks with runs."""
 
+from functools import lru_cache
+
 import numpy as np
 import pytest
 import yaml
@@ -44,13 +46,20 @@ def truth(ratios, effects):
     return 1 + np.exp(ratios @ effects.T)
 
 
+@lru_cache(maxsize=4)
+def fitted(case, runs, seed, draws):
+    """(laws fitted to noisy runs, the mixtures of these)."""
+    generator = np.random.default_rng(seed)
+    ratios = generator.dirichlet(np.ones(6), runs)
+    values = truth(ratios, CASES[case][0]) + NOISE * generator.normal(size=(runs, 3))
+    missing = np.zeros(values.shape, bool)
+    return fit_laws([LAWS["log_linear"]] * 3, DOMAINS, "xyz", ratios, values, missing, draws, seed), ratios
+
+
 def study(case, runs, seed, draws=40, **settings):
     """A study of noisy runs: (proposal, tie set, constraints, true optimum)."""
     effects, more = CASES[case]
-    generator = np.random.default_rng(seed)
-    ratios = generator.dirichlet(np.ones(6), runs)
-    values = truth(ratios, effects) + NOISE * generator.normal(size=(runs, 3))
-    laws = fit_laws([LAWS["log_linear"]] * 3, DOMAINS, "xyz", ratios, values, np.zeros(values.shape, bool), draws, seed)
+    laws, ratios = fitted(case, runs, seed, draws)
     wanted = ProposalSettings(**{"kl": 0.0, "prior": PRIOR, "max_epochs": None, **more, **settings})
     proposal = propose(laws, ratios, wanted, seed)
     limits = (wanted.floors, wanted.fixed, wanted.tokens, wanted.target_tokens, wanted.epoch_caps)
