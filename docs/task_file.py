@@ -24,16 +24,17 @@ dataclasses that parse the file and from the shipped tasks (`python docs/task_fi
 SHIPPED = """\
 ## Shipped tasks
 
-`finetune NAME` and `evaluate MODEL task=NAME` take one of these names; `evaluate` those with a prompt, and `blimp`. The files are looked for below `data=DIR`, or below the directory that
-`$GRISTMILL_TASKS` names, in each of the folders; all also with `.gz`. Nothing is downloaded. Gold that the authors keep
-to themselves is marked `hidden`: such a split is predicted, not scored.
+`finetune NAME` and `evaluate MODEL task=NAME` take one of these names; `evaluate` takes those with a prompt, and `blimp`. The
+files are looked for below `data=DIR`, or below the directory that `$GRISTMILL_TASKS` names, in each of the folders; all also
+with `.gz`. Nothing is downloaded. Gold that the authors keep to themselves is marked `hidden`: such a split is predicted, not
+scored.
 """
 
 METRICS_HEAD = """\
 ## Metrics
 
-Values are from 0 to 1, in BLEU and chrF from 0 to 100; lower is better in perplexity and bits per byte. Each value has a 95 % percentile
-interval of 1,000 bootstrap samples of the examples (Efron, 1979), from seed 0. Two runs are compared on the same examples by the
+Values are from 0 to 1, in BLEU and chrF from 0 to 100; lower is better in perplexity and bits per byte. Each value has a 95 %
+percentile interval of 1,000 bootstrap samples of the examples (Efron, 1979), from seed 0. Two runs are compared on the same examples by the
 paired permutation test and a paired bootstrap interval of the difference. ROUGE, BLEU and chrF need the extra `finetune`.
 
 | metric | measures | source |
