@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from training_file import section
 
 from trainers.studies.proposals.proposal_settings import ProposalSettings
-from trainers.studies.schema.study_designs import Entry, Grid, LeaveOneOut, Listed, Simplex, Sobol, Swarm
+from trainers.studies.schema.study_designs import Grid, LeaveOneOut, Listed, ListEntry, Simplex, Sobol, Swarm
 from trainers.studies.schema.study_file import RESERVED, Confirmation, Metrics, Proxies, Study, Target, Verdict
 
 HEAD = """\
@@ -37,7 +37,7 @@ def page() -> str:
     pieces += ["", "## Designs\n", "`design: {kind: NAME, field: value}`.\n"]
     for name, design in DESIGNS.items():
         pieces.append(section(design, name, 3))
-    pieces.append(section(Entry, "Entry", 4))
+    pieces.append(section(ListEntry, "ListEntry", 4))
     pieces += [section(cls, cls.__name__) for cls in SECTIONS]
     return "\n".join(pieces)
 

@@ -22,7 +22,16 @@ from trainers.studies.designs.draw_mixtures import draw_mixtures
 from trainers.studies.laws import LAWS
 from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
 from trainers.studies.proposals.proposal_settings import ProposalSettings
-from trainers.studies.schema.study_designs import Entry, Grid, LeaveOneOut, Listed, MixtureDesign, Simplex, Sobol, Swarm
+from trainers.studies.schema.study_designs import (
+    Grid,
+    LeaveOneOut,
+    Listed,
+    ListEntry,
+    MixtureDesign,
+    Simplex,
+    Sobol,
+    Swarm,
+)
 from trainers.studies.schema.study_file import Metrics, Study, check_setting, flat_settings
 
 LEAST_RUNS = 10  # below, nothing can be said about a law (`fit_study`)
@@ -115,15 +124,15 @@ class OpenStudy:
         """The runs of the design and the anchors, each once."""
         return unique((*self.points, *self.anchors))
 
-    def proxy(self, entry: str, weights: Mapping[str, float], seed: int, its: Entry | None = None) -> StudyRun:
+    def proxy(self, entry: str, weights: Mapping[str, float], seed: int, its: ListEntry | None = None) -> StudyRun:
         """Return a proxy run."""
-        return self._run(entry, weights, seed, self.study.proxies.tokens, {}, its or Entry())
+        return self._run(entry, weights, seed, self.study.proxies.tokens, {}, its or ListEntry())
 
     def candidate(self, name: str, weights: Mapping[str, float], seed: int) -> StudyRun:
         """Return a run of the confirmation."""
         confirmation = self.study.confirmation
         assert confirmation is not None
-        return self._run(name, weights, seed, confirmation.tokens, confirmation.settings, Entry())
+        return self._run(name, weights, seed, confirmation.tokens, confirmation.settings, ListEntry())
 
     def share_read(self, tokens: int) -> float:
         """Return the share of each domain that a run of `tokens` tokens reads, so that its epochs are the target's."""
@@ -131,7 +140,7 @@ class OpenStudy:
         return min(1.0, tokens / target.tokens) if target and self.study.proxies.matched else 1.0
 
     def _run(
-        self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, more: Mapping[str, Any], its: Entry
+        self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, more: Mapping[str, Any], its: ListEntry
     ) -> StudyRun:
         base = self.base if its.recipe is None else _recipe(self.study, its.recipe)
         data = replace(base.data, weights=dict(weights), subset=self.share_read(tokens))
@@ -151,17 +160,17 @@ class OpenStudy:
             )
         return drawn
 
-    def _entries(self, design: Listed | Grid | LeaveOneOut) -> dict[str, Entry]:
+    def _entries(self, design: Listed | Grid | LeaveOneOut) -> dict[str, ListEntry]:
         if isinstance(design, LeaveOneOut):
             left = {"prior": self.prior} | {
                 f"without-{name}": np.where(np.arange(len(self.prior)) == i, 0.0, self.prior)
                 for i, name in enumerate(self.domains)
                 if 0 < self.prior[i] < 1
             }
-            return {name: Entry(weights=self.mixture(shares / shares.sum())) for name, shares in left.items()}
+            return {name: ListEntry(weights=self.mixture(shares / shares.sum())) for name, shares in left.items()}
         if isinstance(design, Grid):
             rows = [dict(zip(design.axes, row, strict=True)) for row in itertools.product(*design.axes.values())]
-            entries = {",".join(f"{k}={_shown(v)}" for k, v in row.items()): Entry(settings=row) for row in rows}
+            entries = {",".join(f"{k}={_shown(v)}" for k, v in row.items()): ListEntry(settings=row) for row in rows}
         else:
             entries = dict(design.entries)
         for name, entry in entries.items():

@@ -26,7 +26,7 @@ _FEW_SEQUENCES = 8  # of a domain's pool: with fewer, epochs are matched roughly
 
 
 @dataclass(frozen=True)
-class Rate:
+class MeasuredRate:
     """The measured speed of one worker: operations a second in steps; seconds of measurements and of everything else in
     a run; `per_token` are the operations per token of the model that was measured.
     """
@@ -60,7 +60,7 @@ class StudyPlan:
     opened: OpenStudy
     stages: tuple[StagePlan, ...]
     workers: int
-    rate: Rate | None
+    rate: MeasuredRate | None
     run_bytes: int
 
     def seconds(self, stage: StagePlan) -> float | None:
@@ -105,7 +105,7 @@ def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
     return unique(runs)
 
 
-def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> Rate | None:
+def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
     """Return the speed of finished proxies, or else that of the calibration; None without either."""
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"
@@ -117,7 +117,7 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
         return None
     count = len(finished)
     steps, validations = sum(r.step_seconds for r in finished), sum(r.validation_seconds for r in finished)
-    return Rate(
+    return MeasuredRate(
         count,
         source,
         sum(r.flops for r in finished) / max(steps, 1e-9),

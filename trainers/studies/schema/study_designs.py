@@ -85,7 +85,7 @@ class Simplex:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListEntry:
     """A row of a list: `settings` are fields of the job by dotted name, `weights` its mixture (default: the prior)."""
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Entry:
 class Listed:
     """The named `entries`, each trained with `seeds` seeds. All are compared with `baseline`."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, ListEntry]
     baseline: str
     kind: Literal["list"] = "list"
     seeds: int = 3
