@@ -34,8 +34,8 @@ METRICS_HEAD = """\
 ## Metrics
 
 Values are from 0 to 1, in BLEU and chrF from 0 to 100; lower is better in perplexity and bits per byte. Each value has a 95 %
-percentile interval of 1,000 bootstrap samples of the examples (Efron, 1979), from seed 0. Two runs are compared on the same examples by the
-paired permutation test and a paired bootstrap interval of the difference. ROUGE, BLEU and chrF need the extra `finetune`.
+percentile interval of 1,000 bootstrap samples of the examples (Efron, 1979), from seed 0. Two runs are compared on the same
+examples by the paired permutation test and a paired bootstrap interval of the difference. ROUGE, BLEU and chrF need the extra `finetune`.
 
 | metric | measures | source |
 |---|---|---|
