@@ -10,8 +10,8 @@ from training_file import section
 
 from trainers.tasks.load_task import load_suite, load_task, shipped_suites, shipped_tasks
 from trainers.tasks.schema.metric_names import METRIC_KINDS
-from trainers.tasks.schema.prompt import Prompt
 from trainers.tasks.schema.task import Layout, Task, Templates
+from trainers.tasks.schema.task_prompt import Prompt
 from trainers.tasks.scores import METRICS
 
 HEAD = """\
@@ -35,7 +35,8 @@ METRICS_HEAD = """\
 
 Values are from 0 to 1, in BLEU and chrF from 0 to 100; lower is better in perplexity and bits per byte. Each value has a 95 %
 percentile interval of 1,000 bootstrap samples of the examples (Efron, 1979), from seed 0. Two runs are compared on the same
-examples by the paired permutation test and a paired bootstrap interval of the difference. ROUGE, BLEU and chrF need the extra `finetune`.
+examples by the paired permutation test and a paired bootstrap interval of the difference. ROUGE, BLEU and chrF need the extra
+`finetune`.
 
 | metric | measures | source |
 |---|---|---|

@@ -15,7 +15,7 @@ from pipelines.planning.corpus import load_corpus_config, plain_config
 from trainers.config.pretraining import Pretraining
 from trainers.recipes import RECIPES
 
-CORPORA = sorted((Path(__file__).parents[2] / "corpora_configs").rglob("*.yaml"))
+CORPORA = sorted((Path(__file__).parents[2] / "corpora_configs").glob("*.yaml"))
 NAMES_A_FIELD = re.compile(r"[^:]+: .+: .+")  # `file: a.b[3].c: what is wrong`, in one line
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -33,7 +33,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     evaluate = commands.add_parser(
         "evaluate", help="loss on a corpus; or likelihood, accuracy and bits per byte on a suite, tasks or texts"
     )
-    evaluate.add_argument("model", metavar="RUN_OR_EXPORT", help="several are compared, on a suite, tasks or texts")
+    evaluate.add_argument(
+        "model", metavar="RUN_OR_EXPORT", type=local_path, help="several are compared, on a suite, tasks or texts"
+    )
     evaluate.add_argument(
         "overrides",
         metavar="name=value",
@@ -58,7 +60,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    named, others = split_settings([options.model, *options.overrides], _NAMED)
+    named, others = split_settings([str(options.model), *options.overrides], _NAMED)
     asked = [name for name in _ASKS if name in named]
     if unknown := [word for word in others if "=" in word and not local_path(word).exists()]:
         near = near_match(unknown[0].partition("=")[0], _NAMED)

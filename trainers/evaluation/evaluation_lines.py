@@ -1,19 +1,20 @@
-"""The scores of an evaluation as lines of text."""
+"""The scores of an evaluation as lines of text. Other normalisations of an accuracy are on its page."""
 
 from collections.abc import Sequence
 
 from trainers.evaluation.suites.run_evaluation import Evaluation
-from trainers.evaluation.suites.task_result import Estimate
+from trainers.evaluation.suites.task_result import NoisyScore
 from trainers.report.task_table import align
 
 
 def evaluation_lines(evaluation: Evaluation) -> list[str]:
-    """Return a table of all scores, the means of the suite, and the paired comparisons of models."""
+    """Return a table of the scores that count, the means of the suite, and the paired comparisons of models."""
     rows: list[Sequence[str]] = [
         ("model", "task", "split", "items", "score", "value", "error", "95 % interval", "chance")
     ]
     for result in evaluation.results:
-        for name, score in result.scores.items():
+        counts = {name: score for name, score in result.scores.items() if name == result.main or "accuracy" not in name}
+        for name, score in counts.items():
             rows.append((result.model, result.task, result.split, f"{score.n:,}", name, *cells(score)))
     lines = align(rows)
     for result in evaluation.results:
@@ -39,7 +40,7 @@ def _unsure(names: Sequence[str]) -> list[str]:
     return [f"not above chance: {', '.join(names)}"] if names else []
 
 
-def cells(score: Estimate) -> tuple[str, str, str, str]:
+def cells(score: NoisyScore) -> tuple[str, str, str, str]:
     """Return value, error, interval and chance of a score as text; scores that are not above chance are marked."""
     mark = {"": "", "above": "", "at": " (at chance)", "below": " (below chance)"}[score.verdict]
     chance = "" if score.chance is None else f"{score.chance:.4f}{mark}"

@@ -43,7 +43,7 @@ WORDS = {
         "overrides", "memory_per_worker", "address", "doc", "rule", "cluster", "format", "sources", "columns", "changes", "sweep",
         "rule_sets", "without", "slot", "python", "exclude", "env", "words", "job",
     },
-    "trainers": {"recipe", "task", "overrides", "prompt", "text", "metric", "higher_is_better", "law", "split"},
+    "trainers": {"recipe", "task", "overrides", "prompt", "text", "metric", "higher_is_better", "law", "split", "require"},
     "tokenizer": {"kind", "field", "pattern", "by", "unknown"},
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 def task(item):
     return pa.array(["a", "b"]), pa.array((1, None))
 
-result, _ = measured(task, 0)
+result, *_ = measured(task, 0)
 assert result[0].to_pylist() == ["a", "b"], result
 assert "pandas" not in sys.modules
 assert pa.table({"a": [1]}).to_pandas()["a"][0] == 1

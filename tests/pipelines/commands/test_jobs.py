@@ -233,7 +233,7 @@ def test_silence_is_an_end(said, monkeypatch):
     job = submit(cluster, said)
     cluster.breaks = [ConnectionResetError() for _ in range(50)]
     clock = iter(range(0, 100_000, 200))
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(Host, "monotonic", lambda self: next(clock))
     with pytest.raises(UserError, match="may run on"):
         jobs.follow(cluster, job, lambda text: None)
 

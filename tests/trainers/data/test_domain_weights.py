@@ -85,7 +85,7 @@ def grouped(corpus_directory, tmp_path_factory):
         group = GROUPS.get((shard.source, number if shard.split == "train" else 0), "")
         shards.append(replace(shard, group=group))
     sets = {"shards": replace(manifest.shard_sets["shards"], shards=tuple(shards[::-1]))}  # the order is by name
-    save_corpus(directory, replace(manifest, shard_sets=sets))
+    save_corpus(directory, replace(manifest, shard_sets=sets), lambda: None)
     return open_corpus((str(directory),), None)
 
 

@@ -35,7 +35,7 @@ def build_planted(directory):
     sources = {name: {"licence": "none"} for name in TRAIN}
     fingerprint = digest([record.xxh3_128 for record in records])
     shards = {"shards": ShardSet(tokenizer, "uint16", (), tuple(records))}
-    save_corpus(directory, CorpusManifest("planted", fingerprint, {}, sources, shards, (), (), {}))
+    save_corpus(directory, CorpusManifest("planted", fingerprint, {}, sources, shards, (), (), {}), lambda: None)
     return directory
 
 

@@ -132,7 +132,7 @@ class Masks:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class EncoderDecoderForm:
     """An encoder-decoder: the encoder reads `before`, the context and `after`; the decoder has read `given`, and with
     `repeats` the context, when it is asked for the continuation.
     """
@@ -184,15 +184,15 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
     if model.family == "encoder_decoder":
         start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
         if not form.closed:
-            return Decoded((*leads, *before), after, start, model.positions, "decoder after the context")
+            return EncoderDecoderForm((*leads, *before), after, start, model.positions, "decoder after the context")
         if form.gap in SENTINELS:
             sentinel = (specials[SENTINELS[0]],)
             after, given = (*sentinel, *after), (*start, *sentinel)
-            return Decoded((*leads, *before), after, given, model.positions, "T5 sentinel after the context")
+            return EncoderDecoderForm((*leads, *before), after, given, model.positions, "T5 sentinel after the context")
         if form.gap == MASK:
             after, given = (specials[MASK], *after), (*start, *before)
             described = "decoder rewrites the context, which ends in a mask"
-            return Decoded((*leads, *before), after, given, model.positions, described, repeats=True)
+            return EncoderDecoderForm((*leads, *before), after, given, model.positions, described, repeats=True)
     raise UserError(
         f"{where}: a {model.family} trained on {member.kind} in this form does not continue texts, so it gives no likelihood; "
         f"evaluate a model of another objective"

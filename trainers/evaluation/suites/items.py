@@ -9,8 +9,8 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import Location
 from trainers.tasks.examples import Examples
 from trainers.tasks.read_examples import locate_example, read_examples
-from trainers.tasks.schema.prompt import Prompt, fill_fields
 from trainers.tasks.schema.task import Task
+from trainers.tasks.schema.task_prompt import Prompt, fill_fields
 
 _ASKED = ("choose", "classify", "generate", "minimal_pairs")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.evaluation.suites.task_result import Estimate, TaskResult
+from trainers.evaluation.suites.task_result import NoisyScore, TaskResult
 from trainers.tasks.load_task import Suite
 from trainers.tasks.scores.resampling import compare
 
@@ -22,7 +22,7 @@ class SuiteResult:
 
     suite: str
     model: str
-    mean: Estimate
+    mean: NoisyScore
     tasks: tuple[str, ...]
     at_chance: tuple[str, ...]
 
@@ -64,12 +64,12 @@ def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
     count = len(each)
     value, error = sum(one.value for one in each) / count, math.sqrt(sum(one.error**2 for one in each)) / count
     chance = sum(one.chance or 0.0 for one in each) / count
-    mean = Estimate(value, error, value - _Z * error, value + _Z * error, count, chance)
+    mean = NoisyScore(value, error, value - _Z * error, value + _Z * error, count, chance)
     low = tuple(result.task for result, one in zip(results, each, strict=True) if one.verdict != "above")
     return SuiteResult(suite.name, results[0].model, mean, tuple(result.task for result in results), low)
 
 
-def _counted(suite: Suite, result: TaskResult) -> Estimate:
+def _counted(suite: Suite, result: TaskResult) -> NoisyScore:
     score = result.scores[result.main]
     return score.centred if suite.centred else score
 

@@ -26,7 +26,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class NoisyScore:
     """A score over `n` items, its standard `error` (delta method), and the bounds of its 95 % interval
     (`tasks.scores.resampling`). `chance` is the score that needs no knowledge, None if there is none.
     """
@@ -46,12 +46,12 @@ class Estimate:
         return "at" if self.low <= self.chance <= self.high else "above" if self.low > self.chance else "below"
 
     @property
-    def centred(self) -> "Estimate":
+    def centred(self) -> "NoisyScore":
         """(score - chance) / (1 - chance): 0 at chance, 1 at best (Li et al., 2024, section 3.5)."""
         assert self.chance is not None
         off, scale = self.chance, 1 / (1 - self.chance)
         low, high = ((each - off) * scale for each in (self.low, self.high))
-        return Estimate((self.value - off) * scale, self.error * scale, low, high, self.n, 0.0)
+        return NoisyScore((self.value - off) * scale, self.error * scale, low, high, self.n, 0.0)
 
     def plain(self) -> dict[str, Any]:
         """Return the estimate as JSON data."""
@@ -90,11 +90,11 @@ class TaskResult:
         return next(iter(self.measured))
 
     @cached_property
-    def scores(self) -> dict[str, Estimate]:
+    def scores(self) -> dict[str, NoisyScore]:
         """Every score by name, the one that counts first."""
         return {name: estimate(*one, self._chance(name)) for name, one in self.measured.items()}
 
-    def parts(self, names: Sequence[str]) -> dict[str, Estimate]:
+    def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
         """Return the main score on the items of each name, given a name per item."""
         metric, outcomes = self.measured[self.main]
         places: dict[str, list[int]] = {}
@@ -128,14 +128,14 @@ class TaskResult:
         }
 
 
-def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None) -> Estimate:
+def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None) -> NoisyScore:
     """Return a score with its noise. The metric's value is a ratio of sums, or the exponential of one."""
     found, statistics = score(metric, outcomes), metric.statistics(outcomes)
     ratio = statistics[:, 0].sum() / statistics[:, 1].sum()
     left = statistics[:, 0] - ratio * statistics[:, 1]
     error = np.sqrt((left**2).sum() * found.n / max(1, found.n - 1)) / statistics[:, 1].sum()
     factor = found.value if metric.name == "perplexity" else 1.0
-    return Estimate(found.value, float(error * factor), found.low, found.high, found.n, chance)
+    return NoisyScore(found.value, float(error * factor), found.low, found.high, found.n, chance)
 
 
 def _only(outcomes: Outcomes, places: np.ndarray) -> Outcomes:

@@ -8,8 +8,8 @@ from typing import Any
 from gristmill.config import near_match
 from gristmill.errors import UserError
 from gristmill.terminal import printable
-from trainers.tasks.schema.prompt import fields_of
 from trainers.tasks.schema.task import Layout
+from trainers.tasks.schema.task_prompt import fields_of
 
 MISSING = object()
 """The value of a field that a record lacks."""

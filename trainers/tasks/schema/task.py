@@ -14,7 +14,7 @@ from typing import Literal
 
 from gristmill.config import ADDED, near_match
 from trainers.tasks.schema.metric_names import METRIC_KINDS
-from trainers.tasks.schema.prompt import Prompt, fields_of
+from trainers.tasks.schema.task_prompt import Prompt, fields_of
 
 TaskKind = Literal["classify", "regress", "tag", "span", "choose", "generate"]
 """The kinds that a model can be trained on."""
