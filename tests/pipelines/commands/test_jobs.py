@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from gristmill.errors import ConflictError, UserError
+from gristmill.host import Host
 from pipelines.building.build_metrics import METRICS
 from pipelines.commands import jobs
 from pipelines.commands.submission import Upload, Work
@@ -231,7 +232,12 @@ def test_a_log_is_written_once_however_often_the_connection_breaks(said):
 def test_silence_is_an_end(said, monkeypatch):
     cluster = Cluster(0)
     job = submit(cluster, said)
-    cluster.breaks = [ConnectionResetError() for _ in range(50)]
+
+    async def no_answer(job_id):
+        raise ConnectionResetError
+        yield
+
+    cluster.tail_job_logs = no_answer
     clock = iter(range(0, 100_000, 200))
     monkeypatch.setattr(Host, "monotonic", lambda self: next(clock))
     with pytest.raises(UserError, match="may run on"):
