@@ -61,9 +61,9 @@ def once(function: Callable, key: Callable) -> Callable:
 
 
 def part_key(part: Part) -> tuple:
-    """What of a part determines what is read from it; its directories have names that say how they were made."""
-    annotations = tuple((each.step, each.directory.name, each.file, id(each.table)) for each in part.annotations)
-    return (part.source, part.index, part.directory.name, part.documents, part.order, annotations, id(part.loaded))
+    """What of a part determines what is read from it; the names of its directories say how they were made."""
+    annotations = tuple((each.step, str(each.directory), each.file, id(each.table)) for each in part.annotations)
+    return (part.source, part.index, str(part.directory), part.documents, part.order, annotations, id(part.loaded))
 
 
 def plain_dictionary(value: Any) -> Any:

@@ -43,7 +43,7 @@ def undisturbed_run():
         process = world.start("pretrain", pretrain(world.say))
         world.run()
     assert process.result == 0, process.result or process.error
-    return files_below(world, RUN)
+    return files_below(world.disk, RUN)
 
 
 @cache

@@ -90,7 +90,7 @@ def check_run(world, reference):
     run_again(world, "pretrain", lambda again: pretrain(again.say))
     once = run_again(world, "pretrain", lambda again: pretrain(again.say))
     assert "nothing to do" in once.processes["pretrain"].output, "a finished run trains on"
-    found = files_below(world, RUN)
+    found = files_below(world.disk, RUN)
     newest = f"checkpoints/{max(path.split('/')[1] for path in found if path.startswith('checkpoints/step-'))}"
     assert int(_NAME.fullmatch(newest.partition("/")[2])[1]) == STEPS
     for place, reference_place in ((newest, f"checkpoints/step-{STEPS:08d}"), ("export", "export")):
