@@ -333,11 +333,13 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[P
 
 
 def _stream(source: SourceStream, length: int, config: Pretraining) -> Stream:
-    """Return what a run reads of a source: all of it, or a random subset of its sequences."""
+    """Return what a run reads of a source: all of it, or a random subset of its sequences. A source that is shorter than
+    one sequence is read as a whole.
+    """
     sizes = source.packing.sizes if source.packing else None
-    if config.data.subset == 1:
-        return Stream(source.name, source.tokens, sizes)
     count = source.tokens // length if sizes is None else len(sizes)
+    if config.data.subset == 1 or not count:
+        return Stream(source.name, source.tokens, sizes)
     chosen = choose_sequences(count, config.data.subset, f"{config.seed}/{source.name}/{length}")
     if sizes is None:
         return Stream(source.name, len(chosen) * length, None, chosen)

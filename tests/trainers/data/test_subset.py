@@ -62,3 +62,15 @@ def test_a_run_of_the_whole_keeps_its_configuration():
     assert plain(Data(subset=0.5))["subset"] == 0.5
     with pytest.raises(ConfigError, match="subset: got 0"):
         parse(Data, {"subset": 0}, "recipe")
+
+
+def test_a_source_shorter_than_one_sequence_is_read_as_a_whole(corpus_directory):
+    corpus = open_corpus((str(corpus_directory),), None)
+    length = corpus.train["notes"].tokens + 8
+    assert length < corpus.train["code"].tokens
+    read = Data(corpora=(str(corpus_directory),), sequence_length=length, subset=0.1, weights="uniform")
+    config = resolve(replace(llama_tiny(), data=read), corpus)
+    data = training_data(corpus, config)
+    tokens = data.consumed(12)["notes"]["tokens"]
+    assert (tokens > 0, tokens % corpus.train["notes"].tokens) == (True, 0)
+    assert len(data.rows(data.order.take(0, 12)).inputs) == 12
