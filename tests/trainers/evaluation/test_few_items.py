@@ -12,6 +12,7 @@ from gristmill.storage.store import write_json
 from tests.trainers.tasks.writing import task_of, write_lines
 from trainers.commands.evaluations import _check, _requirement
 from trainers.evaluation.evaluation_lines import evaluation_lines
+from trainers.evaluation.evaluation_page import render_evaluation
 from trainers.evaluation.scoring.scorer import Likelihoods
 from trainers.evaluation.suites.items import read_items
 from trainers.evaluation.suites.run_evaluation import Evaluation
@@ -64,6 +65,7 @@ def test_a_centred_suite_of_one_item_has_a_mean_and_a_comparison(choices, labels
     assert mean.mean.value == pytest.approx(results[0].scores["accuracy"].centred.value / 2)
     assert results[1].task in mean.at_chance
     assert evaluation_lines(evaluation)
+    assert render_evaluation(evaluation)
     write_json(LocalPath(tmp_path / "s.json"), evaluation.plain())
     plain = Suite(suite.columns, "s")  # a single item has no variance
     write_json(LocalPath(tmp_path / "p.json"), Evaluation(tuple(results), plain).plain())
