@@ -42,7 +42,9 @@ def choices(tmp_path):
     write_lines(tmp_path / "d.jsonl", [{"q": "q", "c": ["x", "y", "z"], "y": 0}])
     columns = {"text": "q", "candidates": "c", "label": "y"}
     prompt = {"context": "{text}", "continuation": " {candidate}"}
-    return read_items(task_of(tmp_path, "choose", files={"dev": "d.jsonl"}, columns=columns, prompt=prompt), "dev", None)
+    return read_items(
+        task_of(tmp_path, "choose", files={"dev": "d.jsonl"}, columns=columns, prompt=prompt), "dev", None
+    )
 
 
 @pytest.fixture
@@ -51,9 +53,7 @@ def labels(tmp_path):
     write_lines(tmp_path / "l.jsonl", [{"q": "q", "y": "no"}])
     prompt = {"context": "{text}", "continuation": " {label}"}
     columns = {"text": "q", "label": "y"}
-    task = task_of(
-        tmp_path, "classify", files={"dev": "l.jsonl"}, columns=columns, labels=["no", "yes"], prompt=prompt
-    )
+    task = task_of(tmp_path, "classify", files={"dev": "l.jsonl"}, columns=columns, labels=["no", "yes"], prompt=prompt)
     return read_items(task, "dev", None)
 
 
