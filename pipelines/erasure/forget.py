@@ -199,10 +199,11 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
 
 def _new_name(path: str, mark: str) -> str:
     """Return the name of a rewritten file, marked by the tombstone's digest, so that the old file stays until
-    the manifest changes.
+    the manifest changes. Directories keep their names: that of a group of `shards` may contain a `~`.
     """
-    stem, dot, suffix = path.rpartition(".")
-    return f"{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
+    directory, slash, name = path.rpartition("/")
+    stem, dot, suffix = name.rpartition(".")
+    return f"{directory}{slash}{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
 
 
 def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str) -> dict[str, Counts]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ASKS = ("suite", "task", "text")
 _NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window")
-_REQUIREMENT = re.compile(r"([\w/-]+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
+_REQUIREMENT = re.compile(r"(.+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _COMPARES: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip

@@ -75,7 +75,8 @@ class Data:
 
     With `subset` below 1, only that share of each source's sequences is read, always the same ones: a random choice by
     the run's seed. A small run then repeats data as often as a larger run of the whole corpus does; `max_epochs` and
-    the ledger count epochs of what is read. Sources without a list of sequences leave out a last, shorter one.
+    the ledger count epochs of what is read. Sources without a list of sequences leave out a last, shorter one, unless it is
+    their only one.
 
     `phases` and `stages` apply first, in order; `sequence_length` applies after the last phase, `weights`
     after the last stage. Every phase cuts new sequences, so each source begins a new epoch in it. The token

@@ -333,11 +333,13 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[P
 
 
 def _stream(source: SourceStream, length: int, config: Pretraining) -> Stream:
-    """Return what a run reads of a source: all of it, or a random subset of its sequences."""
+    """Return what a run reads of a source: all of it, or a random subset of its sequences. A source that is shorter than
+    one sequence is read as a whole.
+    """
     sizes = source.packing.sizes if source.packing else None
-    if config.data.subset == 1:
-        return Stream(source.name, source.tokens, sizes)
     count = source.tokens // length if sizes is None else len(sizes)
+    if config.data.subset == 1 or not count:
+        return Stream(source.name, source.tokens, sizes)
     chosen = choose_sequences(count, config.data.subset, f"{config.seed}/{source.name}/{length}")
     if sizes is None:
         return Stream(source.name, len(chosen) * length, None, chosen)
@@ -415,12 +417,13 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
     stages.append((math.inf, data.weights))
     names = sorted({name for _, weights in stages for name, weight in weights.items() if weight > 0})
     epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
-    caps = {
-        name: epoch_cap(round(data.subset * corpus.train[name].tokens), epochs[name])
-        for name in names
-        if name in epochs
-    }
+    caps = {name: epoch_cap(_tokens_read(corpus.train[name], data), epochs[name]) for name in names if name in epochs}
     return build_mixture(stages, caps, names)
+
+
+def _tokens_read(source: SourceStream, data: Data) -> int:
+    """Return about how many tokens of a source are read: its share, of which at least one sequence is."""
+    return max(round(data.subset * source.tokens), min(source.tokens, data.sequence_length))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 
 from gristmill.config import parse, plain
 from gristmill.errors import ConfigError
+from trainers.config.job import BatchSize, TrainingBudget
 from trainers.config.pretraining import Data
 from trainers.data.mixture_weights import build_mixture
 from trainers.data.order import Order, OrderPhase, Stream, choose_sequences
@@ -62,3 +63,29 @@ def test_a_run_of_the_whole_keeps_its_configuration():
     assert plain(Data(subset=0.5))["subset"] == 0.5
     with pytest.raises(ConfigError, match="subset: got 0"):
         parse(Data, {"subset": 0}, "recipe")
+
+
+def test_a_source_shorter_than_one_sequence_is_read_as_a_whole(corpus_directory):
+    corpus = open_corpus((str(corpus_directory),), None)
+    length = corpus.train["notes"].tokens + 8
+    assert length < corpus.train["code"].tokens
+    read = Data(corpora=(str(corpus_directory),), sequence_length=length, subset=0.1, weights="uniform")
+    config = resolve(replace(llama_tiny(), data=read), corpus)
+    data = training_data(corpus, config)
+    tokens = data.consumed(12)["notes"]["tokens"]
+    assert (tokens > 0, tokens % corpus.train["notes"].tokens) == (True, 0)
+    assert len(data.rows(data.order.take(0, 12)).inputs) == 12
+
+
+def test_caps_in_epochs_are_of_at_least_one_sequence(corpus_directory):
+    corpus = open_corpus((str(corpus_directory),), None)
+    for length in (corpus.train["notes"].tokens + 8, corpus.train["notes"].tokens // 2):
+        read = Data(
+            corpora=(str(corpus_directory),), sequence_length=length, subset=0.01, weights="uniform", max_epochs=2.0
+        )
+        config = replace(llama_tiny(), data=read, budget=TrainingBudget(steps=1), batch=BatchSize(sequences=3))
+        config = replace(config, schedule=replace(config.schedule, warmup_steps=0))
+        config = resolve(config, corpus)
+        order = training_data(corpus, config).order
+        caps = dict(zip((stream.name for stream in order.streams), order.caps().tolist(), strict=True))
+        assert caps["notes"] == 2 * min(length, corpus.train["notes"].tokens)

@@ -77,7 +77,9 @@ class Evaluation:
         }
 
     def write_rows(self, path: Location) -> None:
-        """Write a row per model and item as Parquet: ids, gold, and the lists of every candidate's numbers."""
+        """Write a row per model and item as Parquet: ids, gold, and the lists of every candidate's numbers. Beside other
+        tasks, a text has lists of one number.
+        """
         tables = []
         for result in self.results:
             names = {"model": result.model, "task": result.task, "split": result.split}
@@ -85,8 +87,22 @@ class Evaluation:
             for name in result.rows.column_names:
                 first = first.append_column(name, result.rows[name])
             tables.append(first)
-        table = pa.concat_tables(tables, promote_options="default")
+        table = pa.concat_tables(_with_lists(tables), promote_options="default")
         path.write_atomic(lambda sink: pq.write_table(table, sink, compression="zstd"))
+
+
+def _with_lists(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return tables in which a column that is a list in one of them is a list in all."""
+    lists = {field.name for table in tables for field in table.schema if pa.types.is_list(field.type)}
+    made = []
+    for table in tables:
+        for number, field in enumerate(table.schema):
+            if field.name in lists and not pa.types.is_list(field.type):
+                bounds = pa.array(range(len(table) + 1), pa.int32())
+                column = pa.ListArray.from_arrays(bounds, table[field.name].combine_chunks())
+                table = table.set_column(number, field.name, column)
+        made.append(table)
+    return made
 
 
 def evaluate_models(

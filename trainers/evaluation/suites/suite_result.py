@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.evaluation.suites.task_result import NoisyScore, TaskResult
+from trainers.evaluation.suites.task_result import NoisyScore, TaskResult, centred_scale
 from trainers.tasks.load_task import Suite
 from trainers.tasks.scores.resampling import compare
 
@@ -53,9 +53,10 @@ class PairedDifference:
         return self.p >= _TIE
 
     def plain(self) -> dict[str, Any]:
-        """Return the difference as JSON data."""
+        """Return the difference as JSON data, with None for a bound that is not finite."""
         names = ("a", "b", "name", "score", "difference", "low", "high", "p", "tie")
-        return {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names}
+        return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
 def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
@@ -99,9 +100,10 @@ def _suite_difference(
     for a, b in pairs:
         (metric, before), (_, after) = a.measured[a.main], b.measured[b.main]
         per_item = metric.statistics(after)[:, 0] - metric.statistics(before)[:, 0]
-        scale = 1 / (1 - (a.chance or 0.0)) if suite.centred else 1.0
+        scale = centred_scale(a.chance or 0.0) if suite.centred else 1.0
         differences.append(scale * float(per_item.mean()))
-        squares.append(scale**2 * float(per_item.var(ddof=1)) / len(per_item) if len(per_item) > 1 else np.inf)
+        variance = float(per_item.var(ddof=1)) / len(per_item) if len(per_item) > 1 else np.inf
+        squares.append(scale**2 * variance if scale else 0.0)
     value, error = float(np.mean(differences)), math.sqrt(sum(squares)) / len(pairs)
     p = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
     return PairedDifference(first, second, suite.name, "mean", value, value - _Z * error, value + _Z * error, p)

@@ -49,7 +49,7 @@ class NoisyScore:
     def centred(self) -> "NoisyScore":
         """(score - chance) / (1 - chance): 0 at chance, 1 at best (Li et al., 2024, section 3.5)."""
         assert self.chance is not None
-        off, scale = self.chance, 1 / (1 - self.chance)
+        off, scale = self.chance, centred_scale(self.chance)
         low, high = ((each - off) * scale for each in (self.low, self.high))
         return NoisyScore((self.value - off) * scale, self.error * scale, low, high, self.n, 0.0)
 
@@ -57,6 +57,11 @@ class NoisyScore:
         """Return the estimate as JSON data."""
         known = {"value": self.value, "error": self.error, "low": self.low, "high": self.high, "n": self.n}
         return known if self.chance is None else {**known, "chance": self.chance, "verdict": self.verdict}
+
+
+def centred_scale(chance: float) -> float:
+    """1 / (1 - chance); 0 if chance is 1, as among few items that all have the same label: there is nothing to gain."""
+    return 1 / (1 - chance) if chance < 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ def _measured(
     scores = {"none": found.log_likelihood}
     if items.task.kind != "minimal_pairs":
         of = {"token": "tokens", "byte": "bytes", "character": "characters"}
-        scores |= {name: found.log_likelihood / lengths[length] for name, length in of.items()}
+        scores |= {name: found.log_likelihood / np.maximum(lengths[length], 1) for name, length in of.items()}
         if without is not None:
             scores["unconditional"] = found.log_likelihood - without.log_likelihood
     main = items.task.prompt.normalise if items.task.prompt is not None else "none"

@@ -10,6 +10,7 @@ from trainers.studies.schema.study_designs import MixtureDesign, Sobol, Swarm
 
 _DIGITS = 6
 _ATTEMPTS = 2000  # draws in a row that the limits or the distance reject
+_MOVED_ATTEMPTS = 100  # the same of draws that are moved into the limits
 _BLOCK = 256  # points of a Sobol sequence that are made at a time; a power of two
 
 
@@ -58,18 +59,24 @@ def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarra
 
 def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints: MixtureConstraints) -> np.ndarray:
     """Return the first `runs` mixtures within the limits that are farther than `distance` (half the sum of the absolute
-    differences) from all earlier ones.
+    differences) from all earlier ones. Where hardly a draw is within the limits, as with many domains or very small ones,
+    the others are moved to the nearest mixture that is.
     """
     _require_room(constraints)
     chosen: list[np.ndarray] = []
-    for attempt, mixture in enumerate(drawn):
-        rounded = _rounded(mixture)
+    moved, attempts = False, 0
+    for mixture in drawn:
+        attempts += 1
+        outside = moved and not constraints.contains(mixture[None])[0]
+        rounded = _rounded(constraints.project(mixture) if outside else mixture)
         near = bool(chosen) and float(np.abs(np.stack(chosen) - rounded).sum(axis=1).min() / 2) <= distance
         if constraints.contains(rounded[None], 1e-5)[0] and not near:
             chosen.append(rounded)
         if len(chosen) == runs:
             break
-        if attempt >= _ATTEMPTS * (len(chosen) + 1):
+        if not moved and attempts > _ATTEMPTS * (len(chosen) + 1):
+            moved, attempts = True, 0
+        if moved and attempts > _MOVED_ATTEMPTS * (len(chosen) + 1):
             raise ConfigError(
                 f"design: the limits of the proposal and design.distance ({distance:g}) allow {len(chosen)} of {runs} "
                 f"mixtures; ask for fewer runs, lower distance, or widen floors, fixed and max_epochs"

@@ -16,7 +16,7 @@ from pipelines.commands.show_funnel import show_funnel
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step, without_validation
 from pipelines.contracts.shard_set import open_shard
-from pipelines.erasure.forget import forget
+from pipelines.erasure.forget import _new_name, forget
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
@@ -328,3 +328,12 @@ def test_a_source_without_any_column_is_one_domain():
     grouping = DomainGroups((GroupBy("x"),), {})
     assert grouping.assign(pa.table({"x": pa.nulls(2, pa.string())}), Bare()).to_pylist() == ["", ""]
     assert replace(grouping, columns=()).levels(Bare()) == ()
+
+
+def test_rewritten_files_of_groups_with_a_tilde_do_not_collide():
+    assert GroupBy("c").names(pa.chunked_array([["a~1"]]), ()).to_pylist() == ["a~1"]
+    paths = [f"web/{group}/{split}-00000" for group in ("a~1", "a~2") for split in ("train", "validation")]
+    once = [_new_name(f"{path}.arrow", "0" * 32) for path in paths]
+    assert once == [f"{path}~{'0' * 12}.arrow" for path in paths]
+    assert [_new_name(path, "1" * 32) for path in once] == [f"{path}~{'1' * 12}.arrow" for path in paths]
+    assert _new_name("tokenizer.json", "1" * 32) == f"tokenizer~{'1' * 12}.json"

@@ -27,6 +27,18 @@ def test_mixtures_respect_the_limits_and_differ(design):
     assert (draw_mixtures(design, PRIOR, LIMITS) == drawn).all()
 
 
+@pytest.mark.parametrize("design", [Swarm(runs=24), Sobol(runs=24)])
+def test_limits_that_hardly_a_draw_respects_are_reached(design):
+    """As of a source in five languages and five quantiles, beside which other domains are small."""
+    tokens = {f"d{number:02}": max(1, 10**6 // number**2) for number in range(1, 26)}
+    limits = build_constraints(tuple(tokens), {}, {}, tokens, sum(tokens.values()), 4.0)
+    prior = np.array([*tokens.values()]) / sum(tokens.values())
+    drawn = draw_mixtures(design, prior, limits)
+    assert len(drawn) == 24
+    assert limits.contains(drawn, 1e-5).all()
+    assert (np.abs(drawn[:, None] - drawn[None]).sum(axis=2) / 2 + np.eye(24)).min() > design.distance
+
+
 def test_a_swarm_is_centred_on_the_prior_and_spreads_with_small_strengths():
     near, far = (
         draw_mixtures(Swarm(runs=200, strengths=(s,), distance=0.0, temperature=1.0), PRIOR, FREE) for s in (20.0, 0.5)
