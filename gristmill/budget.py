@@ -1,8 +1,8 @@
-"""Where the processor time of a process goes, by purpose.
+"""The processor time of a process, by purpose.
 
-Time belongs to the innermost `spend` block of the main thread, that of other threads included, so the times by
-purpose sum to the processor time of the process. Outside all blocks it belongs to `start`, until a process takes
-its first account, and to `idle` from then on.
+All processor time, including that of other threads, is credited to the innermost `spend` block of the main
+thread, so the times by purpose sum to the processor time of the process. Outside all blocks, it is credited
+to `START` until the process takes its first account, and to `IDLE` from then on.
 """
 
 import os

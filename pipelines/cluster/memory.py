@@ -57,10 +57,10 @@ def room_here(memory: int | None, workers: int) -> int:
 
 @cache
 def leave_pandas_out() -> None:
-    """Let Arrow do without pandas until somebody asks for a pandas object.
+    """Stop Arrow from importing pandas until an object of pandas is requested.
 
-    Where pandas is installed, which Ray sees to, Arrow imports it at the first `pa.array` of a list, to recognise
-    its types: 0.4 s and 50 MB in every process.
+    If pandas is installed, as Ray requires, Arrow imports it at the first `pa.array` of a list to recognise
+    its types. That costs 0.4 s and 50 MB in every process.
     """
     if "pandas" in sys.modules:
         return

@@ -1,8 +1,8 @@
-"""Jobs on a Ray cluster: submit or attach, follow, try again, stop. This module imports ray.
+"""Jobs on a Ray cluster: submit or attach, follow, retry, stop. This module imports ray.
 
-The submission id of a job is the fingerprint of its work, and Ray accepts an id once: the second submission
-attaches. Ray never runs a job again, so this module does: a further attempt has the id with the suffix -2,
--3, ..., and our commands continue where the previous attempt stopped.
+The submission id of a job is the fingerprint of its work. Ray accepts an id only once, so a second submission
+of the same work attaches to the job. Ray does not retry jobs; this module does. A retry has the id with the
+suffix -2, -3, ..., and our commands continue where the previous attempt stopped.
 """
 
 import asyncio

@@ -114,7 +114,7 @@ def compose(columns: Sequence[pa.Array]) -> pa.Array:
     row, start, end = (np.concatenate(values) for values in zip(*map(_positions, columns), strict=True))
     flat = pa.concat_arrays([column.flatten() for column in columns])
     low, high = row * (span := int(end.max()) + 1) + start, row * span + end
-    order = np.argsort(low, kind="stable")  # edits of one place stay in the order of their steps
+    order = np.argsort(low, kind="stable")  # edits at one position stay in the order of their steps
     low, high = low[order], high[order]
     reach = np.maximum.accumulate(high)
     first = np.flatnonzero(np.append(True, low[1:] >= reach[:-1]))

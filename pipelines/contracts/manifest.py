@@ -106,8 +106,8 @@ class StepOutput:
         """Return the receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a
         source; other units have names that no source can have.
 
-        A receipt whose files are gone does not count: another command removed the step, and a task that went on
-        wrote the receipt into a new directory.
+        A receipt whose files are gone does not count: another command removed the step, and a task that was
+        still running wrote the receipt into a new directory.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -119,8 +119,8 @@ class StepOutput:
         return Receipt(value["unit"], files, value["counts"])
 
     def missing(self, files: Iterable[FileRecord]) -> list[str]:
-        """Return the paths of files of the step that are gone. Files in an object store are not looked for: the
-        commands that remove steps do not work there.
+        """Return the paths of files of the step that are gone. In an object store nothing is checked, because
+        the commands that remove steps do not work there.
         """
         if self.directory.local is None:
             return []
@@ -135,8 +135,8 @@ class StepOutput:
     def check_forgotten(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began.
 
-        `forget` first writes its tombstone, then removes temporary files and old ones. So a file for which this
-        passed is removed by `forget`, and no other appears.
+        `forget` writes its tombstone first, and removes temporary and old files afterwards. So it removes
+        every file that was written after a successful check, and later checks fail.
         """
         check_mark(self.root, self.mark)
 
@@ -247,9 +247,9 @@ def check_accounting(
 def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> None:
     """Write the manifest, the last file of a step, then remove the files that only unfinished steps need.
 
-    `check` must raise an error if files of the step are missing, or it may hold forgotten documents. On a local
-    disk this cannot change until the manifest is there: the temporary manifest, which exists by then, is in
-    the same directory, which is removed as a whole (`set_aside`).
+    `check` must raise an error if files of the step are missing or may hold forgotten documents. On a local
+    disk its result stays valid until the manifest is published: the temporary manifest exists by then, in the
+    same directory, and a directory is removed as a whole (`set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish()
@@ -298,7 +298,7 @@ def remove_step(directory: Location) -> None:
 def set_aside(directory: Place) -> Place:
     """Give a step's directory a temporary name, so that all of it disappears at once. Returns the new path.
 
-    A build that is about to publish the step finds its temporary manifest gone, and looks for the files again.
+    A build that is about to publish the step finds its temporary manifest gone, and checks the files again.
     """
     aside = directory.parent / f".{directory.name}.{host().unique()}.tmp"
     directory.rename_if_possible(aside)
@@ -307,8 +307,9 @@ def set_aside(directory: Place) -> Place:
 
 
 def sweep(root: Location) -> None:
-    """Remove the temporary files in an output, and steps that were being removed, as killed commands left
-    them. A running command writes its file again, after another look at whether it may.
+    """Remove what killed commands left in an output: temporary files, and steps whose removal had begun. A
+    running command whose temporary file is removed checks again whether it may write, and writes the file
+    again.
     """
     for left in root.glob(".*.tmp"):
         if left.is_dir():

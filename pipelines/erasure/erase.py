@@ -24,8 +24,8 @@ from pipelines.planning.corpus import CorpusConfig
 
 
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
-    """Forget the documents listed in the files, one per line, report it, and scan the directory to prove they
-    are gone.
+    """Forget the documents listed in the files, one id or URL per line. Print what was done, then scan the
+    directory to prove that they are gone.
     """
     console = Console(highlight=False, markup=False)
     directory = _require_local(corpus)

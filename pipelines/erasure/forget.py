@@ -112,10 +112,11 @@ def forget(
 def _begin(
     directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None]
 ) -> dict[str, Any]:
-    """Write the tombstone, and return it. From then on no build that began before writes or publishes anything.
+    """Write the tombstone, and return it. From then on, builds that began earlier write and publish nothing
+    more.
 
-    A build that has looked at the tombstone before, and was about to publish, has lost its temporary file and
-    looks again (`StepOutput.check_forgotten`).
+    If such a build had checked the tombstone already and was about to publish, it finds its temporary file
+    removed and checks again (`StepOutput.check_forgotten`).
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -153,7 +154,8 @@ def _reads(corpus: Corpus) -> set[str]:
 def _rewrite_steps(directory: LocalPath, docs: Sequence[_Doc], mark: str) -> int:
     """Rewrite the steps of the corpus until all have the mark. Returns the number of files.
 
-    A build that began before may still publish a step again, until `publish` has swept its temporary manifest.
+    A build that began earlier may still publish a step once more, until `publish` has removed its temporary
+    manifest.
     """
     written = 0
     while steps := [step for step in open_corpus(directory).steps if step.manifest.facts.get(FORGOTTEN) != mark]:
@@ -387,8 +389,8 @@ def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
     """Remove files of steps that their manifests do not name, and sync the directories, so that a power
     failure cannot bring them back.
 
-    A directory is listed again after a removal: a build that began before may have given a file its final name
-    since the listing.
+    A directory is listed again after a removal, because a build that began earlier may have given a file its
+    final name in the meantime.
     """
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}

@@ -49,7 +49,7 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
         check()
         output, aside = step.path.parent, set_aside(step.path)
         for manifest in output.glob(".manifest.json.*.tmp"):
-            manifest.unlink(missing_ok=True)  # of a build that has found the step there: it has to look again
+            manifest.unlink(missing_ok=True)  # of a build that has checked that the step exists: it must check again
         if step.path.name in _used(output):
             aside.rename_if_possible(step.path)
             raise ConflictError(f"{step.path}: a corpus published meanwhile uses it; run the command again")

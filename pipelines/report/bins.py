@@ -1,4 +1,4 @@
-"""Convert the fixed bins of a summary for a chart: into an axis, counts per cell and quantiles."""
+"""Convert the fixed bins of a summary into what a chart needs: an axis, counts per cell, and quantiles."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -66,8 +66,8 @@ def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
 
 
 def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
-    """Return the series (name, sources, colour): one for each source as long as there are colours, and one
-    for all other sources.
+    """Return the series (name, sources, colour): one per source, or, with more sources than colours, one for
+    each of the first and a last one for all others.
     """
     own = COLOURS - 1 if len(sources) > COLOURS else len(sources)
     groups = [(source, [source]) for source in sources[:own]]

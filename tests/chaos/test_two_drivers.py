@@ -66,11 +66,11 @@ def before_write(number, act):
     """Do something before the Nth write that this process makes from now on; gives the paths of all of them."""
     write, paths = LocalPath.write_atomic, []
 
-    def counting(path, content):
+    def counting(path, content, check=None):
         paths.append(path)
         if len(paths) == number:
             act()
-        write(path, content)
+        write(path, content, check)
 
     LocalPath.write_atomic = counting
     try:

@@ -1,4 +1,4 @@
-"""`evaluate`: the losses of a model on a corpus, or what one or several models know of tasks and texts."""
+"""`evaluate`: the losses of a model on a corpus, or the scores of one or several models on tasks and texts."""
 
 import argparse
 import operator
@@ -177,7 +177,9 @@ def _requirement(text: str) -> tuple[str, str, str, float, str]:
 
 
 def _check(evaluation: "Evaluation", requirements: list[tuple[str, str, str, float, str]]) -> int:
-    """Return 1, and print a line for every model that fails a requirement, or 0. Raises ConfigError for unknown scores."""
+    """Print a line for every model that fails a requirement. Returns 1 if any fails, else 0. Raises
+    ConfigError for unknown scores.
+    """
     known: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for mean in evaluation.means:
         known.setdefault((mean.suite, "mean"), []).append((mean.model, mean.mean.value))

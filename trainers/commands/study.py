@@ -1,4 +1,4 @@
-"""`study`: a question about training data from one file to a verdict, and laws fitted to anybody's runs."""
+"""`study`: take a question about training data from one file to a verdict, or fit laws to existing runs."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -103,7 +103,9 @@ def _open(options: argparse.Namespace) -> tuple["OpenStudy", LocalPath]:
 
 
 def _is_study(options: argparse.Namespace) -> bool:
-    """Whether `fit` or `propose` is of a study. Raises ConfigError unless it is either of that or of two tables."""
+    """Return whether `fit` or `propose` is given a study rather than two tables. Raises ConfigError for
+    neither, for both, and for one table.
+    """
     name, _ = _split(options)
     tables = [given for given in (options.ratios, options.metrics) if given is not None]
     if (name is not None) == bool(tables) or len(tables) == 1:

@@ -1,7 +1,9 @@
-"""Weights of domains at any level: what `web: 0.6, web:science: 0.3` gives to each domain that a corpus has.
+"""Weights of domains at any level: the weight that `web: 0.6, web:science: 0.3` gives to each domain of a
+corpus.
 
-A corpus has leaves: sources, and the groups of those that `shards` split, such as `web:science:q5`. A name stands for
-all leaves below it, except those below a longer name: here, `web` stands for everything else of `web`.
+The leaves of a corpus are its sources or, for a source that `shards` splits, its groups, such as
+`web:science:q5`. A name stands for all leaves below it, except those below a longer name: here, `web` stands
+for all of the source `web` outside `web:science`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +19,11 @@ def names_above(leaf: str) -> list[str]:
 
 
 def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> dict[str, list[str]]:
-    """Return the leaves that each name stands for, ordered by name. A leaf belongs to the longest name above it.
+    """Return the leaves that each name stands for, ordered by name. A leaf belongs to the longest name above
+    it.
 
-    Raises ConfigError, which begins with `field`, for a name whose leaves all belong to longer names.
+    Raises ConfigError, with a message that begins with `field`, for a name whose leaves all belong to longer
+    names.
     """
     leaves_of: dict[str, list[str]] = {name: [] for name in names}
     for leaf in sorted(leaves):
@@ -37,8 +41,9 @@ def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> di
 
 
 def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
-    """Return the weight of each leaf with a weight above 0, ordered by name. `tokens` are those of all leaves. The weight of
-    a name is shared among the leaves that it stands for in proportion to their tokens.
+    """Return the weight of each leaf whose weight is above 0, ordered by name. `tokens` holds the tokens of
+    all leaves. The weight of a name is shared among the leaves that it stands for, in proportion to their
+    tokens.
 
     Raises ConfigError as `assign_leaves` does.
     """

@@ -368,7 +368,9 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """Return the stream tokens per row of the model at the final sequence length."""
+    """Return how many tokens of the document stream make one row of the model at the final sequence length.
+    It differs from the sequence length where the objective adds or removes tokens.
+    """
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
 

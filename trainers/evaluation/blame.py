@@ -52,8 +52,8 @@ class History:
 
 @dataclass(frozen=True)
 class Blame:
-    """A step's documents, worst first, and its losses in nats per target, under the weights of step `weights`
-    (0: the initial ones).
+    """A step's documents, worst first, and its losses in nats per target. Both are measured with the weights
+    after step `weights` (0: the initial ones).
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""Validation loss of a trained model, with plain torch: the same as the training loop logs, without its
+"""The validation loss of a trained model in plain torch: equal to what the training loop logs, without its
 engine.
 """
 

@@ -1,4 +1,4 @@
-"""The scores of an evaluation as lines of text. Other normalisations of an accuracy are on its page."""
+"""The scores of an evaluation as lines of text. Other normalisations of an accuracy are on the page only."""
 
 from collections.abc import Sequence
 

@@ -22,12 +22,12 @@ from trainers.studies.laws.law_set import LawSet, fit_laws
 from trainers.studies.laws.regression_law import Law, fit_censored
 from trainers.studies.run_table import RunTable
 
-_LEAST_SCORED = 10  # runs: below, nothing can be said about a law
+_LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
 
 
 @dataclass(frozen=True)
 class MetricFit:
-    """The law of one metric. `held_out` compares it with other runs, if there are any."""
+    """The law of one metric. `held_out` is its agreement with other runs, if there are any."""
 
     metric: str
     law: Law
@@ -102,7 +102,7 @@ def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet) -> dict
 
 
 def fit_lines(table: RunTable, fits: Sequence[MetricFit]) -> list[str]:
-    """Format the fits for a terminal: a row per metric, then what the stop rule says."""
+    """Format the fits for a terminal: a row per metric, then whether more runs would help."""
     lines = [
         f"{len(table.runs)} runs, {len(table.domains)} domains; the scores are cross-validated in 10 folds",
         f"{'metric':32} {'law':16} {'censored':>8} {'spearman':>8} {'95 % interval':>14} {'decisions':>9} {'slope':>6} "

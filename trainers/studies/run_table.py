@@ -1,6 +1,6 @@
 """Read the mixtures and metrics of finished runs: two CSV files with a row per run, as RegMix and Olmix write them.
 
-ratios.csv    index or run_id (or run, name, index), then a column per domain with its share of the tokens
+ratios.csv    a key (run_id, run, index or name), then a column per domain with its share of the tokens
 metrics.csv   the same key, then a column per metric
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 from gristmill.errors import ConfigError
 
 KEYS = ("run_id", "run", "index", "name")
-"""Columns that identify a run. The first one that both files have joins them."""
-_ROUNDING = 1e-5  # a sum farther from 1 is an error: six digits of each share keep a sum of dozens closer
+"""Columns that identify a run. The two files are joined by the first one that both have."""
+_ROUNDING = 1e-5  # a sum farther from 1 is an error; dozens of shares with six digits each stay closer
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ table 2).
 Ten runs are trained on one corpus, and their validation losses are shown in the paper's layout.
 
 Architectures: an encoder-decoder; one whose stacks share their weights; one with half the layers in each
-stack; a language model, which is one causal stack; and a prefix language model, one stack whose input sees
-itself in both directions. Objectives: denoising, the paper's baseline (15 % of the tokens, each run of them
+stack; a language model, which is one causal stack; and a prefix language model, one stack with bidirectional
+attention over its input. Objectives: denoising, the paper's baseline (15 % of the tokens, each run of them
 replaced by a sentinel), and language modelling: the second part of a text from the first, or all of the text
 for the language model. A language model reads the input and the target of denoising as one text and learns
 the target.

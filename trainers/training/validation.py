@@ -13,7 +13,9 @@ from trainers.training.judge import Judge
 
 
 class Validator:
-    """The held-out data of a run, with the engine that measures it. Every worker has one and measures its share."""
+    """Measures a run on its held-out data, with the engine of the run. Every worker has a validator, which
+    measures the worker's share.
+    """
 
     def __init__(self, config: Job, corpus: JobCorpus, engine: Engine, micro_batch: int, judge: Judge | None) -> None:
         """Open the held-out data; in fine-tuning `judge` computes the scores."""

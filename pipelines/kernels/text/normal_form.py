@@ -1,7 +1,8 @@
 """The normal form in which FineWeb compares documents, computed from the bytes of Arrow buffers.
 
-FineWeb (Penedo et al. 2024, arXiv 2406.17557; datatrove's `simplify_text`): lower case, each number with its
-fraction 0, punctuation, symbols and control characters spaces, accents stripped.
+The form is that of `simplify_text` in datatrove (FineWeb; Penedo et al. 2024, arXiv 2406.17557). Text is
+lower-cased; each number, including its fraction, becomes 0; punctuation, symbols and control characters
+become spaces; accents are stripped.
 """
 
 import functools

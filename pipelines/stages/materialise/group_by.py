@@ -21,7 +21,7 @@ from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.decide.rules import Quantile, values_of
 
 MAX_GROUPS = 1000
-"""Groups of a source. Each has files of its own in every shard, and its own validation loss."""
+"""Most groups of a source. Each has its own shard files and its own validation loss."""
 _LONGEST = 64  # characters of a level, which is a directory's name
 _MAX_QUANTILES = 100
 NULL, EMPTY = "null", "empty"  # the levels of a missing value and of an empty text
@@ -31,10 +31,12 @@ Bounds = Mapping[str, Mapping[str, tuple[float, ...]]]
 
 @dataclass(frozen=True)
 class GroupBy:
-    """`{column: COLUMN, quantiles: 5}`: groups q1 (lowest) to q5, each with a fifth of the kept documents of a source.
+    """`{column: COLUMN, quantiles: 5}`: groups q1 (lowest) to q5, each with a fifth of the kept documents of
+    a source.
 
-    Bounds are exact and as in the rules of `filter`: q5 holds what `at_least_quantile: 0.8, per: source` keeps. Equal values
-    are in one group, so groups of a column with few values differ in size. With 10 or more, names have leading zeros (q01).
+    Bounds are exact and equal those of `filter` rules: q5 holds what `at_least_quantile: 0.8, per: source`
+    keeps. Equal values share a group, so groups of a column with few values differ in size. With 10 or more
+    quantiles, names have leading zeros (q01).
     """
 
     column: str
@@ -58,7 +60,7 @@ class GroupBy:
         return tuple(Quantile(self.column, "at_least", number / count, "source") for number in range(1, count))
 
     def check_type(self, kind: pa.DataType) -> None:
-        """Raise ConfigError if values of this type cannot be grouped so."""
+        """Raise ConfigError if values of this type cannot be grouped in this way."""
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if self.quantiles is not None and not number:
@@ -108,7 +110,7 @@ class DomainGroups:
     bounds: Bounds
 
     def levels(self, part: Part) -> tuple[GroupBy, ...]:
-        """Return the columns that a step wrote for the part's source. Others do not split it."""
+        """Return the columns that a step wrote for the part's source. The others do not split the source."""
         return tuple(each for each in self.columns if part.has(each.column))
 
     def assign(self, docs: pa.Table, part: Part) -> pa.Array:

@@ -168,8 +168,8 @@ def _count(text: str) -> "np.ndarray":
 
 @cache
 def _table() -> "np.ndarray":
-    """Return the script index of each code point, uint8 [0x110000]; 1: a letter of another script, 0: not a
-    letter.
+    """Return the script index of each code point, uint8 [0x110000]. 0 is not a letter; 1 is a letter of a
+    script that is not listed in `_BLOCKS`.
     """
     import numpy as np
 

@@ -1,4 +1,6 @@
-"""Fields of records as columns: a published score, a date, a topic, by which rules decide and `shards` groups."""
+"""Fields of records as columns, for rules to decide by and `shards` to group by: a published score, a date, a
+topic.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -21,11 +23,12 @@ class RecordField:
     """A field of `meta`, and the type of its column."""
 
     field: str
-    """Name of the field; `a.b` is the field `b` in the object `a`, unless the record has a field with that whole name."""
+    """Name of the field; `a.b` is the field `b` in the object `a`, unless the record has a field named `a.b`."""
     type: Literal["text", "number"] = "text"
-    """text: values other than texts are written as JSON, so a year is `2021`. number: a float; a text counts if it is one."""
+    """text: values other than texts are written as JSON, so the number 2021 becomes `2021`. number: a float, or a text
+    that holds one."""
     first: int | None = None
-    """Keep only so many characters of a text: of the date `2021-03-05`, 4 are the year."""
+    """Keep only the first characters of a text: 4 of the date `2021-03-05` are the year."""
 
     def check(self) -> None:
         """Validate ranges."""
@@ -48,17 +51,17 @@ class RecordField:
 
 @dataclass(frozen=True)
 class RecordFields(PartStage):
-    """Write fields of the records, which `meta` holds, as columns.
+    """Write fields of the records, which are in `meta`, as columns.
 
-    A value is null if the record lacks the field or its value is not of the type. Values are as stored: `pii` finds
-    personal data in `meta`, but changes no column.
+    A value is null if the record lacks the field or its value is not of the type. Values are written as
+    stored: `pii` finds personal data in `meta`, but does not change these columns.
     """
 
     columns: Mapping[str, RecordField]
-    """By name of the column: `{year: {field: date, first: 4}, edu: {field: score, type: number}}`."""
+    """Fields by the name of their column: `{year: {field: date, first: 4}, edu: {field: score, type: number}}`."""
 
     def reads(self) -> tuple[Input, ...]:
-        """Return the fields of the records."""
+        """Return `meta`, which holds the fields."""
         return (Column("meta"),)
 
     def writes(self) -> pa.Schema:

@@ -52,12 +52,12 @@ def hold(which: int | str, file: str) -> None:
 
     write, written = LocalPath.write_atomic, []
 
-    def holding(path, content):
+    def holding(path, content, check=None):
         written.append(path.name)
         if which == len(written) or (which == path.name and written.count(which) == 1):
             Path(f"{file}.held").touch()
             until(Path(f"{file}.go"))
-        write(path, content)
+        write(path, content, check)
 
     LocalPath.write_atomic = holding
 

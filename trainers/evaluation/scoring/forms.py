@@ -1,4 +1,4 @@
-"""How a model of each family is asked for the likelihood of a continuation: from ids to pieces.
+"""How the likelihood of a continuation is computed under a model of each family: from ids to pieces.
 
 decoder           <bos> context continuation                    scored: continuation, left to right
 encoder           <cls> context continuation <sep>              scored: each token of continuation, masked
@@ -23,8 +23,8 @@ from trainers.objectives.shared.whole_words import word_marks
 from trainers.rows.batch import IGNORED
 
 Pseudo = Literal["within_word", "token"]
-"""Which tokens an encoder sees masked when it is asked for a token of a word: also those after it in its word (Kauf and
-Ivanova, 2023), or only the token itself (Salazar et al., 2020)."""
+"""Which tokens are masked when an encoder scores a token: the token and those after it in its word (Kauf and Ivanova,
+2023), or the token alone (Salazar et al., 2020)."""
 
 
 class ScoredForm(Protocol):
@@ -42,7 +42,9 @@ class ScoredForm(Protocol):
     def marks(self) -> int: ...  # noqa: D102
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
-        """Return the pieces that score a continuation, int64 ids. The context is not longer than `room` allows."""
+        """Return the pieces that score a continuation, int64 ids. The context must not be longer than `room`
+        allows.
+        """
         ...
 
     def room(self, continuation: int) -> int:
@@ -52,7 +54,9 @@ class ScoredForm(Protocol):
 
 @dataclass(frozen=True)
 class LeftToRight:
-    """A decoder. `head` are the ids before every context; with `sees_prefix` they and the context see one another."""
+    """A decoder. `head` are the ids before every context. With `sees_prefix`, attention over head and context
+    is bidirectional.
+    """
 
     head: tuple[int, ...]
     positions: int
@@ -65,7 +69,7 @@ class LeftToRight:
 
     @property
     def marks(self) -> int:
-        """The last token is not read, so the first mark is free."""
+        """The number of ids in the head, less one, because the last token of a row is not read."""
         return len(self.head) - 1
 
     def room(self, continuation: int) -> int:
@@ -83,8 +87,8 @@ class LeftToRight:
 
 @dataclass(frozen=True)
 class Masks:
-    """An encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary], are the BEGINS and ENDS
-    of tokens if the rest of a word is masked too, else None.
+    """An encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary], holds the
+    flags BEGINS and ENDS of each token if the rest of a word is masked too; otherwise it is None.
     """
 
     before: tuple[int, ...]
@@ -100,7 +104,7 @@ class Masks:
 
     @property
     def marks(self) -> int:
-        """The ids around a text."""
+        """The number of ids around a text."""
         return len(self.before) + len(self.after)
 
     def room(self, continuation: int) -> int:
@@ -120,7 +124,7 @@ class Masks:
         return made
 
     def _hidden_until(self, continuation: np.ndarray) -> list[int]:
-        """Return for each token the end of what is masked: the next token, or that after its word."""
+        """Return where the masked range of each token ends: at the next token, or after its word."""
         count = len(continuation)
         ends = list(range(1, count + 1))
         if self.words is not None:
@@ -133,8 +137,8 @@ class Masks:
 
 @dataclass(frozen=True)
 class EncoderDecoderForm:
-    """An encoder-decoder: the encoder reads `before`, the context and `after`; the decoder has read `given`, and with
-    `repeats` the context, when it is asked for the continuation.
+    """An encoder-decoder. The encoder reads `before`, the context and `after`. The decoder reads `given` and,
+    with `repeats`, the context, and is then scored on the continuation.
     """
 
     before: tuple[int, ...]
@@ -146,7 +150,9 @@ class EncoderDecoderForm:
 
     @property
     def marks(self) -> int:
-        """The larger number of ids around a context and a continuation, of encoder and decoder."""
+        """The number of ids around context and continuation, in the encoder or in the decoder, whichever has
+        more.
+        """
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:
@@ -166,10 +172,10 @@ class EncoderDecoderForm:
 
 
 def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Encoder, pseudo: Pseudo) -> ScoredForm:
-    """Return the form in which a model trained on `objective` is scored. Of a mixture, it is that of the first member
-    that learns likelihoods, or else that of the first member.
+    """Return the form in which a model trained on `objective` is scored. For a mixture, it is that of the
+    first member that learns likelihoods, or else that of the first member.
 
-    Raises UserError, beginning with `where`, if the objective does not teach to continue a text.
+    Raises UserError, beginning with `where`, if the objective does not teach a model to continue texts.
     """
     members = objective.members()
     member, lead = next((each for each in members if each[0].gives_likelihood), members[0])

@@ -43,8 +43,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over the targets of each of n requests: `log_likelihood` in nats, float64 [n], how many `tokens`, and how
-    many of them were the most probable token (`best`), int64 [n].
+    """Sums over the targets of each of n requests: `log_likelihood` in nats, float64 [n]; the number of
+    `tokens`, int64 [n]; and how many of these were the model's most probable token (`best`), int64 [n].
     """
 
     log_likelihood: np.ndarray

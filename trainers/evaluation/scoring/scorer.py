@@ -82,8 +82,8 @@ class Scorer:
         is the continuation. In an encoder-decoder each is encoded alone. A context longer than the model is cut on
         the left.
 
-        Raises UserError for an empty continuation, for one longer than the model, and if the model does not give
-        numbers.
+        Raises UserError for an empty continuation, for one longer than the model, and if a likelihood is not
+        finite.
         """
         return self.score_ids(encode_requests(self._encoder, contexts, continuations, self._jointly))
 
@@ -91,7 +91,7 @@ class Scorer:
         """Return the log-likelihood of encoded requests, as `score` does."""
         count = len(requests)
         total = Likelihoods(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool), np.zeros(count, bool))
-        # Requests of similar length meet in the same rows; only the order of rounding depends on it.
+        # Requests of similar length share rows, which affects nothing but rounding.
         by_length = np.argsort([-len(r.context) - len(r.continuation) for r in requests], kind="stable").tolist()
         waiting: list[Piece] = []
         best = np.zeros(count, np.int64)
@@ -119,7 +119,7 @@ class Scorer:
 
         A text is cut into chunks of half a window. Each is scored given the chunk before it, the first one given
         nothing, so every token but those of the first chunk has at least half a window of context. `window` is at
-        most, and by default, the model's number of positions. The end of a text is not scored.
+        most, and by default, the model's number of positions. No end-of-text token is scored.
         """
         window = min(window or self.form.positions, self.form.positions)
         half = (window - self.form.marks) // 2

@@ -17,11 +17,11 @@ _ASKED = ("choose", "classify", "generate", "minimal_pairs")
 
 @dataclass(frozen=True)
 class Items:
-    """The n items of a split. Item i has the candidates from `offsets[i]` up to `offsets[i + 1]`, int64 [n + 1]; `gold`,
-    int64 [n], is the number of the right one.
+    """The n items of a split. `offsets`, int64 [n + 1], say which candidates belong to item i: those from
+    `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of the correct one among them.
 
-    `contexts` and `continuations` are those of all candidates, flat. `subtasks` and `fields` name parts of the set.
-    `notes` say what was left out.
+    `contexts` and `continuations` are those of all candidates, flat. `subtasks` and `fields` name the part of
+    the set to which each item belongs. `notes` say what was left out.
     """
 
     task: Task
@@ -40,7 +40,7 @@ class Items:
 
     @property
     def answers(self) -> list[str]:
-        """The continuations without white space at their start; their lengths normalise scores."""
+        """The continuations without leading white space; their lengths normalise scores."""
         return [text.lstrip() for text in self.continuations]
 
     @property
@@ -50,8 +50,8 @@ class Items:
 
     @property
     def chance(self) -> float:
-        """The accuracy that needs no knowledge: of a random candidate; of always the same label in `classify`; 0 if the
-        model must find the words by itself.
+        """The accuracy of a model without knowledge: that of a random candidate; in `classify`, that of
+        always the most common label; 0 if the model must find the words by itself.
         """
         if self.task.kind == "classify":
             return float(np.bincount(self.gold).max() / len(self.gold))
@@ -112,7 +112,7 @@ def _part(names: list[str] | None, numbers: Sequence[int]) -> list[str] | None:
 
 
 def _first(examples: Examples, limit: int | None) -> list[int]:
-    """Return the numbers of the first examples, of each subtask if there are any."""
+    """Return the indices of the first `limit` examples, or of those of each subtask if there are any."""
     if limit is None:
         return list(range(len(examples)))
     if examples.subtasks is None:
@@ -129,7 +129,7 @@ def _first(examples: Examples, limit: int | None) -> list[int]:
 def _shots(
     task: Task, split: str, examples: Examples, data: Location | None, shots: int, seed: int, chosen: Sequence[int]
 ) -> list[str]:
-    """Return the text before each of the chosen items: solved examples, drawn without the item itself."""
+    """Return the text before each of the chosen items: solved examples, never the item itself."""
     if not shots:
         return [""] * len(chosen)
     prompt = task.prompt

@@ -24,8 +24,9 @@ from trainers.tasks.schema.task import Task
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How tasks are asked: `shots` solved examples before each item, drawn with `seed`; the first `limit` items of a
-    split or subtask; how encoders are masked (`Pseudo`); the `window` of texts in positions.
+    """How tasks are put to a model: `shots` solved examples before each item, drawn with `seed`; only the
+    first `limit` items of a split or subtask; how encoders are masked (`Pseudo`); the `window` of texts, in
+    positions.
     """
 
     shots: int = 0

@@ -12,13 +12,13 @@ from trainers.evaluation.suites.task_result import NoisyScore, TaskResult, centr
 from trainers.tasks.load_task import Suite
 from trainers.tasks.scores.resampling import compare
 
-_TIE = 0.05  # p from which on two models are called tied
+_TIE = 0.05  # two models tie if p is this or more
 _Z = 1.959964  # standard errors in half a 95 % interval of a normal distribution
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The mean score of a model over the tasks of a suite. `at_chance` of them are not above chance."""
+    """The mean score of a model over the tasks of a suite. `at_chance` names those that are not above chance."""
 
     suite: str
     model: str
@@ -34,8 +34,9 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The difference of two models, `b` minus `a`, in a score on the same items, with its 95 % interval and the `p` of a
-    two-sided test: of swapped items (`tasks.scores.resampling`) for a task, of the normal distribution for a mean.
+    """The difference of two models, `b` minus `a`, in a score on the same items, with its 95 % interval and
+    the `p` of a two-sided test: a permutation test for a task (`tasks.scores.resampling`), a normal
+    approximation for a mean.
     """
 
     a: str
@@ -49,7 +50,7 @@ class PairedDifference:
 
     @property
     def tie(self) -> bool:
-        """Whether the data does not separate the models (p of 0.05 or more, not corrected for other comparisons)."""
+        """Whether the data do not separate the models (p of 0.05 or more, not corrected for other comparisons)."""
         return self.p >= _TIE
 
     def plain(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class PairedDifference:
 
 
 def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
-    """Return the mean of a suite from the results of one model on its columns. Errors of tasks are independent."""
+    """Return the mean of a suite from the results of one model on its columns. Errors of tasks are taken as independent."""
     each = [_counted(suite, result) for result in results]
     count = len(each)
     value, error = sum(one.value for one in each) / count, math.sqrt(sum(one.error**2 for one in each)) / count

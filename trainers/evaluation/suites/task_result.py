@@ -1,4 +1,4 @@
-"""What a model scores on a task: raw rows, metrics with their noise, and what chance would give."""
+"""What a model scores on a task: rows per item, metrics with their noise, and the level of chance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,8 @@ _NAMES = {
 @dataclass(frozen=True)
 class NoisyScore:
     """A score over `n` items, its standard `error` (delta method), and the bounds of its 95 % interval
-    (`tasks.scores.resampling`). `chance` is the score that needs no knowledge, None if there is none.
+    (`tasks.scores.resampling`). `chance` is the score of a model without knowledge, None if it is not
+    defined.
     """
 
     value: float
@@ -100,7 +101,7 @@ class TaskResult:
         return {name: estimate(*one, self._chance(name)) for name, one in self.measured.items()}
 
     def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
-        """Return the main score on the items of each name, given a name per item."""
+        """Return the main score of each part of the items, given the name of the part of each item."""
         metric, outcomes = self.measured[self.main]
         places: dict[str, list[int]] = {}
         for place, name in enumerate(names):
@@ -200,7 +201,7 @@ def _measured(
 
 
 def _best(scores: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the number of the candidate with the highest score of each item, int64 [n]; the first of several."""
+    """Return the index of each item's candidate with the highest score, int64 [n]; the first one of several."""
     widest = int(np.diff(offsets).max())
     table = np.full((len(offsets) - 1, widest), -np.inf)
     item = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))

@@ -9,14 +9,15 @@ from trainers.studies.proposals.constraints import MixtureConstraints
 from trainers.studies.schema.study_designs import MixtureDesign, Sobol, Swarm
 
 _DIGITS = 6
-_ATTEMPTS = 2000  # draws in a row that the limits or the distance reject
-_MOVED_ATTEMPTS = 100  # the same of draws that are moved into the limits
-_BLOCK = 256  # points of a Sobol sequence that are made at a time; a power of two
+_ATTEMPTS = 2000  # draws in a row that the limits or the distance reject before the search gives up
+_MOVED_ATTEMPTS = 100  # the same for draws that are moved into the limits
+_BLOCK = 256  # points of the Sobol sequence per call; a power of two
 
 
 def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the mixtures of `design`, [runs, domains], each of sum 1, rounded to six digits and within `constraints` to
-    that precision. `prior` is [domains], of sum 1. The same arguments give the same mixtures.
+    """Return the mixtures of `design`, [runs, domains]. Each is rounded to six digits, sums to 1, and is
+    within `constraints` to about that precision. `prior`, [domains], sums to 1. The same arguments give the
+    same mixtures.
 
     Raises ConfigError if the limits leave too little room.
     """
@@ -28,7 +29,7 @@ def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: Mixture
 
 
 def _dirichlet(design: Swarm, prior: np.ndarray, constraints: MixtureConstraints) -> Iterator[np.ndarray]:
-    """Yield mixtures whose free domains are drawn; fixed ones have their share."""
+    """Yield mixtures in which the shares of free domains are drawn; fixed domains keep their share."""
     generator, number = np.random.default_rng(design.seed), 0
     free = constraints.upper > constraints.lower
     left = 1 - constraints.lower[~free].sum()
@@ -85,7 +86,7 @@ def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints
 
 
 def _centroids(constraints: MixtureConstraints) -> np.ndarray:
-    """Return the corners, the middles between pairs of corners, and the centre, moved into the limits."""
+    """Return the corners, the midpoints of pairs of corners, and the centre, moved into the limits."""
     _require_room(constraints)
     corners = np.eye(len(constraints.domains))
     count = len(corners)
@@ -107,7 +108,7 @@ def _require_room(constraints: MixtureConstraints) -> None:
 
 
 def _rounded(mixture: np.ndarray) -> np.ndarray:
-    """Round to six digits; the largest share takes the rest, so that the sum is 1."""
+    """Round to six digits. The largest share absorbs the rounding error, so that the sum is 1."""
     rounded = np.round(mixture, _DIGITS)
     largest = int(rounded.argmax())
     rounded[largest] = np.round(1 - (rounded.sum() - rounded[largest]), _DIGITS)

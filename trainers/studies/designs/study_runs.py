@@ -1,4 +1,6 @@
-"""The runs of a study: the job of each, and the key of its directory, which identifies the job and the corpus."""
+"""The runs of a study: the job of each, and the key that names its directory, a digest of job, metrics and
+corpus.
+"""
 
 import itertools
 import json
@@ -34,15 +36,16 @@ from trainers.studies.schema.study_designs import (
 )
 from trainers.studies.schema.study_file import Metrics, Study, check_setting, flat_settings
 
-LEAST_RUNS = 10  # below, nothing can be said about a law (`fit_study`)
-_OF_ENTRIES = ("data.weights", "data.subset", "budget.tokens")  # fields in which the entries of a list may differ
+LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
+_OF_ENTRIES = ("data.weights", "data.subset", "budget.tokens")  # reserved fields that an entry may set
 _KEY = 16  # hexadecimal digits of the name of a run's directory
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A run of a study: `entry` names what is trained (a mixture, a candidate, a row of a list), `weights` its mixture by
-    domain. `key` names its directory: runs of equal jobs and corpora have the same, and are trained once.
+    """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
+    `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
+    share it and are trained once.
     """
 
     entry: str
@@ -53,18 +56,22 @@ class StudyRun:
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The name in messages and tables: the entry and the seed."""
         return f"{self.entry}/seed-{self.job.seed}"
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that its result depends on. The job is not resolved: that is a function of job and corpus."""
+        """A digest of everything that the result depends on. The unresolved job is enough, because the
+        resolved job is a function of it and the corpus.
+        """
         return digest([identity(self.job), plain(self.metrics), self.corpus])[:_KEY]
 
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study with its corpus. `settings` are those of the proposal with the tokens of the corpus and of the target."""
+    """A study with its corpus. `base` is the job of its recipe. `settings` are those of the proposal,
+    completed by the tokens of the corpus and of the target.
+    """
 
     study: Study
     corpus: TrainingCorpus
@@ -73,7 +80,7 @@ class OpenStudy:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains, ordered by name: the sources with training documents."""
+        """The domains with training documents, ordered by name."""
         return tuple(sorted(self.corpus.train))
 
     @property
@@ -83,22 +90,22 @@ class OpenStudy:
 
     @cached_property
     def prior(self) -> np.ndarray:
-        """The prior, [domains], of sum 1."""
+        """The prior, [domains]; its shares sum to 1."""
         return self.settings.prior_of(self.domains)
 
     @cached_property
     def constraints(self) -> MixtureConstraints:
-        """The limits of the proposal, which are those of the design too."""
+        """The limits of the proposal, which the design respects too."""
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)
 
     def mixture(self, shares: np.ndarray) -> dict[str, float]:
-        """Return shares [domains] by domain."""
+        """Return `shares`, [domains], as a mapping by domain."""
         return dict(zip(self.domains, shares.tolist(), strict=True))
 
     @cached_property
     def points(self) -> tuple[StudyRun, ...]:
-        """The runs of the design. In a design of mixtures, the prior is the first."""
+        """The runs of the design. In a mixture design, the first is the prior."""
         design, first = self.study.design, self.study.proxies.seed
         prior = self.mixture(self.prior)
         if isinstance(design, Swarm | Sobol | Simplex):
@@ -112,7 +119,9 @@ class OpenStudy:
 
     @property
     def anchors(self) -> tuple[StudyRun, ...]:
-        """The runs of the prior with several seeds; none in designs that train each entry with several."""
+        """The runs of the prior with several seeds. There are none if the design trains every entry with
+        several seeds.
+        """
         if not self.study.has_mixtures:
             return ()
         first = self.study.proxies.seed
@@ -121,7 +130,7 @@ class OpenStudy:
 
     @property
     def proxies(self) -> tuple[StudyRun, ...]:
-        """The runs of the design and the anchors, each once."""
+        """The runs of the design and the anchors, without duplicates."""
         return unique((*self.points, *self.anchors))
 
     def proxy(self, entry: str, weights: Mapping[str, float], seed: int, its: ListEntry | None = None) -> StudyRun:
@@ -135,7 +144,9 @@ class OpenStudy:
         return self._run(name, weights, seed, confirmation.tokens, confirmation.settings, ListEntry())
 
     def share_read(self, tokens: int) -> float:
-        """Return the share of each domain that a run of `tokens` tokens reads, so that its epochs are the target's."""
+        """Return the share of each domain that a run of `tokens` tokens may read, so that its epochs match
+        the target's; 1 if proxies are not matched.
+        """
         target = self.study.target
         return min(1.0, tokens / target.tokens) if target and self.study.proxies.matched else 1.0
 
@@ -213,7 +224,7 @@ def open_study(study: Study) -> OpenStudy:
 
 
 def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
-    """Return the runs without those whose key an earlier one has."""
+    """Return the runs without duplicates: of those with the same key, the first."""
     first: dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.key, run)

@@ -1,5 +1,5 @@
-"""The laws of all metrics of a study, and their uncertainty, for which each law is fitted again to runs drawn
-with replacement.
+"""The laws of all metrics of a study, and their uncertainty: each law is also fitted to bootstrap draws of
+the runs.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from trainers.studies.laws.regression_law import FittedLaw, Law, fit_censored
 
-_ATTEMPTS = 20  # draws that have too few different runs are drawn again
+_ATTEMPTS = 20  # attempts to draw enough measured runs; after them, all runs are used
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LawSet:
         return all(law.is_convex for law in self.laws)
 
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the mean of the predicted metrics, weighted by `weights` [metrics], [mixtures]."""
+        """Return the predicted metrics of each mixture, averaged with `weights` [metrics]; [mixtures]."""
         return _weighted(self.laws, ratios, weights)
 
     def gradient(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -42,8 +42,8 @@ class LawSet:
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the change of each metric, [metrics, domains], if a domain of the mixture `ratios` [domains]
-        gains one percentage point and all domains give it up in proportion to their shares.
+        """Return the change of each metric, [metrics, domains], when a domain of the mixture `ratios`
+        [domains] gains one percentage point, taken from all domains in proportion to their shares.
         """
         gradients = np.stack([law.gradient(ratios[None])[0] for law in self.laws])
         return 0.01 * (gradients - (gradients @ ratios)[:, None])
@@ -59,8 +59,8 @@ def fit_laws(
     draws: int = 200,
     seed: int = 0,
 ) -> LawSet:
-    """Fit `laws` [metrics] to `values` [runs, metrics] of the mixtures `ratios` [runs, domains], and to `draws`
-    draws of the runs.
+    """Fit `laws` [metrics] to `values` [runs, metrics] of the mixtures `ratios` [runs, domains], and to
+    `draws` bootstrap draws of the runs.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

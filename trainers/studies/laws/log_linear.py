@@ -22,7 +22,7 @@ _OFFSETS = (0.05, 0.3, 1.0, 3.0)
 """Starting points of c: distances below the lowest value, in units of the spread. With c fixed, the logarithm
 of y - c is linear in x, which gives the starting point of w."""
 _FARTHEST = 100.0  # spreads between c and the lowest value: beyond it the law is linear to less than 1 %
-_EXPONENT = 30.0  # larger exponents are cut, so that a bad step of the search stays finite
+_EXPONENT = 30.0  # exponents are clipped to this, so that a bad step of the search stays finite
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 _IMPUTATIONS = 20
-_SETTLED = 1e-4  # of the spread of the values
+_SETTLED = 1e-4  # converged: imputed values change by at most this share of the spread
 
 
 class FittedLaw(Protocol):
@@ -39,7 +39,7 @@ class Law(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in settings."""
+        """The name of the law in settings."""
         ...
 
     def minimum_runs(self, domains: int) -> int:

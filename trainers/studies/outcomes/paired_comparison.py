@@ -11,10 +11,12 @@ VerdictWord = Literal["better", "tie", "worse", "open"]
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """`entry` against a baseline in a metric of which less is better, over `pairs` seeds that both have finished.
+    """`entry` against a baseline in a metric for which lower is better, over the `pairs` seeds with which
+    both have finished.
 
-    `difference` is the mean of entry minus baseline, `error` its standard error, `low` to `high` the t interval at the
-    rule's level. `mean` is the mean of the entry. The verdict is `open` with fewer than two pairs; a reason says why.
+    `difference` is the mean of entry minus baseline, `error` its standard error, and `low` to `high` its t
+    interval at the level of the rule. `mean` is the mean of the entry over all seeds with which it has
+    finished. The verdict is `open` with fewer than two pairs. `reason` says why, or how many pairs are incomplete.
     """
 
     entry: str
@@ -36,10 +38,12 @@ class PairedComparison:
 def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
-    """Compare every entry of `values` (value by seed, None for a run without one) with `baseline`, in their order.
+    """Compare every entry of `values` (value by seed, None for a run without one) with `baseline`, in their
+    order.
 
-    Better or worse: the interval excludes 0 and the difference is at least `margin`. With differences d of n seeds the
-    interval is mean(d) -+ t s / sqrt(n), t the quantile of Student's distribution with n - 1 degrees of freedom.
+    An entry is better or worse if the interval excludes 0 and the absolute difference is at least `margin`.
+    The differences of n seeds, with mean m and standard deviation s, have the interval m -+ t s / sqrt(n),
+    where t is the quantile of Student's distribution with n - 1 degrees of freedom.
     """
     base = values[baseline]
     return [_compare(entry, its, base, entry == baseline, level, margin) for entry, its in values.items()]

@@ -18,12 +18,14 @@ from trainers.studies.run_table import RunTable
 from trainers.studies.running.train_study_run import RunResult
 
 FIT, PROPOSAL, CONFIRMATION = "fit.json", "proposal.yaml", "confirmation.json"
-_DIGITS = 6  # of the shares of the proposal: its runs are the same if it is found again
+_DIGITS = 6  # of a proposal's shares, so that finding it again gives the same runs
 
 
 @dataclass(frozen=True)
 class StudyFit:
-    """The table of a study, the laws of its metrics with their scores, and the same laws of bootstrap draws."""
+    """The table of a study, the laws of its metrics with their scores, and the same laws fitted to bootstrap
+    draws.
+    """
 
     table: RunTable
     fits: list[MetricFit]

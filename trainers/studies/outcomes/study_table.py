@@ -18,8 +18,8 @@ RATIOS, METRICS = "ratios.csv", "metrics.csv"
 
 @dataclass(frozen=True)
 class MetricNoise:
-    """How much a metric moves: `noise` is its standard deviation over `anchors` seeds of the prior, `signal` that over
-    the mixtures.
+    """How much a metric varies: `noise` is its standard deviation over `anchors` seeds of the prior, and
+    `signal` its standard deviation over the mixtures.
     """
 
     metric: str
@@ -74,7 +74,7 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> list[str]:
-    """Say in lines which runs have no metrics, and what that means."""
+    """Return lines that say which runs have no metrics, and how they are treated."""
     lines = []
     for state, meaning in (
         ("diverged", "count as no better than the worst"),

@@ -15,7 +15,9 @@ from trainers.studies.running.train_study_run import RunResult
 
 @dataclass(frozen=True)
 class StudyVerdict:
-    """Comparisons in the weighted mean of the metrics, and by metric, each with `baseline`."""
+    """Comparisons with `baseline`: `overall` in the weighted mean of the metrics, and `by_metric` in each of
+    them.
+    """
 
     baseline: str
     overall: tuple[PairedComparison, ...]
@@ -33,8 +35,9 @@ class StudyVerdict:
 def candidate_runs(
     opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
 ) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal` is that of the
-    study's directory unless it is given. Raises UserError if there is none.
+    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal`
+    defaults to the one in the study's directory. Raises UserError if that is missing, or if the study has no
+    confirmation.
     """
     confirmation = opened.study.confirmation
     if confirmation is None:

@@ -1,4 +1,6 @@
-"""The charts of a study's page that the page kit does not have: shares of domains, and differences with intervals."""
+"""Charts for the page of a study that `gristmill.page` does not have: shares of domains, and differences with
+intervals.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ _TOP = 24
 
 @dataclass(frozen=True)
 class DomainShare:
-    """A domain of a proposal: its shares, the greatest one that its cap allows (1 without), and the shares that tie."""
+    """A domain of a proposal: its prior and its proposed share, the largest share that its cap allows (1
+    without a cap), and the range of shares that tie, `low` to `high`.
+    """
 
     name: str
     prior: float
@@ -56,7 +60,9 @@ def share_bars(rows: Sequence[DomainShare]) -> Markup:
 
 
 def difference_bars(rows: Sequence[PairedComparison]) -> Markup | None:
-    """Draw the mean difference of each entry from the baseline with its interval; None if none has one."""
+    """Draw the mean difference of each entry from the baseline, with its interval; None if no entry has an
+    interval.
+    """
     rows = [row for row in rows if row.error == row.error]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""The page of a study: the answer first, then what it rests on."""
+"""The page of a study: the answer first, then the evidence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _LISTED, _POINTS = 300, 1000  # runs in the table of runs, and at most as many p
 
 @dataclass(frozen=True)
 class Findings:
-    """All that is known of a study. Parts that have not been made are None, and `missing` says in lines why."""
+    """All that is known of a study. Parts that do not exist yet are None, and the lines of `missing` say why."""
 
     opened: OpenStudy
     runs: tuple[StudyRun, ...]

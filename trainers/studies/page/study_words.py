@@ -1,4 +1,4 @@
-"""The findings of a study in sentences, which its page begins with."""
+"""The findings of a study in sentences, with which its page begins."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from trainers.studies.proposals.propose import Proposal
 from trainers.studies.schema.study_file import Confirmation, Verdict
 
 _VERBS = {"better": "is better than", "worse": "is worse than", "tie": "ties with"}
-_MOVED = 0.01  # least change of a share that is mentioned
+_MOVED = 0.01  # smaller changes of a share are not mentioned
 
 
 def verdict_words(verdict: StudyVerdict, rule: Confirmation | Verdict) -> list[str]:
@@ -61,8 +61,8 @@ def proposal_words(proposal: Proposal) -> list[str]:
 
 
 def effect_words(laws: LawSet, prior: np.ndarray, weights: np.ndarray) -> list[str]:
-    """Return for each domain what one more percentage point of it changes at the prior, in the weighted mean, with the
-    95 % interval of the bootstrap.
+    """Return a sentence for each domain: by how much one more percentage point of it changes the weighted
+    mean of the metrics at the prior, with the 95 % interval of the bootstrap.
     """
     best = _effects(laws, prior, weights, laws.laws)
     drawn = np.array([_effects(laws, prior, weights, each) for each in laws.resampled])

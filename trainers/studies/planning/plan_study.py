@@ -20,15 +20,16 @@ from trainers.studies.running.train_study_run import RunResult, read_result
 
 _CALIBRATION_SHARE = 0.1  # of the tokens of a proxy
 _CALIBRATION_STEPS = 20  # at least
-_STATE_BYTES, _EXPORT_BYTES = 12, 4  # per parameter: weights and two moments of a checkpoint, weights of an export
-_LOG_BYTES = 400_000  # of a finished run without its model, if none has finished yet
-_FEW_SEQUENCES = 8  # of a domain's pool: with fewer, epochs are matched roughly
+_STATE_BYTES, _EXPORT_BYTES = 12, 4  # per parameter: a checkpoint has weights and two moments, an export weights
+_LOG_BYTES = 400_000  # estimate of what a finished run keeps, until one has finished
+_FEW_SEQUENCES = 8  # in a domain's pool; with fewer, epochs are matched only roughly
 
 
 @dataclass(frozen=True)
 class MeasuredRate:
-    """The measured speed of one worker: operations a second in steps; seconds of measurements and of everything else in
-    a run; `per_token` are the operations per token of the model that was measured.
+    """The speed of one worker, measured on `runs` runs: operations per second during steps, and the seconds
+    that a run spends on measurements and on everything else. `source` says which runs they were; `per_token`
+    is the number of operations per token of their model.
     """
 
     runs: int
@@ -41,7 +42,10 @@ class MeasuredRate:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage of a study, its proxies or its confirmation: runs, and operations per token of each of them to train."""
+    """A stage of a study: its proxies or its confirmation. `states` counts its results by state. `tokens` and
+    `flops` are totals over the runs that are left to train. `per_token`, in operations, and `parameters` are
+    the largest of any run.
+    """
 
     name: str
     runs: int
@@ -64,7 +68,7 @@ class StudyPlan:
     run_bytes: int
 
     def seconds(self, stage: StagePlan) -> float | None:
-        """Return the time that is left of a stage; None if the speed is unknown."""
+        """Return the seconds that are left of a stage; None if the speed is unknown."""
         if self.rate is None:
             return None
         each = self.rate.other_seconds + self.rate.validation_seconds * stage.per_token / self.rate.per_token
@@ -72,15 +76,17 @@ class StudyPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """The disk that running runs need at a time, and finished ones keep."""
+        """The bytes on disk that finished runs keep, plus the checkpoints and exports of the runs in
+        progress.
+        """
         largest = max(stage.parameters for stage in self.stages)
         kept = sum(stage.runs for stage in self.stages) * self.run_bytes
         return kept + self.workers * largest * (_STATE_BYTES + _EXPORT_BYTES)
 
 
 def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
-    """Plan the runs of a study that have no result yet in `root`. Raises UserError if a job does not fit the corpus, or
-    has no such metrics: every run of it would fail.
+    """Plan the runs of a study that have no result yet in `root`. Raises UserError if a job does not fit the
+    corpus or its objective does not give the metrics, because every such run would fail.
     """
     stages = {"proxies": opened.proxies}
     if opened.study.confirmation is not None:
@@ -93,20 +99,20 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
-    """Return a short run for each worker, of as many of the first mixtures."""
+    """Return one short run per worker, on the first mixtures of the design."""
     runs = []
     for number in range(workers):
         run = opened.points[number % len(opened.points)]
         batch = run.job.batch.tokens or (run.job.batch.sequences or 1) * run.job.data.sequence_length
         tokens = max(int(run.job.budget.tokens or 0) * _CALIBRATION_SHARE, _CALIBRATION_STEPS * batch)
-        schedule = replace(run.job.schedule, warmup_steps=0, warmup_fraction=None)  # it may be longer than this run
+        schedule = replace(run.job.schedule, warmup_steps=0, warmup_fraction=None)  # it may outlast this run
         job = replace(run.job, budget=TrainingBudget(tokens=int(tokens)), schedule=schedule, seed=number)
         runs.append(replace(run, job=job, entry=f"calibration-{number + 1}"))
     return unique(runs)
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed of finished proxies, or else that of the calibration; None without either."""
+    """Return the speed of finished proxies, or else of the calibration; None if there is neither."""
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"
     if not finished:
@@ -128,7 +134,7 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
-    """Resolve one job of each kind: those that differ in mixture and seed alone are of one kind."""
+    """Resolve one job of each kind. Jobs that differ only in mixture, seed and name are of one kind."""
     measure = opened.study.metrics.measure
     for run in {_kind(run.job): run for run in runs}.values():
         resolve(run.job, opened.corpus)
@@ -146,7 +152,9 @@ def _kind(job: Pretraining) -> str:
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation. Before there is a proposal, the prior stands in: its runs cost the same."""
+    """Return the runs of the confirmation. Until there is a proposal, the prior takes its place, because its
+    runs cost the same.
+    """
     if (root / PROPOSAL).exists():
         return candidate_runs(opened, root)
     return candidate_runs(opened, root, opened.mixture(opened.prior))
@@ -190,7 +198,9 @@ def _model_costs(job: Pretraining, vocabulary: int, specials: tuple[tuple[str, i
 
 
 def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, int]:
-    """Build the model without memory and count."""
+    """Build the model on the meta device, which takes no memory, and count its operations per token and its
+    parameters.
+    """
     import torch
 
     from trainers.engine.hardware.mfu import flops_of
@@ -205,7 +215,9 @@ def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, 
 
 
 def _run_bytes(opened: OpenStudy, root: LocalPath) -> int:
-    """Return the bytes that a finished run keeps: of the first one, or an estimate."""
+    """Return the bytes that a finished run keeps, measured on the first one; an estimate if none has
+    finished.
+    """
     for run in opened.proxies:
         directory = root / RUNS / run.key
         if read_result(directory) is not None:
@@ -245,7 +257,9 @@ def _time_line(plan: StudyPlan) -> str:
 
 
 def _domain_lines(opened: OpenStudy) -> list[str]:
-    """A row for each domain: its tokens, its prior, and its epochs, which the proxies have too if they are matched."""
+    """Format a row for each domain: its tokens, its prior share, and its epochs at that share. The epochs are
+    the target's if the proxies are matched to it, otherwise those of a proxy.
+    """
     study = opened.study
     share, length = opened.share_read(study.proxies.tokens), opened.base.data.sequence_length
     budget = study.target.tokens if study.target and study.proxies.matched else study.proxies.tokens

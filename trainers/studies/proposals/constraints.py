@@ -38,7 +38,7 @@ class MixtureConstraints:
         return np.clip(ratios + (low + high) / 2, self.lower, self.upper)
 
     def sample(self, count: int, seed: int = 0) -> np.ndarray:
-        """Return mixtures drawn uniformly from the constraints by hit-and-run (Smith, 1984), [count, domains]."""
+        """Return mixtures drawn uniformly within the constraints by hit-and-run (Smith, 1984), [count, domains]."""
         generator, mixtures = np.random.default_rng(seed), np.empty((count, len(self.domains)))
         free = np.flatnonzero(self.upper - self.lower > TOLERANCE)
         at = self.project(np.full(len(self.domains), 1 / len(self.domains)))
@@ -66,7 +66,7 @@ def build_constraints(
     """Build constraints from minimum shares, fixed shares, and caps: a domain of `tokens` tokens contributes
     at most `max_epochs` x `tokens` of the `target_tokens`.
 
-    Raises ConfigError for an unknown domain and if no mixture respects them all.
+    Raises ConfigError for an unknown domain, and if no mixture respects all constraints.
     """
     caps = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(domains, max_epochs)
     sections = {"floors": floors, "fixed": fixed, "max_epochs": caps if max_epochs is not None else {}}

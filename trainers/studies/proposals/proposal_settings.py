@@ -14,10 +14,11 @@ class ProposalSettings:
     """Minimise the mean of the metrics, weighted by `weights` (default: equal), plus `kl` times the
     divergence from the prior in nats.
 
-    `prior` gives shares, of which only the proportions count; by default they are those of `tokens`, the
-    tokens of each domain. `floors` are minimum shares, and `fixed` are shares that do not change. With
+    `prior` gives a share for each domain; only the proportions matter, and by default they are those of
+    `tokens`, the tokens of each domain. `floors` are minimum shares; `fixed` shares do not change. Given
     `tokens` and `target_tokens`, the budget of the run that the mixture is for, no domain is read more than
-    `max_epochs` times: four are almost as good as fresh data (Muennighoff et al., 2023).
+    `max_epochs` times: four epochs are almost as good as fresh data (Muennighoff et al., 2023). `draws` is
+    the number of bootstrap draws.
     """
 
     weights: dict[str, float] | None = None
@@ -52,13 +53,11 @@ class ProposalSettings:
 
     @property
     def epoch_caps(self) -> float | dict[str, float] | None:
-        """The arguments from which caps on epochs follow; empty unless the tokens of the domains and of the
-        run are given.
-        """
+        """`max_epochs`; None unless the tokens of the domains and of the run are given."""
         return self.max_epochs if self.tokens and self.target_tokens else None
 
     def prior_of(self, domains: Sequence[str]) -> np.ndarray:
-        """Return the prior, [domains], of sum 1. Raises ConfigError if it does not name each domain."""
+        """Return the prior, [domains]; its shares sum to 1. Raises ConfigError unless it names each domain."""
         shares = self.prior or (proportional(self.tokens) if self.tokens else None)
         if shares is None:
             raise ConfigError("prior: missing; give `prior`, shares by domain, or `tokens`, from which it follows")
@@ -75,7 +74,7 @@ class ProposalSettings:
         return prior / prior.sum()
 
     def metric_weights(self, metrics: Sequence[str]) -> np.ndarray:
-        """Return the weights of the metrics, [metrics], of sum 1."""
+        """Return the weights of the metrics, [metrics]; they sum to 1."""
         if self.weights is None:
             return np.full(len(metrics), 1 / len(metrics))
         for name in self.weights:

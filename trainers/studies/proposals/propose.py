@@ -13,7 +13,7 @@ from trainers.studies.proposals.objective import MixtureObjective, minimise
 from trainers.studies.proposals.proposal_settings import ProposalSettings
 from trainers.studies.proposals.tie_set import TieSet
 
-_RANDOM = 1000  # feasible mixtures, of which the share in the tie set is counted
+_RANDOM = 1000  # feasible mixtures that estimate how large the tie set is
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: in
 
 
 def residual_inflation(runs: int, parameters: int) -> float:
-    """Return the factor of `TieSet.inflation`; at most 2, for fits that barely have more runs than parameters."""
+    """Return `TieSet.inflation`. It is at most 2, a limit that matters if there are hardly more runs than
+    parameters.
+    """
     return min(2.0, (1 - min(parameters, runs - 1) / runs) ** -0.5)
 
 

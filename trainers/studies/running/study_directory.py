@@ -2,7 +2,7 @@
 
 study.yaml         the study as it was last run, every field
 registered.json    the rule of the verdict, written before the first run
-runs/KEY/          a run: its log, ledger and settings, and its row, result.json
+runs/KEY/          a run: its log, ledger, settings and result (result.json)
 calibration/KEY/   short runs that only measure speed
 ratios.csv  metrics.csv  fit.json  proposal.yaml  confirmation.json  report.html
 """
@@ -27,7 +27,9 @@ _FORMAT = "gristmill-study/1"
 
 
 def load_study(path: Path, overrides: Iterable[str] = ()) -> Study:
-    """Read a study file, or that of a study's directory, with `a.b=value` assigned. Raises ConfigError."""
+    """Read a study file, or the one in a study's directory, with `a.b=value` overrides. Raises ConfigError if
+    it is missing or invalid.
+    """
     file = path / STUDY if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise ConfigError(f"{path}: holds no {STUDY}; give a study file, or a directory in which a study has run")
@@ -40,17 +42,17 @@ def root_of(study: Study) -> LocalPath:
 
 
 def results_of(root: LocalPath, runs: Iterable[StudyRun]) -> dict[str, RunResult]:
-    """Return the rows of `runs` that have one, by key."""
+    """Return the results of those `runs` that have one, by key."""
     found = {run.key: read_result(root / RUNS / run.key) for run in runs}
     return {key: result for key, result in found.items() if result is not None}
 
 
 def register(study: Study, root: LocalPath) -> list[str]:
-    """Write the study file and, before anything ran, the rule of the verdict. Returns what has changed in the study
-    since it last ran, a line per field.
+    """Write the study file and, before the first run, the rule of the verdict. Returns a line for each field
+    of the study that has changed since it last ran.
 
-    Raises ConflictError if the rule is another than the registered one: a rule that is chosen after the results are
-    known is no rule.
+    Raises ConflictError if the rule differs from the registered one: a rule that is chosen after the results
+    are known is no rule.
     """
     root.mkdir(parents=True, exist_ok=True)
     rule = _rule(study)
@@ -69,7 +71,9 @@ def register(study: Study, root: LocalPath) -> list[str]:
 
 
 def _rule(study: Study) -> dict[str, Any]:
-    """All that a verdict depends on beside the runs: candidates, seeds, metrics and their weights, limits."""
+    """Return all that a verdict depends on besides the runs: candidates, seeds, metrics and their weights,
+    level and margin.
+    """
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}
     return rule | {"proposal.weights": plain(study.proposal.weights)}

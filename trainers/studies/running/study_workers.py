@@ -2,10 +2,10 @@
 
     driver --run--> worker: imports once, trains, answers --outcome--> driver: the next run
 
-A worker that dies loses the run that it was training, which another one continues from its last checkpoint; a run that
-loses two workers in a row is a failed row. Leases of run directories keep drivers apart: a second driver, on this machine
-or on another that shares the directory, trains the runs that the first one does not. If a driver is killed, its workers
-end after the run that they are training.
+If a worker dies, another one continues its run from the last checkpoint. A run that loses two workers in a row is
+recorded as failed. Leases on the run directories keep drivers apart: a second driver, on this machine or on another
+that shares the directory, trains the runs that the first one is not training. If a driver is killed, each of its
+workers finishes its current run and ends.
 """
 
 import multiprocessing
@@ -24,8 +24,8 @@ from gristmill.storage.store import write_json
 from trainers.studies.designs.study_runs import StudyRun
 from trainers.studies.running.train_study_run import FORMAT, RESULT, Outcome, RunResult, train_study_run
 
-_MOST_LOST = 2  # workers in a row that one run may lose
-_BUSY_SECONDS = 2.0  # before a run that another process trains is looked at again
+_MOST_LOST = 2  # workers that a run loses in a row before it is recorded as failed
+_BUSY_SECONDS = 2.0  # before a run that another process is training is tried again
 Train = Callable[[StudyRun, LocalPath, int], tuple[Outcome, str]]
 
 
@@ -40,7 +40,9 @@ class _Worker:
 
 @dataclass
 class StudyWorkers:
-    """The processes that train runs below `root`, each with `threads` CPU threads. `show` takes a line per run."""
+    """Up to `count` processes that train runs below `root`, each with `threads` CPU threads. `show` is called
+    with a line per run.
+    """
 
     root: LocalPath
     count: int
@@ -51,8 +53,8 @@ class StudyWorkers:
     _lost: dict[str, int] = field(default_factory=dict)
 
     def run(self, runs: Sequence[StudyRun]) -> None:
-        """Train `runs`, none of which has a result. Raises UserError if the disk fails, and KeyboardInterrupt after SIGINT
-        or SIGTERM, when the workers have saved their runs.
+        """Train `runs`, which have no result yet or a failed one. Raises UserError if the disk fails, and
+        KeyboardInterrupt after SIGINT or SIGTERM, once the workers have saved their runs.
         """
         waiting, total = deque(runs), len(runs)
         done = 0
@@ -75,7 +77,7 @@ class StudyWorkers:
             self._end()
 
     def _assign(self, waiting: deque[StudyRun]) -> None:
-        """Give every idle worker a run; start workers while there are more runs than idle ones."""
+        """Give every idle worker a run, and start more workers, up to `count`, while runs are waiting."""
         while waiting:
             idle = next((worker for worker in self._workers if worker.run is None), None)
             if idle is None:
@@ -86,7 +88,7 @@ class StudyWorkers:
             idle.pipe.send(idle.run)
 
     def _start(self) -> _Worker:
-        context = multiprocessing.get_context("spawn")  # torch does not survive a fork once it has computed
+        context = multiprocessing.get_context("spawn")  # torch does not survive a fork after its first computation
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs, str(self.root), self.threads, self.train), daemon=True)
         process.start()
@@ -136,8 +138,8 @@ def _interrupt(*_: object) -> None:
 
 
 def _work(pipe: Connection, root: str, threads: int, train: Train) -> None:
-    """Train runs until the driver closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, which reaches the driver too
+    """Train runs until the driver closes the pipe or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver too, which ends its workers
     while True:
         try:
             run = pipe.recv()

@@ -1,5 +1,5 @@
-"""Train one run of a study in this process and record its row, `result.json`: metrics, tokens, costs, or why there are
-none.
+"""Train one run of a study in this process and write `result.json`: its metrics, tokens and costs, or why it
+has none.
 """
 
 import itertools
@@ -27,10 +27,10 @@ from trainers.studies.schema.study_file import Metrics
 
 RESULT = "result.json"
 FORMAT = "gristmill-study-result/1"
-_MEASUREMENTS = 20  # in a run: the last few of them are averaged
+_MEASUREMENTS = 20  # per run; the last few are averaged
 _BEFORE_START = ("resume", "warning")
-_CHECKPOINTS = 4  # in a run: a killed one loses at most a quarter
-_KEPT_MODEL = ("checkpoints", "export")  # of a running run; a finished proxy is its log and its ledger
+_CHECKPOINTS = 4  # per run, so that a killed run loses at most a quarter
+_KEPT_MODEL = ("checkpoints", "export")  # removed when a run ends; its log and its ledger stay
 
 State = Literal["finished", "diverged", "failed"]
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"]
@@ -38,11 +38,11 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 
 @dataclass(frozen=True)
 class RunResult:
-    """The row of a run. `metrics` are bits per byte by domain. A `diverged` run has none; nor has a `failed` one, which
-    is trained again by the next `study run`, because its failure says nothing about its mixture.
+    """The result of a run. `metrics` are bits per byte by domain; a `diverged` or `failed` run has none. A
+    failed run is trained again by the next `study run`, because its failure says nothing about its mixture.
 
-    `sources` has what the ledger says of each domain. `flops` are those of training steps. `seconds` are of the whole
-    run, `step_seconds` of its steps and `validation_seconds` of its measurements.
+    `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are
+    those of the whole run, `step_seconds` of its steps and `validation_seconds` of its measurements.
     """
 
     state: State
@@ -59,7 +59,7 @@ class RunResult:
 
 
 def read_result(run: LocalPath) -> RunResult | None:
-    """Return the row of a run, or None if it has none, or a damaged one, which is made again."""
+    """Return the result of a run; None if it has none, or one that is damaged or of another format."""
     try:
         record = read_json(run / RESULT)
     except (FileNotFoundError, NotADirectoryError, CorruptFileError):
@@ -71,10 +71,11 @@ def read_result(run: LocalPath) -> RunResult | None:
 
 
 def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[Outcome, str]:
-    """Train `run` in `directory` from its newest checkpoint, unless it has a result. Returns the outcome and a reason.
+    """Train `run` in `directory` from its newest checkpoint, unless it has finished or diverged. Returns the
+    outcome and a reason.
 
-    `busy`: another process trains it. `stopped`: SIGTERM ended it after a checkpoint. `storage`: the disk failed, which
-    concerns all runs; no result is written.
+    `busy`: another process is training it. `stopped`: SIGTERM ended it after a checkpoint. `storage`: the
+    disk failed, which affects all runs, so no result is written.
     """
     began = time.perf_counter()
     with ExitStack() as held:
@@ -89,7 +90,7 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
             if not _train(run, directory, threads):
                 return "stopped", ""
             result = _measure(run, directory, time.perf_counter() - began)
-        except Exception as error:  # a failed run is a row of the study, not its end
+        except Exception as error:  # a failed run is recorded and does not end the study
             if _is_storage(error):
                 return "storage", str(error)
             result = RunResult(_state_of(error), _in_one_line(error))
@@ -103,7 +104,7 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
 
 
 def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
-    """Return the resolved job of a run, which measures where its metrics need it."""
+    """Return the resolved job of a run, which measures at the steps that its metrics need."""
     config = resolve(run.job, corpus)
     steps = config.budget.steps or 0
     every = max(1, steps // _MEASUREMENTS)
@@ -117,7 +118,9 @@ def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretrai
 
 
 def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
-    """Return when to measure: after the last step, and at the multiples of `every` before it that make up `last`."""
+    """Return when to measure: after the last step and at the multiples of `every` just before it,
+    `metrics.last` times in all.
+    """
     before = (steps - 1) // every - (metrics.last - 2)
     first = steps if metrics.last == 1 else max(1, before) * every
     return Validation(
@@ -126,7 +129,7 @@ def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
 
 
 def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
-    """Train to the end of the budget. Returns False if it was stopped before."""
+    """Train to the end of the budget. Returns False if the run was stopped earlier."""
     from trainers.training.launch import launch
 
     corpus = _opened(run.job.data.corpora, run.job.data.shard_set, run.job)
@@ -150,7 +153,7 @@ def _opened(corpora: Sequence[str], shard_set: str | None, job: Pretraining) -> 
 
 
 def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
-    """Return the row of a finished run from its log and ledger."""
+    """Return the result of a finished run, from its log and ledger."""
     events = drop_superseded(read_events(directory / "log.jsonl"))
     start = next(event for event in events if event["event"] == "start")
     validations = [event for event in events if event["event"] == "validation"][-run.metrics.last :]
@@ -183,8 +186,9 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """The seconds of all parts of a run, each from its start to its last event. Those that a resumed part writes before its
-    start are of no part: the run was not running before them.
+    """Return the seconds of all parts of a run, each from its start event to its last event. The events that
+    a resumed part writes before its start event belong to no part, because the run was not running until
+    then.
     """
     parts: list[tuple[float, float]] = []
     for event in events:
@@ -205,7 +209,7 @@ def _step_seconds(events: Sequence[dict[str, Any]]) -> float:
 
 
 def _validation_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """The time from the event before each validation, which is the step's own."""
+    """Return the time between each validation event and the event before it, which is that of the same step."""
     pairs = itertools.pairwise(events)
     return sum(event["time"] - before["time"] for before, event in pairs if event["event"] == "validation")
 
@@ -217,7 +221,7 @@ def _state_of(error: BaseException) -> State:
 
 
 def _is_storage(error: BaseException | None) -> bool:
-    """Whether the disk is the cause of an error."""
+    """Return whether an error was caused by the disk."""
     while error is not None:
         if isinstance(error, OSError):
             return True

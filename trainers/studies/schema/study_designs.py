@@ -11,7 +11,9 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 
 def check_names(section: str, names: Mapping[str, Any] | tuple[str, ...]) -> None:
-    """Raise ValueError unless each name can be part of a row of a table, and occurs once."""
+    """Raise ValueError unless the names are distinct, consist of letters, digits and _ . + -, and begin with
+    a letter or digit.
+    """
     for name in names:
         require(
             bool(_NAME.fullmatch(name)),
@@ -22,7 +24,9 @@ def check_names(section: str, names: Mapping[str, Any] | tuple[str, ...]) -> Non
 
 
 def check_weights(section: str, weights: Mapping[str, float]) -> None:
-    """Raise ValueError unless weights by domain are a mixture; only their proportions count."""
+    """Raise ValueError unless the weights by domain are finite, 0 or more, and not all 0. Only their
+    proportions matter.
+    """
     for name, weight in weights.items():
         require(0 <= weight < float("inf"), f"{section}.{name}: got {weight}, allowed 0 or more")
     require(sum(weights.values()) > 0, f"{section}: all are 0; give at least one domain a weight above 0")
@@ -30,13 +34,16 @@ def check_weights(section: str, weights: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Swarm:
-    """`runs` mixtures drawn around the prior from Dirichlet distributions. Their centre is the prior's shares to the power
-    of `temperature`, normalised, so that small domains are tried too (.5 as in RegMix; Liu et al., 2024). Concentrations
-    are the centre's shares times the number of domains times a strength, each of `strengths` in turn: a strength of 1
-    around a uniform centre is uniform over all mixtures, smaller ones give corners, larger ones stay near the centre.
+    """`runs` mixtures drawn from Dirichlet distributions around the prior. Their centre is the prior's shares
+    raised to the power of `temperature` and normalised: below 1, small domains get more than their prior
+    share (.5 as in RegMix; Liu et al., 2024). The concentrations are the centre's shares times the number of
+    domains times a strength; successive draws take the `strengths` in turn. Around a uniform centre, a
+    strength of 1 is uniform over all mixtures. Smaller strengths favour the corners; larger ones stay near
+    the centre.
 
-    Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are not drawn, nor are those
-    that share more than 1 - `distance` of their tokens with an earlier one.
+    Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. So
+    are those whose distance from an earlier mixture, half the sum of the absolute differences of shares, is
+    at most `distance`.
     """
 
     kind: Literal["swarm"] = "swarm"
@@ -60,8 +67,9 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Sobol:
-    """`runs` mixtures that fill the allowed ones evenly, whatever the prior: points of a scrambled Sobol sequence (Sobol,
-    1967; Owen, 1995), mapped to shares by spacings of exponential variables. Limits and `distance` are those of a swarm.
+    """`runs` mixtures that cover the allowed ones evenly, regardless of the prior: points of a scrambled
+    Sobol sequence (Sobol, 1967; Owen, 1995), mapped to shares as normalised exponential variables. Limits and
+    `distance` work as in a swarm.
     """
 
     kind: Literal["sobol"] = "sobol"
@@ -77,8 +85,9 @@ class Sobol:
 
 @dataclass(frozen=True)
 class Simplex:
-    """The corners of the allowed mixtures, the middles between any two, and the centre: the simplex-centroid design
-    (Scheffé, 1963) up to pairs, moved into the limits of the proposal. It needs no random numbers.
+    """The corners of the simplex of all mixtures, the midpoint of every pair of corners, and the centre: the
+    simplex-centroid design (Scheffé, 1963) up to pairs. Each is moved to the nearest mixture within the
+    limits of the proposal, and duplicates are removed. The design needs no random numbers.
     """
 
     kind: Literal["simplex"] = "simplex"
@@ -86,7 +95,9 @@ class Simplex:
 
 @dataclass(frozen=True)
 class ListEntry:
-    """A row of a list: `settings` are fields of the job by dotted name, `weights` its mixture (default: the prior)."""
+    """An entry of a list: `settings` sets fields of the job by dotted name, `weights` is its mixture
+    (default: the prior), and `recipe` replaces the study's recipe.
+    """
 
     settings: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, float] | None = None
@@ -100,7 +111,7 @@ class ListEntry:
 
 @dataclass(frozen=True)
 class Listed:
-    """The named `entries`, each trained with `seeds` seeds. All are compared with `baseline`."""
+    """The named `entries`, each trained with `seeds` seeds and compared with `baseline`."""
 
     entries: dict[str, ListEntry]
     baseline: str
@@ -120,8 +131,8 @@ class Listed:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of `axes`, lists of values by field of the job, each trained with `seeds` seeds. All are compared
-    with the first combination.
+    """Every combination of the values in `axes`, a list of values for each field of the job, each trained
+    with `seeds` seeds. All are compared with the first combination.
     """
 
     axes: dict[str, list[Any]]
@@ -145,8 +156,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """The prior, and for each domain the prior without it, each trained with `seeds` seeds. All are compared with the
-    prior.
+    """The prior, and for each of its domains the prior without that domain, each trained with `seeds` seeds.
+    All are compared with the prior.
     """
 
     kind: Literal["leave_one_out"] = "leave_one_out"

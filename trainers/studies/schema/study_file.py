@@ -1,4 +1,4 @@
-"""The study file: a question about training data as frozen dataclasses, which parse its YAML."""
+"""The study file: the frozen dataclasses that parse the YAML of a study."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from trainers.studies.proposals.proposal_settings import ProposalSettings
 from trainers.studies.schema.study_designs import Design, Simplex, Sobol, Swarm, check_names, check_weights
 
 BASELINES = ("proposal", "prior", "uniform", "temperature", "unimax")
-"""Candidates that need no weights of their own."""
+"""Candidates whose weights the study determines; all others need weights in `own`."""
 
 RESERVED = {
     "name": "runs are named by the study",
@@ -24,13 +24,13 @@ RESERVED = {
     "checkpoints": "four checkpoints are written in a run, and the last is kept until it ends",
 }
 """Fields of the job that the study sets, and what to set instead."""
-_WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain
+_WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain, which stay whole
 
 
 @dataclass(frozen=True)
 class Target:
-    """The run that the study is for: its training `tokens`, and its `parameters`, which only the plan's comparison of
-    costs needs.
+    """The run that the study is for: its training `tokens`, and its `parameters`, which are used only to
+    compare costs in the plan.
     """
 
     tokens: int
@@ -46,11 +46,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Proxies:
-    """The small runs: the training `tokens` of each.
+    """The small training runs, of `tokens` tokens each.
 
-    `matched` proxies read a fixed random share of each domain's sequences, `tokens` / `target.tokens` of them, so that a
-    weight means as many epochs as it will at the target. The prior is trained with `anchors` seeds, from `seed` on, and
-    their spread is the noise of a metric. Mixtures have the first seed: their runs differ in nothing but the mixture.
+    With `matched`, a proxy reads only a fixed random share of each domain's sequences, `tokens` /
+    `target.tokens`, so that a weight means as many epochs as it will at the target. The prior is trained with
+    `anchors` seeds, beginning with `seed`, and the spread of these runs is the noise of a metric. All
+    mixtures are trained with the first seed, so their runs differ in nothing but the mixture.
     """
 
     tokens: int
@@ -67,11 +68,13 @@ class Proxies:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Bits per byte of the held-out text of each of `domains` (default: all that have some), lower is better.
+    """Bits per byte of the held-out text of each of `domains` (default: all with held-out text); lower is
+    better.
 
-    `bits_per_byte` is measured on `tokens` tokens of each domain in the rows that training makes, which suits runs of one
-    recipe. `document_bits_per_byte` is measured on whole documents, does not depend on objective, packing or length, and
-    takes longer. Both are means of the `last` measurements, which are a twentieth of the run apart.
+    `bits_per_byte` is measured on `tokens` tokens of each domain, in rows built as in training; it suits runs
+    of one recipe. `document_bits_per_byte` is measured on whole documents: it does not depend on objective,
+    packing or sequence length, but takes longer. Both are averaged over the `last` measurements of a run,
+    which are a twentieth of the run apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte"] = "bits_per_byte"
@@ -88,12 +91,14 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Larger runs of a few `candidates`, each with the same `seeds` seeds, and the rule of the verdict.
+    """Larger runs of a few `candidates`, each trained with the same `seeds` seeds, and the rule of the
+    verdict.
 
-    Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax` and the names of mixtures in `own`. They train
-    on `tokens` tokens with `settings` on top of those of the study. Each is compared with `baseline`, seed by seed, in
-    the weighted mean of the metrics: it is better (worse) if the two-sided t interval of the mean difference at `level`
-    is below (above) 0 and the difference is at least `margin`, else it ties.
+    Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax` and the names of mixtures in `own`.
+    They train on `tokens` tokens, with `settings` on top of the study's. Each is compared with `baseline`,
+    seed by seed, in the weighted mean of the metrics: it is better (worse) if the two-sided t interval of the
+    mean difference at `level` lies below (above) 0 and the absolute difference is at least `margin`;
+    otherwise it ties.
     """
 
     tokens: int
@@ -129,7 +134,9 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rule of the verdict of designs that compare runs (`list`, `grid`, `leave_one_out`), as in `confirmation`."""
+    """The rule of the verdict for designs that compare their runs directly (`list`, `grid`, `leave_one_out`);
+    it works as in `confirmation`.
+    """
 
     level: float = 0.95
     margin: float = 0.0
@@ -142,12 +149,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: its `question`, the `corpora` whose sources are its domains, the `recipe` (a name or the path of a YAML
-    file) that all runs train with `settings` by dotted name, and the `output` directory that holds everything it makes.
+    """A study: its `question`; the `corpora` whose domains it mixes; the `recipe` of all runs (a name or the
+    path of a YAML file), with `settings` on top, by dotted name; and the directory `output`, which holds all
+    of its files.
 
-    A design of mixtures (`swarm`, `sobol`, `simplex`) needs `target`; its runs are fitted by the best of `laws`, from
-    which `proposal` finds a mixture. The `tokens` and `target_tokens` of the proposal are those of the corpora and of
-    the target unless they are given.
+    A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
+    of its runs, and `proposal` finds the mixture with the best predictions. The `tokens` and `target_tokens`
+    of the proposal default to those of the corpora and of the target.
     """
 
     name: str
@@ -193,7 +201,7 @@ class Study:
 
     @property
     def rule(self) -> "Confirmation | Verdict":
-        """The section that has the rule of the verdict."""
+        """The section that holds the rule of the verdict."""
         return self.confirmation or self.verdict
 
 
@@ -205,8 +213,8 @@ def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> Non
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return settings by dotted name: `{model: {width: 64}}` is `{model.width: 64}`. A mapping with a `kind` is one value,
-    as are weights and caps by domain.
+    """Return settings by dotted name: `{model: {width: 64}}` becomes `{model.width: 64}`. A mapping with a
+    `kind` stays one value, and so do weights and caps by domain.
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():
