@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import time
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
@@ -117,40 +116,22 @@ def _memory(options: argparse.Namespace) -> int | None:
 
 
 def _build(options: argparse.Namespace) -> int:
-    began = time.monotonic()
     memory = _memory(options)
     from gristmill.advisories import refuse_known
-    from gristmill.budget import spend
-    from gristmill.console import ProgressDisplay
-    from gristmill.storage.lease import lock
-    from pipelines.building.build import ensure_owner, plan_and_build, refuse_unwritable
-    from pipelines.building.build_budget import DRIVER, close_and_record
-    from pipelines.cluster.local import LocalCluster
-    from pipelines.cluster.memory import room_here
-    from pipelines.cluster.ray import RayCluster
+    from pipelines.building.run_build import run_build
     from pipelines.commands.show_funnel import show_funnel
     from pipelines.planning.corpus import load_corpus_config
-    from pipelines.planning.inventory import take_inventory
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
     refuse_known("pyarrow")  # it reads untrusted bytes
-    config = load_corpus_config(options.config, options.overrides)
-    output = config.place
-    refuse_unwritable(output)
-    ensure_owner(output, config.name, write=False)
-    with spend(DRIVER), ProgressDisplay() as display, lock(output, "building", display.say):
-        display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
-        inventories = take_inventory(config.sources, output)
-        cluster: LocalCluster | RayCluster
-        if options.in_process and options.address is None:
-            cluster = LocalCluster(display.progress, memory=room_here(memory, 1))
-        else:
-            cluster = RayCluster(options.workers, options.address, display.progress, display.say, memory)
-        try:
-            corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=options.quarantine_poison)
-            close_and_record(cluster, output, began, display.say)
-        finally:
-            cluster.close()
+    corpus = run_build(
+        load_corpus_config(options.config, options.overrides),
+        options.workers,
+        options.address,
+        in_process=options.in_process,
+        quarantine=options.quarantine_poison,
+        memory=memory,
+    )
     show_funnel(corpus)
     return 0

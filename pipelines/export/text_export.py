@@ -94,7 +94,7 @@ def export_corpus(
         raise UserError(f"--sources: names no source; there are: {', '.join(opened.manifest.sources)}")
     for name in names:
         opened.check_source(name, "--sources")
-    schema = _schema(opened, columns, without)
+    schema = export_schema(opened, columns, without)
     manifest = opened.manifest
     header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
     _prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
@@ -140,7 +140,7 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
     return frozenset(name for step in steps for name in step.manifest.schema)
 
 
-def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> pa.Schema:
+def export_schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> pa.Schema:
     """Return EXPORT_SCHEMA without the columns `without` and with the annotations `columns`.
 
     Raises UserError for a column that no step writes or that holds no scalar value.
