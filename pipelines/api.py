@@ -23,7 +23,7 @@ from pipelines.contracts.lineage import open_corpus as open_published
 from pipelines.contracts.parts import Part
 from pipelines.contracts.shard_set import Shard, open_shard
 from pipelines.explore.compare_corpora import CorpusComparison, compare_corpora
-from pipelines.explore.search_corpus import SearchResult, Query, search_corpus
+from pipelines.explore.search_corpus import Query, SearchResult, search_corpus
 from pipelines.export.text_export import export_schema, kept_documents
 from pipelines.planning.corpus import load_corpus_config
 
