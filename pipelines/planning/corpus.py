@@ -81,7 +81,14 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
     parsed = tuple(_step(step, number, where) for number, step in enumerate(steps))
     # Expand `~` here, in the one process that reads the file: workers on other machines may have other homes.
     sources = tuple(
-        _at_home(replace(source, root=expand_location(source.root, f"{where}: sources[{number}].root")), where)
+        _at_home(
+            replace(
+                source,
+                root=expand_location(source.root, f"{where}: sources[{number}].root"),
+                files=source.files and expand_location(source.files, f"{where}: sources[{number}].files"),
+            ),
+            where,
+        )
         for number, source in enumerate(head.sources)
     )
     config = CorpusConfig(head.name, expand_location(head.output, f"{where}: output"), sources, parsed, head.remote)
