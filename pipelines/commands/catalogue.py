@@ -1,0 +1,85 @@
+"""`stages`, `signals`, `rules` and `formats`: what a corpus file can name."""
+
+import argparse
+import dataclasses
+import inspect
+import re
+from typing import Any
+
+from gristmill.config import near_match
+from gristmill.console import first_sentence, print_pairs
+from gristmill.errors import UserError
+
+_ROW = re.compile(r"\| (\w+) \| ([^|]*) \| ((?:[^|\\]|\\.)*) \|")
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands that list names."""
+    stages = commands.add_parser("stages", help="the stages of a corpus file, or all about one")
+    stages.add_argument("name", nargs="?", help="a stage: its documentation and its knobs")
+    stages.set_defaults(handler=_stages)
+    signals = commands.add_parser("signals", help="the columns of quality_signals, for rules: unit and definition")
+    signals.set_defaults(handler=_signals)
+    rules = commands.add_parser("rules", help="the named rule sets of `filter`, or the rules of one")
+    rules.add_argument("name", nargs="?", help="a rule set, such as gopher_quality@massivetext")
+    rules.set_defaults(handler=_rules)
+    formats = commands.add_parser("formats", help="the formats of sources, and what a record is in each")
+    formats.set_defaults(handler=_formats)
+
+
+def _stages(options: argparse.Namespace) -> int:
+    from pipelines.stages import STAGES
+
+    if options.name is None:
+        print_pairs({name: first_sentence(kind) for name, kind in sorted(STAGES.items())})
+        return 0
+    kind: Any = STAGES[_known(options.name, list(STAGES), "stages")]
+    print(inspect.getdoc(kind))
+    knobs = {
+        field.name: "required" if field.default is dataclasses.MISSING else f"default {field.default!r}"
+        for field in dataclasses.fields(kind)
+    }
+    if knobs:
+        print("\nknobs, which docs/corpus_file.md explains:")
+        print_pairs(knobs)
+    return 0
+
+
+def _signals(options: argparse.Namespace) -> int:
+    from pipelines.stages.measure.quality_signals import QualitySignals
+
+    rows = _ROW.findall(inspect.getdoc(QualitySignals) or "")
+    print_pairs(
+        {name: f"{' '.join(definition.split())} [{unit}]" for name, unit, definition in rows if name != "column"}
+    )
+    return 0
+
+
+def _rules(options: argparse.Namespace) -> int:
+    from pipelines.stages.decide.rule_sets import SETS
+
+    if options.name is None:
+        print_pairs({name: f"{len(limits)} rules" for name, limits in SETS.items()})
+        return 0
+    for limit in SETS[_known(options.name, list(SETS), "rules")]:
+        bounds = [
+            f"{words} {value}"
+            for words, value in (("at least", limit.at_least), ("at most", limit.at_most))
+            if value is not None
+        ]
+        bounds += [f"none of {', '.join(map(str, limit.none_of))}"] if limit.none_of else []
+        print(f"{limit.name or limit.signal}: {limit.signal} {' and '.join(bounds)}")
+    return 0
+
+
+def _formats(options: argparse.Namespace) -> int:
+    from pipelines.reading.sources.registry import FORMATS
+
+    print_pairs({name: f"a record is {kind.record}" for name, kind in FORMATS.items()})
+    return 0
+
+
+def _known(name: str, names: list[str], command: str) -> str:
+    if name not in names:
+        raise UserError(f"{command}: got {name!r}{near_match(name, names)}; `python -m pipelines {command}` lists all")
+    return name
