@@ -1,8 +1,9 @@
-"""`stages`, `signals`, `rules` and `formats`: what a corpus file can name."""
+"""`stages`, `signals`, `rules`, `formats` and `schema`: what a corpus file can name."""
 
 import argparse
 import dataclasses
 import inspect
+import json
 import re
 from typing import Any
 
@@ -25,6 +26,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     rules.set_defaults(handler=_rules)
     formats = commands.add_parser("formats", help="the formats of sources, and what a record is in each")
     formats.set_defaults(handler=_formats)
+    schema = commands.add_parser("schema", help="print the JSON Schema of corpus files, for editors")
+    schema.set_defaults(handler=_schema)
 
 
 def _stages(options: argparse.Namespace) -> int:
@@ -76,6 +79,13 @@ def _formats(options: argparse.Namespace) -> int:
     from pipelines.reading.sources.registry import FORMATS
 
     print_pairs({name: f"a record is {kind.record}" for name, kind in FORMATS.items()})
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from pipelines.planning.corpus import corpus_schema
+
+    print(json.dumps(corpus_schema(), indent=1))
     return 0
 
 

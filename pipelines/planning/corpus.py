@@ -9,6 +9,7 @@ from typing import Any
 
 from gristmill.config import load_yaml, near_match, override, parse, plain
 from gristmill.errors import ConfigError
+from gristmill.json_schema import schema_of, value_schema
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import expand_location, parse_local, parse_location
 from gristmill.storage.remote import Remote, check_url
@@ -126,6 +127,25 @@ def plain_config(config: CorpusConfig) -> dict[str, Any]:
         steps.append(entry)
     head = {"name": config.name, "output": config.output, "remote": plain(config.remote)}
     return {**head, "sources": plain(config.sources), "steps": steps}
+
+
+def corpus_schema() -> dict[str, Any]:
+    """Return the JSON Schema of corpus files."""
+    schema = schema_of("gristmill corpus file", _CorpusFile)
+    definitions, head = schema["$defs"], schema["$defs"]["CorpusFile"]
+    placement = value_schema(_Placement, definitions)["$ref"].rpartition("/")[2]
+    beside = definitions.pop(placement)["properties"]
+    entries = []
+    for name, kind in sorted(STAGES.items()):
+        knobs = value_schema(kind, definitions)
+        if kind.list_knob is not None:
+            knobs = definitions.pop(kind.__name__)["properties"][kind.list_knob]
+        entries.append(
+            {"type": "object", "properties": {name: knobs, **beside}, "required": [name], "additionalProperties": False}
+        )
+    head["properties"]["steps"] = {"type": "array", "minItems": 1, "items": {"anyOf": entries}}
+    head["required"].append("steps")
+    return schema
 
 
 @dataclass(frozen=True)
