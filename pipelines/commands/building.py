@@ -117,7 +117,7 @@ def _memory(options: argparse.Namespace) -> int | None:
 
 def _build(options: argparse.Namespace) -> int:
     memory = _memory(options)
-    from gristmill.advisories import refuse_known
+    from gristmill.libraries.advisories import refuse_known
     from pipelines.building.run_build import run_build
     from pipelines.commands.show_funnel import show_funnel
     from pipelines.planning.corpus import load_corpus_config

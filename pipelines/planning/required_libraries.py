@@ -5,7 +5,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gristmill.errors import UserError
-from gristmill.extras import import_failures
+from gristmill.libraries.extras import import_failures
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import library_of_scheme
 from pipelines.planning.corpus import CorpusConfig

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gristmill import advisories
-from gristmill.advisories import ADVISORIES, known, refuse_known
 from gristmill.errors import UserError
+from gristmill.libraries import advisories
+from gristmill.libraries.advisories import ADVISORIES, known, refuse_known
 from pipelines.__main__ import main
 from pipelines.cluster.ray import RayCluster
 from pipelines.commands import doctor
 from pipelines.commands.jobs import connect
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

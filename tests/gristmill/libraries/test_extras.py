@@ -10,12 +10,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gristmill.errors import UserError
-from gristmill.extras import EXTRAS, import_failures, install_extra
+from gristmill.libraries.extras import EXTRAS, import_failures, install_extra
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.required_libraries import needs_of, refuse_missing
 from pipelines.stages.score.perplexity import Perplexity
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_modules_that_fail_are_named_with_their_first_line(tmp_path, monkeypatch):
