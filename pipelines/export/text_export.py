@@ -15,7 +15,6 @@ The same corpus gives the same bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatch
 from functools import partial
 from itertools import groupby
 from typing import Any, BinaryIO
@@ -25,19 +24,17 @@ import pyarrow.compute as pc
 
 from gristmill.config import near_match
 from gristmill.console import ProgressDisplay
-from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
+from gristmill.errors import AccountingError, CorruptFileError, UserError
 from gristmill.storage.location import Location
-from gristmill.storage.store import read_json, write_json
+from gristmill.storage.store import write_json
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.manifest import load_corpus
 from pipelines.contracts.parts import Part
-from pipelines.contracts.tombstone import read_tombstone
 from pipelines.export.export_card import dataset_card
+from pipelines.export.export_directory import FORMAT, check_unchanged, finish_output, prepare_output
 from pipelines.export.export_formats import WRITERS
 
-FORMAT = "gristmill-export/2"
 EXPORT_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -52,7 +49,6 @@ OPTIONAL_COLUMNS = ("url", "meta")
 """Columns that `--without` can leave out."""
 
 _SPLIT = pa.field("split", pa.string())  # written only if a source has a given split; null for other sources
-_UNFINISHED = "unfinished.json"
 _FILE_BYTES = 1 << 30  # stored text per file
 
 
@@ -97,20 +93,19 @@ def export_corpus(
     schema = export_schema(opened, columns, without)
     manifest = opened.manifest
     header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
-    _prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
+    prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
     with ProgressDisplay() as display:
         try:
             files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
             totals = {name: _total(opened, name, files) for name in names}
         except (AccountingError, CorruptFileError):
-            _check_unchanged(opened, output)
+            check_unchanged(opened, output)
             raise
-        _check_unchanged(opened, output)
+        check_unchanged(opened, output)
         card = dataset_card(manifest, schema, totals, WRITERS[format][1])
         (output / "README.md").write_atomic(card.encode())
         write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
-        (output / _UNFINISHED).unlink()
-        output.fsync()
+        finish_output(output)
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
         display.say(f"{documents:,} documents in {len(files)} files, {human_bytes(size)}: {output / 'export.json'}")
         for line in _warnings(opened, names, schema):
@@ -217,32 +212,6 @@ def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) ->
 
 def _write_all(write: Callable[..., None], tables: Callable[[], Iterator[pa.Table]], sink: BinaryIO) -> None:
     write(sink, tables())
-
-
-def _prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> None:
-    """Create the directory of an export, or take over an unfinished run of the same export."""
-    if output.is_file():
-        raise ConflictError(f"{output}: is a file, expected a directory")
-    if output.is_within(corpus.directory):
-        raise ConflictError(f"{output}: lies inside the corpus; name a directory outside it")
-    marker = output / _UNFINISHED
-    if marker.exists():
-        begun = {name: value for name, value in read_json(marker).items() if name != "checksum"}
-        if begun != request:
-            raise ConflictError(f"{output}: holds another export, unfinished; remove it, or name another directory")
-    elif output.is_dir() and any(not fnmatch(path.name, f".{_UNFINISHED}.*.tmp") for path in output.iterdir()):
-        raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
-    output.remove_temporaries()  # left by an export that was killed
-    write_json(marker, request)
-
-
-def _check_unchanged(corpus: Corpus, output: Location) -> None:
-    """Raise ConflictError if the corpus is not the one that was opened, or `forget` is changing it."""
-    directory = corpus.directory
-    if load_corpus(directory).fingerprint != corpus.manifest.fingerprint or read_tombstone(directory)["pending"]:
-        raise ConflictError(
-            f"{directory}: a build or forget changed the corpus while it was exported; remove {output} and export again"
-        )
 
 
 def _write_files(
