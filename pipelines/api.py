@@ -24,7 +24,7 @@ from pipelines.contracts.parts import Part
 from pipelines.contracts.shard_set import Shard, open_shard
 from pipelines.explore.compare_corpora import CorpusComparison, compare_corpora
 from pipelines.explore.search_corpus import Query, SearchResult, search_corpus
-from pipelines.export.text_export import export_schema, kept_documents
+from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
 from pipelines.planning.corpus import load_corpus_config
 
 Place = str | os.PathLike[str]
@@ -45,10 +45,8 @@ class OpenCorpus:
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns that the steps wrote and that `documents` and `verdicts` can return."""
-        first = next(self.corpus.parts(), None)
-        written = first.types if first is not None else pa.schema([])
-        return pa.schema([field for field in written if field.name != DROP and not pa.types.is_nested(field.type)])
+        """The columns that the steps wrote and that `documents` and `verdicts` can return: those with scalar values."""
+        return scalar_columns(self.corpus)
 
     def documents(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Read the documents that the corpus keeps, with their edited text, as `export` writes them: `id`, `text`,
@@ -56,24 +54,23 @@ class OpenCorpus:
 
         Raises UserError for an unknown source or column.
         """
+        chosen_columns(self.corpus, columns, "columns")
         schema = export_schema(self.corpus, columns, ())
         return _reader(schema, self._parts(sources), lambda part: kept_documents(self.corpus, part, schema))
 
     def verdicts(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Read `id`, `source`, `drop` (the rule that dropped a document, null if it is kept) and `columns` of all
-        documents, without their texts.
+        documents, without their texts. Columns derived from a URL with personal data are null, as in `documents`.
 
         Raises UserError for an unknown source or column.
         """
-        annotated = [export_schema(self.corpus, columns, ()).field(name) for name in dict.fromkeys(columns)]
-        given = [pa.field(name, pa.string()) for name in ("id", "source", DROP)]
-        schema = pa.schema([*given, *(field for field in annotated if field.name not in ("id", "source"))])
+        annotated = chosen_columns(self.corpus, columns, "columns")
+        schema = pa.schema([*(pa.field(name, pa.string()) for name in ("id", "source", DROP)), *annotated])
 
         def table(part: Part) -> pa.Table:
-            names = schema.names[len(given) :]
             ids, source = self.corpus.printed_ids(part), [part.source] * part.rows
-            read = part.table(names).columns if names else []
-            return pa.table([pa.array(ids), pa.array(source), part.drop(), *read], schema=schema)
+            read = redact_fields(part, part.table([field.name for field in annotated])) if annotated else pa.table({})
+            return pa.table([pa.array(ids), pa.array(source), part.drop(), *read.columns], schema=schema)
 
         return _reader(schema, self._parts(sources), table)
 
@@ -88,18 +85,13 @@ class OpenCorpus:
         name = shard_set if shard_set is not None or len(sets) != 1 else next(iter(sets))
         if name not in sets:
             raise UserError(f"shard_set: got {shard_set!r}, the corpus has {', '.join(sets) or 'no shards'}")
-        wanted = self._names(sources)
+        wanted = self.corpus.choose_sources(sources)
         for record in sets[name].shards:
             if record.split == split and record.source in wanted and record.documents:
                 yield open_shard(self.corpus.directory, record.file)
 
-    def _names(self, sources: Sequence[str] | None) -> list[str]:
-        for name in sources or ():
-            self.corpus.check_source(name, "sources")
-        return self.sources if sources is None else list(dict.fromkeys(sources))
-
     def _parts(self, sources: Sequence[str] | None) -> Iterator[Part]:
-        names = self._names(sources)
+        names = self.corpus.choose_sources(sources)
         return (part for name in names for part in self.corpus.parts(name))
 
 
@@ -128,7 +120,7 @@ def search(
     *,
     regex: bool = False,
     ignore_case: bool = False,
-    sources: Sequence[str] = (),
+    sources: Sequence[str] | None = None,
     dropped: bool = False,
     limit: int = 20,
 ) -> SearchResult:

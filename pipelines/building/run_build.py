@@ -6,6 +6,7 @@ import time
 from gristmill.budget import spend
 from gristmill.console import ProgressDisplay
 from gristmill.errors import UserError
+from gristmill.libraries.advisories import refuse_known
 from gristmill.storage.lease import lock
 from pipelines.building.build import ensure_owner, plan_and_build, refuse_unwritable
 from pipelines.building.build_budget import DRIVER, close_and_record
@@ -37,6 +38,7 @@ def run_build(
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
         raise UserError(f"workers: got {workers}, expected 1 or more")
+    refuse_known("pyarrow")  # it reads untrusted bytes
     began = time.monotonic()
     output = config.place
     refuse_unwritable(output)

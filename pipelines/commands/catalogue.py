@@ -38,14 +38,17 @@ def _stages(options: argparse.Namespace) -> int:
         return 0
     kind: Any = STAGES[_known(options.name, list(STAGES), "stages")]
     print(inspect.getdoc(kind))
-    knobs = {
-        field.name: "required" if field.default is dataclasses.MISSING else f"default {field.default!r}"
-        for field in dataclasses.fields(kind)
-    }
+    knobs = {field.name: _default(field) for field in dataclasses.fields(kind) if field.init}
     if knobs:
         print("\nknobs, which docs/corpus_file.md explains:")
         print_pairs(knobs)
     return 0
+
+
+def _default(field: "dataclasses.Field[Any]") -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return f"default {field.default_factory()!r}"
+    return "required" if field.default is dataclasses.MISSING else f"default {field.default!r}"
 
 
 def _signals(options: argparse.Namespace) -> int:

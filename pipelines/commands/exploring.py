@@ -36,7 +36,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     search.add_argument("--regex", action="store_true", help="the text is a regular expression, in the syntax of RE2")
     search.add_argument("--ignore-case", action="store_true", help="case does not count")
     search.add_argument("--dropped", action="store_true", help="also search the documents that were dropped")
-    search.add_argument("--sources", nargs="*", metavar="SOURCE", default=(), help="only these sources (default: all)")
+    search.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
     search.add_argument("--limit", type=int, default=20, help="documents to show (default 20); all are counted")
     search.add_argument("--context", type=int, default=60, help="characters to show on either side (default 60)")
     search.set_defaults(handler=_search)

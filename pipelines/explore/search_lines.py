@@ -16,8 +16,12 @@ def show_found(found: SearchResult) -> None:
         page.line(f"  {_one_line(hit.before)}[{_one_line(hit.found)}]{_one_line(hit.after)}{more}")
     left = found.documents - len(found.first)
     if left and found.first:
-        page.line(f"{left:,} more documents; --limit {found.documents} shows all", "dim")
-    page.line(f"{found.hits:,} hits in {found.documents:,} documents")
+        page.line(f"{_counted(left, 'more document')}; --limit {found.documents} shows all", "dim")
+    page.line(f"{_counted(found.hits, 'hit')} in {_counted(found.documents, 'document')}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _one_line(text: str) -> str:

@@ -85,11 +85,7 @@ def export_corpus(
     if format not in WRITERS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(WRITERS)}")
     opened = open_corpus(corpus)
-    names = list(opened.manifest.sources) if sources is None else list(dict.fromkeys(sources))
-    if not names:
-        raise UserError(f"--sources: names no source; there are: {', '.join(opened.manifest.sources)}")
-    for name in names:
-        opened.check_source(name, "--sources")
+    names = opened.choose_sources(sources, "--sources")
     schema = export_schema(opened, columns, without)
     manifest = opened.manifest
     header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
@@ -143,21 +139,31 @@ def export_schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]
     for name in without:
         if name not in OPTIONAL_COLUMNS:
             raise UserError(f"--without: got {name!r}, expected some of {', '.join(OPTIONAL_COLUMNS)}")
-    first = next(corpus.parts(), None)
-    written = first.types if first is not None else pa.schema([])
-    allowed = [name for name in written.names if name not in (DROP, EDITS_COLUMN, _SPLIT.name, *EXPORT_SCHEMA.names)]
-    allowed = [name for name in allowed if not pa.types.is_nested(written.field(name).type)]
-    allowed = [name for name in allowed if not pa.types.is_fixed_size_binary(written.field(name).type)]
-    fields = []
-    for name in dict.fromkeys(columns):
-        if name not in allowed:
-            raise UserError(
-                f"--columns: no step of this corpus writes a value {name!r}{near_match(name, allowed)}; there are: "
-                f"{', '.join(sorted(allowed)) or 'none'}"
-            )
-        fields.append(written.field(name))
+    fields = chosen_columns(corpus, columns, "--columns")
     given = [_SPLIT] if any(part.given is not None for part in corpus.parts()) else []
     return pa.schema([*(field for field in EXPORT_SCHEMA if field.name not in without), *given, *fields])
+
+
+def scalar_columns(corpus: Corpus) -> pa.Schema:
+    """Return the annotations that hold scalar values."""
+    first = next(corpus.parts(), None)
+    written = [field for field in first.types if not pa.types.is_nested(field.type)] if first is not None else []
+    reserved = (DROP, EDITS_COLUMN, _SPLIT.name, *EXPORT_SCHEMA.names)
+    return pa.schema(
+        field for field in written if field.name not in reserved and not pa.types.is_fixed_size_binary(field.type)
+    )
+
+
+def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
+    """Return some of the `scalar_columns`, each once. Raises UserError for a name that is not among them."""
+    columns = scalar_columns(corpus)
+    for name in names:
+        if name not in columns.names:
+            raise UserError(
+                f"{where}: no step of this corpus writes a value {name!r}{near_match(name, columns.names)}; there are: "
+                f"{', '.join(sorted(columns.names)) or 'none'}"
+            )
+    return [columns.field(name) for name in dict.fromkeys(names)]
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
@@ -166,7 +172,7 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
     kept = pc.is_null(docs[DROP])
     ids = pa.array(corpus.printed_ids(part), pa.string()).filter(kept.combine_chunks())
-    docs = _redact_fields(part, docs).filter(kept).combine_chunks()
+    docs = redact_fields(part, docs).filter(kept).combine_chunks()
     columns: dict[str, Any] = {name: docs[name] for name in names} | {"id": ids, "text": docs["edited_text"]}
     columns["source"] = docs["source"].cast(pa.string())
     splits = part.splits()
@@ -176,7 +182,7 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def _redact_fields(part: Part, docs: pa.Table) -> pa.Table:
+def redact_fields(part: Part, docs: pa.Table) -> pa.Table:
     """Replace `url` and `meta` by their redacted form from pii steps; columns derived from redacted URLs
     become null.
     """
