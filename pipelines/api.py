@@ -54,8 +54,7 @@ class OpenCorpus:
 
         Raises UserError for an unknown source or column.
         """
-        chosen_columns(self.corpus, columns, "columns")
-        schema = export_schema(self.corpus, columns, ())
+        schema = export_schema(self.corpus, columns, (), "columns")
         return _reader(schema, self._parts(sources), lambda part: kept_documents(self.corpus, part, schema))
 
     def verdicts(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:

@@ -131,7 +131,9 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
     return frozenset(name for step in steps for name in step.manifest.schema)
 
 
-def export_schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> pa.Schema:
+def export_schema(
+    corpus: Corpus, columns: Sequence[str], without: Sequence[str], where: str = "--columns"
+) -> pa.Schema:
     """Return EXPORT_SCHEMA without the columns `without` and with the annotations `columns`.
 
     Raises UserError for a column that no step writes or that holds no scalar value.
@@ -139,7 +141,7 @@ def export_schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]
     for name in without:
         if name not in OPTIONAL_COLUMNS:
             raise UserError(f"--without: got {name!r}, expected some of {', '.join(OPTIONAL_COLUMNS)}")
-    fields = chosen_columns(corpus, columns, "--columns")
+    fields = chosen_columns(corpus, columns, where)
     given = [_SPLIT] if any(part.given is not None for part in corpus.parts()) else []
     return pa.schema([*(field for field in EXPORT_SCHEMA if field.name not in without), *given, *fields])
 

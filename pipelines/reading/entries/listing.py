@@ -23,7 +23,7 @@ def list_files(source: Source) -> list[SourceFile]:
     The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
     Links to files and directories are followed; a directory that is its own ancestor through a link is not
     entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
-    file. With `files`, the names come from that list.
+    file. With `files`, the names come from that list, and each must be a file.
 
     Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern matches
     nothing, or two names map to the same path.
@@ -72,7 +72,14 @@ def _list_local(source: Source, where: str) -> _Listing:
     def describe(raw: str) -> SourceFile | None:
         location = str(base / raw if directory else base)
         status = _stat(location, where)
-        return SourceFile(printable_name(raw), status.st_size, location) if stat.S_ISREG(status.st_mode) else None
+        if stat.S_ISREG(status.st_mode):
+            return SourceFile(printable_name(raw), status.st_size, location)
+        if source.files is not None:
+            raise SourceError(
+                f"{where}: files: {shown(source.files)} names {printable_name(raw)!r}, which is a directory or no regular "
+                "file; name the files themselves"
+            )
+        return None
 
     if source.files is not None:
         if not directory:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from gristmill.errors import SourceError, UserError
 from gristmill.storage.paths import is_url
-from gristmill.storage.remote import Facts, shown, stat_url
+from gristmill.storage.remote import Facts, has_query, shown, stat_url
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.files import SourceFile, file_chunks, printable_name
 from pipelines.reading.entries.reasons import BrokenInput
@@ -20,15 +20,18 @@ _AT_ONCE = 64  # concurrent requests for sizes
 def read_names(source: Source, where: str) -> list[str]:
     """Return the names in a source's list of files, which may be compressed, local or behind a URL.
 
-    Raises SourceError for a list that is missing, broken or empty, and for a name that leaves the root or occurs twice.
+    Raises SourceError for a list that is missing, broken or empty, and for a name that leaves the root, has a query or
+    occurs twice.
     """
     assert source.files is not None
     field = f"{where}: files: {shown(source.files)}"
     lines: dict[str, int] = {}
     for number, line in enumerate(_text(source, field).split("\n"), 1):
-        name = line.strip()
+        name = line.strip().removeprefix("./")  # as `find .` prints them
         if not name:
             continue
+        if has_query(f"{source.root}/{name}"):  # which may be a signature, and would be part of ids
+            raise SourceError(f"{field}, line {number}: the path has a ? or #; expected one without a query")
         path = PurePosixPath(name)
         if is_url(name) or path.is_absolute() or ".." in path.parts:
             raise SourceError(

@@ -83,6 +83,19 @@ def test_personal_data_cannot_be_searched(corpus, dropped):
     assert search_corpus(corpus, Query("Mail ", context=30), dropped=True).first[0].after.startswith("<EMAIL")
 
 
+@pytest.mark.parametrize("guess", ["jane", "john"])
+def test_the_value_behind_a_placeholder_cannot_be_guessed(corpus, guess):
+    """A query that a placeholder matches as well gives the same result whether the guess is right or wrong."""
+    query = Query(f"Mail (<EMAIL|{guess})", regex=True)
+    assert [hit.found for hit in search_corpus(corpus, query, dropped=True).first] == ["Mail <EMAIL"]
+
+
+def test_a_source_is_searched_once(corpus):
+    assert search_corpus(corpus, Query("mill"), ["books", "books"]) == search_corpus(corpus, Query("mill"), ["books"])
+    with pytest.raises(UserError, match="--sources: names no source; there are: web, books"):
+        search_corpus(corpus, Query("mill"), [])
+
+
 def test_limit_and_sources(corpus):
     found = search_corpus(corpus, Query("mill"), limit=2)
     assert (found.documents, len(found.first)) == (4, 2)
@@ -97,6 +110,11 @@ def test_limit_and_sources(corpus):
         (Query(""), "empty text"),
         (Query("(", regex=True), "--regex: '\\('"),
         (Query("x", context=-1), "--context: got -1"),
+        (Query("\udcff"), "not valid UTF-8"),
+        (Query(r"a\Qb", regex=True), "missing \\)"),
+        (Query(r"z*", regex=True), "matches nothing at all"),
+        (Query(r"\b", regex=True), "matches nothing at all"),
+        (Query(r"\C", regex=True), "matches a part of a character"),
     ],
 )
 def test_bad_queries(corpus, query, message):
@@ -114,3 +132,5 @@ def test_the_command_escapes_what_it_shows(corpus, capsys):
     assert "\u202e" not in shown
     assert "[the mill]" in shown
     assert "3 hits in 3 documents" in shown
+    assert main(["search", str(corpus), "windmill"]) == 0
+    assert "1 hit in 1 document\n" in capsys.readouterr().out

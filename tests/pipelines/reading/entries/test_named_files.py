@@ -48,6 +48,19 @@ def test_the_same_files_listed_or_named_are_the_same_step(root):
     assert Read(named).knobs() == Read(listed).knobs()
 
 
+def test_names_may_begin_as_find_prints_them(root):
+    assert [file.path for file in list_files(source(root, "./e.md\n./b/c.txt\n"))] == ["b/c.txt", "e.md"]
+    with pytest.raises(SourceError, match=r"line 2: 'e\.md' is on line 1, too"):
+        list_files(source(root, "e.md\n./e.md\n"))
+
+
+def test_a_name_with_a_query_is_refused_and_not_shown(tmp_path):
+    names = source(tmp_path, "a.txt\nb.txt?signature=secret\n").files
+    with pytest.raises(SourceError, match=r"line 2: the path has a \? or #") as refused:
+        list_files(Source("s", "https://example.org/data", "text", files=names))
+    assert "secret" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -59,6 +72,7 @@ def test_the_same_files_listed_or_named_are_the_same_step(root):
         (b"a\xff.txt\n", "not UTF-8 at byte 1"),
         (gzip.compress(b"a.txt\n" * 9)[:-9], "cannot be decompressed"),
         ("a.txt\nnowhere.txt\n", "nowhere.txt: cannot be read"),
+        ("a.txt\nb\n", r"names\.txt names 'b', which is a directory"),
     ],
 )
 def test_bad_lists_are_refused(root, names, message):
