@@ -5,9 +5,22 @@ open_corpus` finds it, too.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipelines.api import OpenCorpus, build, diff, open_corpus, search
+    from pipelines.api import (
+        EDITED_TEXT,
+        TEXT,
+        Column,
+        CorpusStage,
+        OpenCorpus,
+        PartStage,
+        build,
+        diff,
+        open_corpus,
+        search,
+    )
 
-__all__ = ["OpenCorpus", "build", "diff", "open_corpus", "search"]
+__all__ = [
+    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ path, or a URL of an object store.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,11 +21,18 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.lineage import open_corpus as open_published
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import EDITED_TEXT, TEXT, Column
 from pipelines.contracts.shard_set import Shard, open_shard
+from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.explore.compare_corpora import CorpusComparison, compare_corpora
 from pipelines.explore.search_corpus import Query, SearchResult, search_corpus
 from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
 from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.installed_stages import StageClass
+
+__all__ = [
+    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
+]  # fmt: skip
 
 Place = str | os.PathLike[str]
 
@@ -131,6 +138,7 @@ def build(
     config: Place,
     overrides: Sequence[str] = (),
     *,
+    stages: Mapping[str, StageClass] | None = None,
     workers: int | None = None,
     in_process: bool = False,
     address: str | None = None,
@@ -139,10 +147,11 @@ def build(
 ) -> OpenCorpus:
     """Build the corpus of a corpus file, whose fields `overrides` changes (`a.b=value`), and open it.
 
-    Runs on Ray: on the cluster at `address`, or on this machine with so many `workers` (default: its cores). With
-    `in_process`, every task runs in this process. `memory` is the number of bytes that a task may use.
+    `stages` are stages of your own by the names that the corpus file gives them. The build runs on Ray: on the cluster
+    at `address`, or on this machine with so many `workers` (default: its cores). With `in_process`, every task runs in
+    this process. `memory` is the number of bytes that a task may use.
     """
-    loaded = load_corpus_config(local_path(os.fspath(config)), overrides)
+    loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
     take_account()  # of what this process has done so far
     run_build(
         loaded,

@@ -31,12 +31,15 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _stages(options: argparse.Namespace) -> int:
+    from pipelines.planning.installed_stages import installed_stages, stage_class
     from pipelines.stages import STAGES
 
     if options.name is None:
         print_pairs({name: first_sentence(kind) for name, kind in sorted(STAGES.items())})
+        print_pairs(dict.fromkeys(sorted(installed_stages()), "of an installed package"))
         return 0
-    kind: Any = STAGES[_known(options.name, list(STAGES), "stages")]
+    names = [*STAGES, *installed_stages()]
+    kind: Any = stage_class(_known(options.name, names, "stages"), {})
     print(inspect.getdoc(kind))
     knobs = {field.name: _default(field) for field in dataclasses.fields(kind) if field.init}
     if knobs:

@@ -13,7 +13,7 @@ REASON = "sample"
 
 
 @dataclass(frozen=True)
-class Sample(PartStage):
+class UniformSample(PartStage):
     """Keep a share of the documents at random, for example of a source that is too large, or of all sources as a rehearsal.
 
     The choice depends on the seed and the document's id alone, so documents that a smaller share keeps are also kept by a
