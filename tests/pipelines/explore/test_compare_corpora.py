@@ -1,16 +1,19 @@
 """The comparison of two builds, against a plain comparison of what each keeps."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 
 import pipelines
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
+from pipelines.erasure.forget import forget
 from pipelines.explore.compare_corpora import compare_corpora
 from pipelines.explore.search_corpus import Query, search_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
@@ -186,3 +189,12 @@ def test_a_source_without_documents_and_sources_of_one_corpus(tmp_path):
     assert opened.verdicts(["word_count"]).read_all()["word_count"].to_pylist() == [None]
     with pytest.raises(UserError, match="the corpus has no shards"):
         next(opened.shards())
+
+
+def test_a_forgotten_document_went_out(corpora, tmp_path):
+    shutil.copytree(corpora[0].local, tmp_path / "later")
+    forget(LocalPath(tmp_path / "later"), ["books/a.jsonl#3"], [])
+    comparison = compare_corpora(corpora[0], LocalPath(tmp_path / "later"))
+    assert comparison.sources["books"].went_out == {"quarantine: forgotten": 1}
+    assert comparison.samples("books", "out", "quarantine: forgotten", 9) == ["books/a.jsonl#3"]
+    assert len(comparison.documents) == 1
