@@ -77,7 +77,10 @@ def _dataclass(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     whole = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     if not required:
         whole["type"] = ["object", "null"]  # an empty value means all defaults
-    return {"description": inspect.getdoc(cls) or "", **whole}
+    text = inspect.getdoc(cls) or ""
+    if text.startswith(f"{cls.__name__}("):  # the signature, which a dataclass without a docstring gets
+        return whole
+    return {"description": text, **whole}
 
 
 def field_notes(cls: type) -> dict[str, str]:

@@ -4,10 +4,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from gristmill.console import Page, wide_console
-from gristmill.terminal import printable
+from gristmill.terminal import printable, quantity
 from pipelines.explore.compare_corpora import CorpusComparison, Kind, SourceChange
 
-_TITLES: dict[Kind, str] = {"out": "went out", "in": "came in", "changed": "have another text"}
+_TITLES: dict[Kind, str] = {"out": "went out", "in": "came in", "changed": "with another text"}
 
 
 def show_corpora(comparison: CorpusComparison, samples: int) -> None:
@@ -26,7 +26,7 @@ def show_corpora(comparison: CorpusComparison, samples: int) -> None:
         rows = [(source, *row) for source, change in comparison.sources.items() for row in _rows(change, kind)]
         if not rows:
             continue
-        page.heading(f"{sum(number for _, _, number in rows):,} documents {title}")
+        page.heading(f"{quantity(sum(number for _, _, number in rows), 'document')} {title}")
         for source, reason, number in rows:
             page.line(f"  {number:>12,}  {printable(source)}  {printable(_words(kind, reason))}")
             for identifier in comparison.samples(source, kind, reason, samples):

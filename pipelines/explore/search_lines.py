@@ -1,7 +1,7 @@
 """Print the output of `search`."""
 
 from gristmill.console import Page
-from gristmill.terminal import printable
+from gristmill.terminal import printable, quantity
 from pipelines.explore.search_corpus import SearchResult
 
 
@@ -16,12 +16,8 @@ def show_found(found: SearchResult) -> None:
         page.line(f"  {_one_line(hit.before)}[{_one_line(hit.found)}]{_one_line(hit.after)}{more}")
     left = found.documents - len(found.first)
     if left and found.first:
-        page.line(f"{_counted(left, 'more document')}; --limit {found.documents} shows all", "dim")
-    page.line(f"{_counted(found.hits, 'hit')} in {_counted(found.documents, 'document')}")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+        page.line(f"{quantity(left, 'more document')}; --limit {found.documents} shows all", "dim")
+    page.line(f"{quantity(found.hits, 'hit')} in {quantity(found.documents, 'document')}")
 
 
 def _one_line(text: str) -> str:

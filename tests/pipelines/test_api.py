@@ -24,6 +24,7 @@ sources:
 steps:
   - quality_signals: {{}}
     sources: [web]
+  - text_hash: {{}}
   - filter: [{{signal: word_count, at_least: 5, null: keep}}]
     sources: [web]
   - learn_tokenizer: {{kind: bytes}}
@@ -78,10 +79,12 @@ def test_columns_and_sources_are_listed(corpus):
     assert corpus.sources == ["web", "code"]
     assert "word_count" in corpus.columns.names
     assert "drop" not in corpus.columns.names
+    assert corpus.documents(corpus.columns.names).read_all().num_columns == 5 + len(corpus.columns)
+    assert len(corpus.verdicts(corpus.columns.names).read_all()) == 121
 
 
 def test_wrong_names_are_refused(corpus):
-    with pytest.raises(UserError, match="did you mean 'word_count'"):
+    with pytest.raises(UserError, match=r"^columns: .* did you mean 'word_count'"):
         corpus.documents(["word_cont"])
     with pytest.raises(UserError, match="no source 'wed'"):
         corpus.documents(sources=["wed"])

@@ -12,7 +12,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Add the commands that list names."""
     recipes = commands.add_parser("recipes", help="the recipes that `pretrain` takes, and what they are")
     recipes.set_defaults(handler=_recipes)
-    objectives = commands.add_parser("objectives", help="the objectives of pretraining, and the families they train")
+    objectives = commands.add_parser("objectives", help="the objectives of pretraining, and what they do")
     objectives.set_defaults(handler=_objectives)
     schema = commands.add_parser("schema", help="print the JSON Schema of a kind of file, for editors")
     schema.add_argument("file", choices=("training", "task", "study"))

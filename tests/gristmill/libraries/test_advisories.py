@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pipelines
 from gristmill.errors import UserError
 from gristmill.libraries import advisories
 from gristmill.libraries.advisories import ADVISORIES, known, refuse_known
@@ -82,6 +83,8 @@ def test_an_affected_pyarrow_builds_nothing(installed, corpus_file, tmp_path, ca
     installed["pyarrow"] = "14.0.0"
     assert main(["build", str(corpus_file), "--in-process"]) == 2
     assert "error: pyarrow 14.0.0 has a known advisory, CVE-2023-47248" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"pyarrow 14\.0\.0 has a known advisory"):
+        pipelines.build(corpus_file, in_process=True)
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,8 @@ from pipelines.stages.measure.signal_columns import SIGNALS
 def printed(capsys, *arguments):
     """{name: meaning} of the lines that a command prints."""
     assert main(list(arguments)) == 0
-    return dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    lines = capsys.readouterr().out.splitlines()
+    return dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
 
 
 @pytest.mark.parametrize(("command", "names"), [("stages", STAGES), ("rules", SETS), ("formats", FORMATS)])
@@ -33,6 +34,13 @@ def test_one_stage_is_documented(capsys):
     shown = capsys.readouterr().out
     assert "near-copies" in shown
     assert "bands" in shown
+
+
+def test_the_knobs_of_a_stage_have_their_defaults(capsys):
+    knobs = printed(capsys, "stages", "pii")
+    assert knobs["score_threshold"] == "default 0.3"
+    assert knobs["score_thresholds"] == "default {}"
+    assert printed(capsys, "stages", "shards")["tokenizer"] == "required"
 
 
 def test_the_rules_of_a_set(capsys):

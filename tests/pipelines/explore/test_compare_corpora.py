@@ -1,16 +1,21 @@
 """The comparison of two builds, against a plain comparison of what each keeps."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 
+import pipelines
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
+from pipelines.erasure.forget import forget
 from pipelines.explore.compare_corpora import compare_corpora
+from pipelines.explore.search_corpus import Query, search_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
@@ -161,3 +166,35 @@ def test_corpora_without_a_common_source_are_refused(corpora, tmp_path):
     renamed = built(replace(configuration(tmp_path, {"mail": ['{"text": "one two"}']}, "other-mail"), steps=()))
     with pytest.raises(UserError, match="has no source of"):
         compare_corpora(other, renamed)
+
+
+def test_a_source_without_documents_and_sources_of_one_corpus(tmp_path):
+    config = configuration(tmp_path, {"web": [], "mail": ['{"text": "A letter."}']}, "first")
+    first = built(replace(config, sources=(replace(config.sources[0], allow_empty=True), config.sources[1])))
+    texts = {"web": [json.dumps({"text": "The mill grinds all the grist."})], "books": ['{"text": "A book."}']}
+    second = built(configuration(tmp_path, texts, "second"))
+    changes = compare_corpora(first, second).sources
+    assert {name: change.came_in for name, change in changes.items()} == {
+        "web": {"not read": 1}, "mail": {}, "books": {"not read": 1},
+    }  # fmt: skip
+    assert {name: change.went_out for name, change in changes.items()} == {
+        "web": {},
+        "mail": {"not read": 1},
+        "books": {},
+    }
+    assert not len(compare_corpora(first, first).documents)
+    assert search_corpus(first, Query("mill"), ["web"], dropped=True).documents == 0
+    opened = pipelines.open_corpus(first.local)
+    assert opened.documents(sources=["web"]).read_all().num_rows == 0
+    assert opened.verdicts(["word_count"]).read_all()["word_count"].to_pylist() == [None]
+    with pytest.raises(UserError, match="the corpus has no shards"):
+        next(opened.shards())
+
+
+def test_a_forgotten_document_went_out(corpora, tmp_path):
+    shutil.copytree(corpora[0].local, tmp_path / "later")
+    forget(LocalPath(tmp_path / "later"), ["books/a.jsonl#3"], [])
+    comparison = compare_corpora(corpora[0], LocalPath(tmp_path / "later"))
+    assert comparison.sources["books"].went_out == {"quarantine: forgotten": 1}
+    assert comparison.samples("books", "out", "quarantine: forgotten", 9) == ["books/a.jsonl#3"]
+    assert len(comparison.documents) == 1
