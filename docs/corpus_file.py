@@ -1,16 +1,15 @@
 """Write docs/corpus_file.md from the dataclasses that parse corpus files: `python docs/corpus_file.py`."""
 
-import ast
 import dataclasses
 import inspect
 import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from gristmill.json_schema import field_notes
 from gristmill.storage.remote import Remote
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
@@ -76,23 +75,6 @@ steps:
 
 A changed edit measures again what read the edited text, and nothing else.
 """
-
-
-def field_notes(cls: type) -> dict[str, str]:
-    """The documentation of each field of a dataclass and its bases: the string literal under it."""
-    bases = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
-    notes = {name: note for base in bases for name, note in field_notes(base).items()}
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for before, node in zip(body.body, body.body[1:], strict=False):
-        if (
-            isinstance(before, ast.AnnAssign)
-            and isinstance(before.target, ast.Name)
-            and isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-        ):
-            notes[before.target.id] = " ".join(str(node.value.value).split())
-    return notes
 
 
 def table(cls: Any) -> str:

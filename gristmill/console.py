@@ -2,6 +2,8 @@
 tables.
 """
 
+import inspect
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -107,3 +109,16 @@ class ProgressDisplay:
 def wide_console() -> Console:
     """Return a console as wide as the terminal; 120 columns for files and pipes."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+
+
+def print_pairs(pairs: Mapping[str, str]) -> None:
+    """Print names and what they mean, one pair per line, with the meanings aligned."""
+    width = max(map(len, pairs), default=0)
+    for name, meaning in pairs.items():
+        print(f"{name:<{width}}  {meaning}")
+
+
+def first_sentence(documented: object) -> str:
+    """Return the first sentence of a docstring, without its full stop."""
+    text = " ".join((inspect.getdoc(documented) or "").split())
+    return re.split(r"(?<!et al)\.(?: |$)", text, maxsplit=1)[0]

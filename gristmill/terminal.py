@@ -50,3 +50,8 @@ def human_bytes(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def quantity(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 document`, `1,024 documents`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

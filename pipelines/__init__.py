@@ -1,0 +1,32 @@
+"""Raw text to annotated documents to token shards. `pipelines.api` has what a program uses; `from pipelines import
+open_corpus` finds it, too.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipelines.api import (
+        EDITED_TEXT,
+        TEXT,
+        Column,
+        CorpusStage,
+        OpenCorpus,
+        PartStage,
+        build,
+        diff,
+        open_corpus,
+        search,
+    )
+
+__all__ = [
+    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import `pipelines.api` only when it is used: it loads Arrow."""
+    if name in __all__:
+        from pipelines import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from gristmill.errors import RemoteError, UserError, attach_filename
-from gristmill.extras import install_extra
 from gristmill.host import host
+from gristmill.libraries.extras import install_extra
 from gristmill.storage.paths import is_url
 from gristmill.storage.timeouts import LISTING_SECONDS, ask
 

@@ -5,7 +5,7 @@ This code runs on a worker; `pipelines.building.build` submits the tasks and pub
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from gristmill.budget import MODELS, spend
 from gristmill.errors import PoisonError, StorageError, UserError
+from gristmill.libraries.provenance import SCRIPT, provenance
 from pipelines.building.bisect import Probe, first_failing
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.document_counts import count_drops
@@ -25,7 +26,7 @@ from pipelines.contracts.stage import PartStage
 
 @dataclass(frozen=True)
 class StageWork:
-    """One stage's share of a task."""
+    """One stage's share of a task. `code` says where the code of the stage comes from (`gristmill.libraries.provenance`)."""
 
     name: str
     key: str
@@ -33,6 +34,7 @@ class StageWork:
     where: str | None
     visible: tuple[str, ...]
     out: StepOutput
+    code: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
     stage = _READY.get(work.key)
     if stage is None:
         stage = work.stage
+        _check_code(work)
         with spend(MODELS):
             stage.setup()
         _READY[work.key] = stage
@@ -113,6 +116,17 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
     kept = pc.is_null(part.drop(work.where))
     rows = pc.indices_nonzero(kept if high is None else kept.slice(low, high - low))
     return stage, docs.take(rows).combine_chunks(), rows
+
+
+def _check_code(work: StageWork) -> None:
+    """Raise UserError if the stage of another package is not the one that the build was planned with. The class of a
+    script travels with the task.
+    """
+    if type(work.stage).__module__ != SCRIPT and provenance(work.stage) != work.code:
+        raise UserError(
+            f"{work.name}: this worker has other code of {type(work.stage).__module__} than the process that planned the "
+            "build; install the same version everywhere"
+        )
 
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from gristmill.budget import spend
 from gristmill.errors import BrokenTaskError, ConflictError, PoisonError, UserError, reason_of
+from gristmill.libraries.provenance import provenance
 from gristmill.storage.location import FileRecord, Location
 from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows
 from pipelines.building.bisect import find_poison
@@ -309,7 +310,7 @@ def _work(step: Step, source: str, state: Build) -> StageWork:
     stage = step.stage
     if step.files:
         stage = stage.use({name: state.published[label].facts for name, label in step.files.items()})
-    return StageWork(step.name, step.directory, stage, step.where, visible, state.output(step))
+    return StageWork(step.name, step.directory, stage, step.where, visible, state.output(step), provenance(stage))
 
 
 def publish_annotations(

@@ -18,17 +18,19 @@ DRIVER = "planning and publishing"
 _SHOWN = 0.02  # share of the total from which a purpose is printed
 
 
-def close_and_record(cluster: AnyCluster, root: Location, began: float, say: Callable[[str], None]) -> None:
+def close_and_record(
+    cluster: AnyCluster, root: Location, began: float, say: Callable[[str], None], before: float = 0.0
+) -> None:
     """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built. `began` is
-    the monotonic time at which the command began.
+    the monotonic time at which the build began, `before` the processor seconds that are not part of it.
     """
     # Before Ray ends: afterwards nobody knows what its processes took.
-    seconds, own, workers = tree_seconds(os.getpid()), take_account(), cluster.workers
+    seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers
     if cluster.usage.start_seconds:
         own.pop(CHILDREN, None)  # with Ray, only its own processes are children of this one
     add_account(cluster.usage.spent, own)
     cluster.close()
-    budget = summarise_budget(cluster.usage, seconds if seconds is not None else _own_seconds())
+    budget = summarise_budget(cluster.usage, seconds)
     say(describe_budget(budget))
     if cluster.usage.step_seconds:
         wall = time.monotonic() - began
@@ -68,6 +70,10 @@ def describe_budget(budget: Mapping[str, Any]) -> str:
     return f"processor time {total:.1f} s: {', '.join([*parts, f'other {rest:.1f}'])}"
 
 
-def _own_seconds() -> float:
+def processor_seconds() -> float:
+    """Return the processor seconds of this process and of those that it started."""
+    seconds = tree_seconds(os.getpid())
+    if seconds is not None:
+        return seconds
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

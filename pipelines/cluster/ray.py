@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gristmill.advisories import refuse_known
 from gristmill.budget import add_account
 from gristmill.errors import UserError
+from gristmill.libraries.advisories import refuse_known
 from pipelines.cluster.memory import ALLOCATOR, LEAST, measured, room_here
 from pipelines.cluster.tasks import (
     ATTEMPTS,

@@ -1,18 +1,23 @@
-"""The commands `plan` and `build`: plan a corpus, and build it."""
+"""The commands `init`, `plan` and `build`: begin a corpus file, plan the corpus, and build it."""
 
 import argparse
 import os
-import time
+import re
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import local_path
-from gristmill.terminal import printable
+from gristmill.terminal import human_bytes, printable
 from pipelines.commands.arguments import add_config
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands that plan and build."""
+    init = commands.add_parser("init", help="look at directories of files and write a first corpus file for them")
+    init.add_argument("directories", nargs="+", metavar="DIR", type=local_path, help="each becomes a source per format")
+    init.add_argument("--name", default="corpus", help="name of the corpus (default corpus)")
+    init.add_argument("--output", type=local_path, help="the file to write (default NAME.yaml)")
+    init.set_defaults(handler=_init)
     plan = commands.add_parser("plan", help="show the steps of a build, what is finished, what will run and why")
     add_config(plan)
     plan.add_argument(
@@ -50,6 +55,27 @@ def _memory_argument(command: argparse.ArgumentParser) -> None:
         help="memory that a task may use, such as 4GB; one that needs more is tried again with fewer tasks beside it (default: "
         "the memory of the machine, or of a node, divided among its workers)",
     )  # fmt: skip
+
+
+def _init(options: argparse.Namespace) -> int:
+    from pipelines.planning.corpus import load_corpus_config
+    from pipelines.planning.starter_file import starter_sources, write_starter
+
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", options.name):
+        raise UserError(
+            f"--name: got {options.name!r}, expected lower-case letters, digits and underscores, a letter first"
+        )
+    sources, unknown = starter_sources(options.directories)
+    file = options.output or LocalPath(f"{options.name}.yaml")
+    write_starter(sources, options.name, file)
+    for source in sources:
+        size = human_bytes(source.group.bytes)
+        print(printable(f"{source.name}: {source.group.files:,} files, {size}, format {source.group.format}"))
+    for suffix, number in unknown.most_common():
+        print(printable(f"left out: {number:,} files of {suffix}, which no format reads"))
+    load_corpus_config(file)
+    print(printable(f"wrote {file}; next: python -m pipelines plan {file}"))
+    return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -117,40 +143,20 @@ def _memory(options: argparse.Namespace) -> int | None:
 
 
 def _build(options: argparse.Namespace) -> int:
-    began = time.monotonic()
     memory = _memory(options)
-    from gristmill.advisories import refuse_known
-    from gristmill.budget import spend
-    from gristmill.console import ProgressDisplay
-    from gristmill.storage.lease import lock
-    from pipelines.building.build import ensure_owner, plan_and_build, refuse_unwritable
-    from pipelines.building.build_budget import DRIVER, close_and_record
-    from pipelines.cluster.local import LocalCluster
-    from pipelines.cluster.memory import room_here
-    from pipelines.cluster.ray import RayCluster
+    from pipelines.building.run_build import run_build
     from pipelines.commands.show_funnel import show_funnel
     from pipelines.planning.corpus import load_corpus_config
-    from pipelines.planning.inventory import take_inventory
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
-    refuse_known("pyarrow")  # it reads untrusted bytes
-    config = load_corpus_config(options.config, options.overrides)
-    output = config.place
-    refuse_unwritable(output)
-    ensure_owner(output, config.name, write=False)
-    with spend(DRIVER), ProgressDisplay() as display, lock(output, "building", display.say):
-        display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
-        inventories = take_inventory(config.sources, output)
-        cluster: LocalCluster | RayCluster
-        if options.in_process and options.address is None:
-            cluster = LocalCluster(display.progress, memory=room_here(memory, 1))
-        else:
-            cluster = RayCluster(options.workers, options.address, display.progress, display.say, memory)
-        try:
-            corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=options.quarantine_poison)
-            close_and_record(cluster, output, began, display.say)
-        finally:
-            cluster.close()
+    corpus = run_build(
+        load_corpus_config(options.config, options.overrides),
+        options.workers,
+        options.address,
+        in_process=options.in_process,
+        quarantine=options.quarantine_poison,
+        memory=memory,
+    )
     show_funnel(corpus)
     return 0

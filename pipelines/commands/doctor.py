@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
-from gristmill.advisories import ADVISORIES, describe, known
 from gristmill.errors import UserError
-from gristmill.extras import EXTRAS, import_failures, install_extra
+from gristmill.libraries.advisories import ADVISORIES, describe, known
+from gristmill.libraries.extras import EXTRAS, import_failures, install_extra
 from gristmill.storage.disk import LocalPath
 
 DISTRIBUTION = "gristmill"

@@ -1,4 +1,6 @@
-"""`inspect`, `whatif` and `compare-rules`: examine a corpus, and what other rules would do to it."""
+"""`inspect`, `search`, `diff`, `whatif` and `compare-rules`: examine a corpus, compare it with another, and see what other
+rules would do to it.
+"""
 
 import argparse
 
@@ -28,6 +30,22 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
     )
     inspect.set_defaults(handler=_inspect)
+    search = commands.add_parser("search", help="find a phrase, or a regular expression, in the texts of a corpus")
+    search.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
+    search.add_argument("text", help="the phrase; case and white space count")
+    search.add_argument("--regex", action="store_true", help="the text is a regular expression, in the syntax of RE2")
+    search.add_argument("--ignore-case", action="store_true", help="case does not count")
+    search.add_argument("--dropped", action="store_true", help="also search the documents that were dropped")
+    search.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
+    search.add_argument("--limit", type=int, default=20, help="documents to show (default 20); all are counted")
+    search.add_argument("--context", type=int, default=60, help="characters to show on either side (default 60)")
+    search.set_defaults(handler=_search)
+    diff = commands.add_parser("diff", help="which documents differ between two corpora or two builds, and why")
+    diff.add_argument("old", type=location_argument, help="output directory of a corpus, its manifest.json, or its URL")
+    diff.add_argument("new", type=location_argument, help="the same of the other corpus")
+    diff.add_argument("--samples", type=int, default=2, help="ids to show for each reason (default 2)")
+    diff.add_argument("--json", type=local_path, metavar="FILE", help="write the figures to this file, too")
+    diff.set_defaults(handler=_diff)
     whatif = commands.add_parser(
         "whatif", help="estimate what changed filter thresholds would drop and keep, without building"
     )
@@ -73,6 +91,32 @@ def _inspect(options: argparse.Namespace) -> int:
         show_document(options.corpus, options.doc, raw=options.raw)
     else:
         show_rule(options.corpus, options.rule, options.samples, raw=options.raw)
+    return 0
+
+
+def _search(options: argparse.Namespace) -> int:
+    from pipelines.explore.search_corpus import Query, search_corpus
+    from pipelines.explore.search_lines import show_found
+
+    if options.limit < 0:
+        raise UserError(f"--limit: got {options.limit}, expected 0 or more")
+    query = Query(options.text, options.regex, options.ignore_case, options.context)
+    show_found(search_corpus(options.corpus, query, options.sources, options.dropped, options.limit))
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from pipelines.explore.compare_corpora import compare_corpora
+    from pipelines.explore.corpora_table import show_corpora
+
+    if options.samples < 0:
+        raise UserError(f"--samples: got {options.samples}, expected 0 or more")
+    comparison = compare_corpora(options.old, options.new)
+    if options.json is not None:
+        import json
+
+        options.json.write_text(json.dumps(comparison.as_json(), indent=1) + "\n")
+    show_corpora(comparison, options.samples)
     return 0
 
 

@@ -1,18 +1,24 @@
-"""`export`: write the kept text for other tools."""
+"""`export`: write the kept text, or its tokens, for other tools."""
 
 import argparse
 
+from gristmill.errors import UserError
 from gristmill.storage.parsing import location_argument
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command `export`."""
-    export = commands.add_parser("export", help="write the kept, edited text as Parquet or JSONL")
+    export = commands.add_parser(
+        "export", help="write the kept, edited text as Parquet or JSONL, or the tokens for other trainers"
+    )
     export.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     export.add_argument(
         "output", type=location_argument, help="directory, or URL, to write to; made if missing, must be empty"
     )
-    export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
+    export.add_argument("--format", choices=("parquet", "jsonl", "nanogpt", "megatron"), default="parquet",
+        help="default parquet; nanogpt and megatron are token ids",
+    )  # fmt: skip
+    export.add_argument("--shard-set", metavar="STEP", help="the shards to write as tokens, if the corpus has several")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
     export.add_argument(
         "--columns",
@@ -36,5 +42,16 @@ def _list(names: str) -> list[str]:
 def _export(options: argparse.Namespace) -> int:
     from pipelines.export.text_export import export_corpus
 
+    if options.format in ("nanogpt", "megatron"):
+        from pipelines.export.token_export import export_tokens
+
+        if options.columns or options.without:
+            raise UserError(
+                f"--columns and --without: tokens have no columns; leave them out with --format {options.format}"
+            )
+        export_tokens(options.corpus, options.output, options.format, options.shard_set, options.sources)
+        return 0
+    if options.shard_set is not None:
+        raise UserError(f"--shard-set: --format {options.format} is text; use it with nanogpt or megatron")
     export_corpus(options.corpus, options.output, options.format, options.sources, options.columns, options.without)
     return 0

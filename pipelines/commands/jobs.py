@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gristmill.advisories import refuse_known
 from gristmill.errors import ConflictError, UserError
 from gristmill.host import host
+from gristmill.libraries.advisories import refuse_known
 from pipelines.commands.submission import Upload, Work
 
 ACTIVE = ("PENDING", "RUNNING")

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gristmill.console import wide_console
+from gristmill.libraries.provenance import provenance
 from gristmill.storage.location import Location
 from gristmill.terminal import human_bytes, human_seconds, printable
 from pipelines.contracts.given_split import HELD_OUT, VALIDATION
@@ -40,6 +41,7 @@ def show_plan(
     pending = 0
     notices: dict[str, None] = dict.fromkeys(f"warning: {notice}" for notice in (*null_notices(plan.config), *warnings))
     notices.update(dict.fromkeys(undivided_notices(plan.config)))
+    notices.update(dict.fromkeys(_other_code(plan)))
     for step in plan.steps:
         manifest = load_step(root, step.directory)
         if manifest is not None:
@@ -75,6 +77,15 @@ def show_plan(
                 "instead of other tasks, or stop the build: see --memory-per-worker and --workers of build",
                 markup=False, soft_wrap=True,
             )  # fmt: skip
+
+
+def _other_code(plan: Plan) -> Iterator[str]:
+    """Yield a notice for each step whose code is not ours: its distribution, version and digest of the source."""
+    for step in plan.config.steps:
+        code = provenance(step.stage)
+        if code:
+            versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
+            yield f"{step.name}: {', '.join(versions) or 'a script'}, source {code['source'][:12]}"
 
 
 def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Iterator[str]:

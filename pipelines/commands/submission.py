@@ -192,6 +192,8 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
         for source in config.sources:
             where = f"{options.config}: root of the source {source.name}"
             _refuse_relative(where, source.root)
+            if source.files is not None:
+                _refuse_relative(f"{options.config}: files of the source {source.name}", source.files)
             if has_query(source.root) and not Path(options.config).is_absolute():
                 raise ConfigError(
                     f"{where}: {shown(source.root)!r} has a query, which may be a signature, and the file would go with the job, "

@@ -153,6 +153,16 @@ class Corpus:
                 f"{where}: the corpus {self.manifest.corpus!r} has no source {source!r}{near_match(source, names)}"
             )
 
+    def choose_sources(self, names: Sequence[str] | None, where: str = "sources") -> list[str]:
+        """Return the named sources, each once, or all for None. Raises UserError for an unknown name and for no name."""
+        if names is None:
+            return list(self.manifest.sources)
+        if not names:
+            raise UserError(f"{where}: names no source; there are: {', '.join(self.manifest.sources)}")
+        for name in names:
+            self.check_source(name, where)
+        return list(dict.fromkeys(names))
+
     def read_step(self, source: str) -> PublishedStep:
         """Return the step that read a source."""
         return next(step for step in self.steps if step.label == f"read.{source}")

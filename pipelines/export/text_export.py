@@ -15,7 +15,6 @@ The same corpus gives the same bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatch
 from functools import partial
 from itertools import groupby
 from typing import Any, BinaryIO
@@ -25,19 +24,17 @@ import pyarrow.compute as pc
 
 from gristmill.config import near_match
 from gristmill.console import ProgressDisplay
-from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
+from gristmill.errors import AccountingError, CorruptFileError, UserError
 from gristmill.storage.location import Location
-from gristmill.storage.store import read_json, write_json
+from gristmill.storage.store import write_json
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.manifest import load_corpus
 from pipelines.contracts.parts import Part
-from pipelines.contracts.tombstone import read_tombstone
 from pipelines.export.export_card import dataset_card
+from pipelines.export.export_directory import FORMAT, check_unchanged, finish_output, prepare_output
 from pipelines.export.export_formats import WRITERS
 
-FORMAT = "gristmill-export/2"
 EXPORT_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -52,7 +49,6 @@ OPTIONAL_COLUMNS = ("url", "meta")
 """Columns that `--without` can leave out."""
 
 _SPLIT = pa.field("split", pa.string())  # written only if a source has a given split; null for other sources
-_UNFINISHED = "unfinished.json"
 _FILE_BYTES = 1 << 30  # stored text per file
 
 
@@ -89,28 +85,23 @@ def export_corpus(
     if format not in WRITERS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(WRITERS)}")
     opened = open_corpus(corpus)
-    names = list(opened.manifest.sources) if sources is None else list(dict.fromkeys(sources))
-    if not names:
-        raise UserError(f"--sources: names no source; there are: {', '.join(opened.manifest.sources)}")
-    for name in names:
-        opened.check_source(name, "--sources")
-    schema = _schema(opened, columns, without)
+    names = opened.choose_sources(sources, "--sources")
+    schema = export_schema(opened, columns, without)
     manifest = opened.manifest
     header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
-    _prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
+    prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
     with ProgressDisplay() as display:
         try:
             files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
             totals = {name: _total(opened, name, files) for name in names}
         except (AccountingError, CorruptFileError):
-            _check_unchanged(opened, output)
+            check_unchanged(opened, output)
             raise
-        _check_unchanged(opened, output)
+        check_unchanged(opened, output)
         card = dataset_card(manifest, schema, totals, WRITERS[format][1])
         (output / "README.md").write_atomic(card.encode())
         write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
-        (output / _UNFINISHED).unlink()
-        output.fsync()
+        finish_output(output)
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
         display.say(f"{documents:,} documents in {len(files)} files, {human_bytes(size)}: {output / 'export.json'}")
         for line in _warnings(opened, names, schema):
@@ -140,7 +131,9 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
     return frozenset(name for step in steps for name in step.manifest.schema)
 
 
-def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> pa.Schema:
+def export_schema(
+    corpus: Corpus, columns: Sequence[str], without: Sequence[str], where: str = "--columns"
+) -> pa.Schema:
     """Return EXPORT_SCHEMA without the columns `without` and with the annotations `columns`.
 
     Raises UserError for a column that no step writes or that holds no scalar value.
@@ -148,21 +141,31 @@ def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> p
     for name in without:
         if name not in OPTIONAL_COLUMNS:
             raise UserError(f"--without: got {name!r}, expected some of {', '.join(OPTIONAL_COLUMNS)}")
-    first = next(corpus.parts(), None)
-    written = first.types if first is not None else pa.schema([])
-    allowed = [name for name in written.names if name not in (DROP, EDITS_COLUMN, _SPLIT.name, *EXPORT_SCHEMA.names)]
-    allowed = [name for name in allowed if not pa.types.is_nested(written.field(name).type)]
-    allowed = [name for name in allowed if not pa.types.is_fixed_size_binary(written.field(name).type)]
-    fields = []
-    for name in dict.fromkeys(columns):
-        if name not in allowed:
-            raise UserError(
-                f"--columns: no step of this corpus writes a value {name!r}{near_match(name, allowed)}; there are: "
-                f"{', '.join(sorted(allowed)) or 'none'}"
-            )
-        fields.append(written.field(name))
+    fields = chosen_columns(corpus, columns, where)
     given = [_SPLIT] if any(part.given is not None for part in corpus.parts()) else []
     return pa.schema([*(field for field in EXPORT_SCHEMA if field.name not in without), *given, *fields])
+
+
+def scalar_columns(corpus: Corpus) -> pa.Schema:
+    """Return the annotations that hold scalar values."""
+    first = next(corpus.parts(), None)
+    written = [field for field in first.types if not pa.types.is_nested(field.type)] if first is not None else []
+    reserved = (DROP, EDITS_COLUMN, _SPLIT.name, *EXPORT_SCHEMA.names)
+    return pa.schema(
+        field for field in written if field.name not in reserved and not pa.types.is_fixed_size_binary(field.type)
+    )
+
+
+def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
+    """Return some of the `scalar_columns`, each once. Raises UserError for a name that is not among them."""
+    columns = scalar_columns(corpus)
+    for name in names:
+        if name not in columns.names:
+            raise UserError(
+                f"{where}: no step of this corpus writes a value {name!r}{near_match(name, columns.names)}; there are: "
+                f"{', '.join(sorted(columns.names)) or 'none'}"
+            )
+    return [columns.field(name) for name in dict.fromkeys(names)]
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
@@ -171,7 +174,7 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
     kept = pc.is_null(docs[DROP])
     ids = pa.array(corpus.printed_ids(part), pa.string()).filter(kept.combine_chunks())
-    docs = _redact_fields(part, docs).filter(kept).combine_chunks()
+    docs = redact_fields(part, docs).filter(kept).combine_chunks()
     columns: dict[str, Any] = {name: docs[name] for name in names} | {"id": ids, "text": docs["edited_text"]}
     columns["source"] = docs["source"].cast(pa.string())
     splits = part.splits()
@@ -181,7 +184,7 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def _redact_fields(part: Part, docs: pa.Table) -> pa.Table:
+def redact_fields(part: Part, docs: pa.Table) -> pa.Table:
     """Replace `url` and `meta` by their redacted form from pii steps; columns derived from redacted URLs
     become null.
     """
@@ -217,32 +220,6 @@ def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) ->
 
 def _write_all(write: Callable[..., None], tables: Callable[[], Iterator[pa.Table]], sink: BinaryIO) -> None:
     write(sink, tables())
-
-
-def _prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> None:
-    """Create the directory of an export, or take over an unfinished run of the same export."""
-    if output.is_file():
-        raise ConflictError(f"{output}: is a file, expected a directory")
-    if output.is_within(corpus.directory):
-        raise ConflictError(f"{output}: lies inside the corpus; name a directory outside it")
-    marker = output / _UNFINISHED
-    if marker.exists():
-        begun = {name: value for name, value in read_json(marker).items() if name != "checksum"}
-        if begun != request:
-            raise ConflictError(f"{output}: holds another export, unfinished; remove it, or name another directory")
-    elif output.is_dir() and any(not fnmatch(path.name, f".{_UNFINISHED}.*.tmp") for path in output.iterdir()):
-        raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
-    output.remove_temporaries()  # left by an export that was killed
-    write_json(marker, request)
-
-
-def _check_unchanged(corpus: Corpus, output: Location) -> None:
-    """Raise ConflictError if the corpus is not the one that was opened, or `forget` is changing it."""
-    directory = corpus.directory
-    if load_corpus(directory).fingerprint != corpus.manifest.fingerprint or read_tombstone(directory)["pending"]:
-        raise ConflictError(
-            f"{directory}: a build or forget changed the corpus while it was exported; remove {output} and export again"
-        )
 
 
 def _write_files(

@@ -7,13 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gristmill.config import load_yaml, near_match, override, parse, plain
+from gristmill.config import load_yaml, override, parse, plain
 from gristmill.errors import ConfigError
+from gristmill.json_schema import schema_of, value_schema
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import expand_location, parse_local, parse_location
 from gristmill.storage.remote import Remote, check_url
 from pipelines.contracts.given_split import IdSplit
+from pipelines.contracts.reads import Input
 from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.planning.installed_stages import StageClass, stage_class, step_name
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 
@@ -66,9 +69,11 @@ class CorpusConfig:
         return parse_location(self.output, self.remote)
 
 
-def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusConfig:
-    """Parse a corpus YAML with `a.b=value` overrides. Raises ConfigError with file, path, value and the
-    nearest name.
+def load_corpus_config(
+    path: Path, assignments: Sequence[str] = (), stages: Mapping[str, StageClass] | None = None
+) -> CorpusConfig:
+    """Parse a corpus YAML with `a.b=value` overrides. `stages` are classes that it may name beside ours. Raises
+    ConfigError with file, path, value and the nearest name.
     """
     data = override(load_yaml(path), assignments)
     where = path.name
@@ -78,10 +83,17 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
             f"{where}: steps: expected a list of at least one {{stage: knobs}}; stages: {', '.join(sorted(STAGES))}"
         )
     head = parse(_CorpusFile, data, where)
-    parsed = tuple(_step(step, number, where) for number, step in enumerate(steps))
+    parsed = tuple(_step(step, number, where, stages or {}) for number, step in enumerate(steps))
     # Expand `~` here, in the one process that reads the file: workers on other machines may have other homes.
     sources = tuple(
-        _at_home(replace(source, root=expand_location(source.root, f"{where}: sources[{number}].root")), where)
+        _at_home(
+            replace(
+                source,
+                root=expand_location(source.root, f"{where}: sources[{number}].root"),
+                files=source.files and expand_location(source.files, f"{where}: sources[{number}].files"),
+            ),
+            where,
+        )
         for number, source in enumerate(head.sources)
     )
     config = CorpusConfig(head.name, expand_location(head.output, f"{where}: output"), sources, parsed, head.remote)
@@ -110,7 +122,7 @@ def plain_config(config: CorpusConfig) -> dict[str, Any]:
     steps = []
     for step in config.steps:
         entry: dict[str, Any] = {step.stage_name: _plain_knobs(step)}
-        if step.name != step.stage_name:
+        if step.name != step_name(step.stage_name):
             entry["name"] = step.name
         if step.sources is not None:
             entry["sources"] = list(step.sources)
@@ -119,6 +131,25 @@ def plain_config(config: CorpusConfig) -> dict[str, Any]:
         steps.append(entry)
     head = {"name": config.name, "output": config.output, "remote": plain(config.remote)}
     return {**head, "sources": plain(config.sources), "steps": steps}
+
+
+def corpus_schema() -> dict[str, Any]:
+    """Return the JSON Schema of corpus files."""
+    schema = schema_of("gristmill corpus file", _CorpusFile)
+    definitions, head = schema["$defs"], schema["$defs"]["CorpusFile"]
+    placement = value_schema(_Placement, definitions)["$ref"].rpartition("/")[2]
+    beside = definitions.pop(placement)["properties"]
+    entries = []
+    for name, kind in sorted(STAGES.items()):
+        knobs = value_schema(kind, definitions)
+        if kind.list_knob is not None:
+            knobs = definitions.pop(kind.__name__)["properties"][kind.list_knob]
+        entries.append(
+            {"type": "object", "properties": {name: knobs, **beside}, "required": [name], "additionalProperties": False}
+        )
+    head["properties"]["steps"] = {"type": "array", "minItems": 1, "items": {"anyOf": entries}}
+    head["required"].append("steps")
+    return schema
 
 
 @dataclass(frozen=True)
@@ -150,7 +181,7 @@ class _CorpusFile:
 _PLACEMENT = ("name", "sources", "where")
 
 
-def _step(entry: Any, number: int, where: str) -> StepConfig:
+def _step(entry: Any, number: int, where: str, own: Mapping[str, StageClass]) -> StepConfig:
     at = f"steps[{number}]"
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: {at}: got {entry!r}, expected {{stage: knobs}}")
@@ -159,10 +190,11 @@ def _step(entry: Any, number: int, where: str) -> StepConfig:
         raise ConfigError(
             f"{where}: {at}: names {len(stages)} stages ({', '.join(map(str, stages))}), expected exactly one"
         )
-    name = stages[0]
-    if name not in STAGES:
-        raise ConfigError(f"{where}: {at}.{name}: no such stage{near_match(str(name), list(STAGES))}")
-    kind, knobs = STAGES[name], entry[name]
+    name, knobs = str(stages[0]), entry[stages[0]]
+    try:
+        kind = stage_class(name, own)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {at}.{name}: {error}") from None
     if kind.list_knob is not None:
         knobs = {kind.list_knob: knobs}
     if isinstance(knobs, Mapping):
@@ -170,8 +202,13 @@ def _step(entry: Any, number: int, where: str) -> StepConfig:
         at_home = {k: _paths(value, f"{where}: {at}.{name}.{k}", k in kind.places) for k, value in found.items()}
         knobs = {**knobs, **at_home}
     stage = parse(kind, knobs, f"{where}: {at}.{name}")
+    wrong = [each for each in stage.reads() if not isinstance(each, Input)]
+    if wrong:
+        raise ConfigError(
+            f"{where}: {at}.{name}: reads {wrong[0]!r}, expected Column({wrong[0]!r}), TEXT or EDITED_TEXT"
+        )
     placement = parse(_Placement, {key: entry[key] for key in _PLACEMENT if key in entry}, f"{where}: {at}")
-    return StepConfig(placement.name or name, stage, name, placement.sources, placement.where)
+    return StepConfig(placement.name or step_name(name), stage, name, placement.sources, placement.where)
 
 
 def _paths(value: Any, where: str, may_be_url: bool) -> Any:

@@ -21,7 +21,7 @@ from pipelines.reading.web import page_process
 
 # Fields that do not affect which documents are read from the same files.
 _NOT_IDENTITY = (
-    "root", "remote", "identity", "include", "exclude", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
+    "root", "remote", "identity", "include", "exclude", "files", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
     "page_memory_bytes", "max_quarantined", "allow_empty", "split",
 )  # fmt: skip
 _CHECKSUMS = ".checksums.json"

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from gristmill.config import near_match, plain
 from gristmill.errors import ConfigError
+from gristmill.libraries.provenance import provenance
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import digest
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
@@ -177,7 +178,8 @@ def _sources(config: CorpusConfig, entry: StepConfig) -> tuple[str, ...]:
 
 
 def _identity(name: str, stage: Any, knobs: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"stage": name, "version": stage.version, "knobs": knobs, "depends": stage.depends(), "inputs": dict(inputs)}
+    depends = stage.depends() | provenance(stage)
+    return {"stage": name, "version": stage.version, "knobs": knobs, "depends": depends, "inputs": dict(inputs)}
 
 
 def _step(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gristmill.errors import UserError
-from gristmill.extras import import_failures
+from gristmill.libraries.extras import import_failures
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import library_of_scheme
 from pipelines.planning.corpus import CorpusConfig
@@ -25,6 +25,7 @@ def needs_of(config: CorpusConfig) -> Iterator[Need]:
     yield from _of_url("output", config.output)
     for source in config.sources:
         yield from _of_url(f"source {source.name!r}: root", source.root)
+        yield from _of_url(f"source {source.name!r}: files", source.files or "")
         if library := library_of_extractor(source.extract):
             yield Need(f"source {source.name!r}: extract", *library)
     for step in config.steps:

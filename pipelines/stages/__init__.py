@@ -5,6 +5,7 @@ from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
+from pipelines.stages.decide.sample import UniformSample
 from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_held_out import DedupHeldOut
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
@@ -46,6 +47,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "quality_signals": QualitySignals,
     "record_fields": RecordFields,
     "refinedweb_lines": RefinedwebLines,
+    "sample": UniformSample,
     "shards": Shards,
     "text_hash": TextHash,
     "transformer_classifier": TransformerClassifier,

@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
-from gristmill.extras import install_extra
+from gristmill.libraries.extras import install_extra
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.runs.history import drop_superseded, follow

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gristmill.advisories import refuse_known
 from gristmill.config import plain
 from gristmill.errors import UserError, reason_of
 from gristmill.events import EventLog
+from gristmill.libraries.advisories import refuse_known
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import is_url
 from trainers.config.job import Job

@@ -11,6 +11,7 @@ from gristmill.storage.remote import file_name, has_query, list_urls, shown
 from pipelines.reading.entries.files import SourceFile, printable_name, read_error
 from pipelines.reading.entries.globs import covers, matches, may_contain
 from pipelines.reading.entries.hf_dataset import select_saved_files
+from pipelines.reading.entries.named_files import ask_facts, read_names
 from pipelines.reading.sources.source import Source
 
 _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
@@ -22,8 +23,10 @@ def list_files(source: Source) -> list[SourceFile]:
     The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
     Links to files and directories are followed; a directory that is its own ancestor through a link is not
     entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
-    file. Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern
-    matches nothing, or two names map to the same path.
+    file. With `files`, the names come from that list, and each must be a file.
+
+    Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern matches
+    nothing, or two names map to the same path.
     """
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)
@@ -69,8 +72,21 @@ def _list_local(source: Source, where: str) -> _Listing:
     def describe(raw: str) -> SourceFile | None:
         location = str(base / raw if directory else base)
         status = _stat(location, where)
-        return SourceFile(printable_name(raw), status.st_size, location) if stat.S_ISREG(status.st_mode) else None
+        if stat.S_ISREG(status.st_mode):
+            return SourceFile(printable_name(raw), status.st_size, location)
+        if source.files is not None:
+            raise SourceError(
+                f"{where}: files: {shown(source.files)} names {printable_name(raw)!r}, which is a directory or no regular "
+                "file; name the files themselves"
+            )
+        return None
 
+    if source.files is not None:
+        if not directory:
+            raise SourceError(
+                f"{where}: files: root {source.root!r} is a file; expected a directory, to which paths are relative"
+            )
+        return read_names(source, where), describe
     if not directory:
         return [base.name], describe
     status = root.stat()
@@ -82,6 +98,13 @@ def _list_remote(source: Source, where: str) -> _Listing:
     `_list_local`.
     """
     root = source.root if has_query(source.root) else source.root.rstrip("/")
+    if source.files is not None:
+        names = [name for name in read_names(source, where) if matches(name, source.include)]
+        wanted = [name for name in names if not matches(name, source.exclude)]
+        known = ask_facts(source, root, wanted, where)
+        return names, lambda name: SourceFile(
+            name, known[name].size, f"{root}/{name}", known[name].version, source.remote
+        )
     try:
         facts = list_urls(root, source.remote)
     except UserError as error:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gristmill.config import ADDED
 from gristmill.storage.paths import is_url
-from gristmill.storage.remote import Remote, check_url, holds_credentials
+from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.reading.sources.registry import FORMATS, FormatName
 
@@ -40,6 +40,10 @@ class Source:
     """Globs relative to root; `**` crosses directories. Each must match at least one file."""
     exclude: tuple[str, ...] = ()
     """Globs relative to root of files to leave out."""
+    files: str | None = field(default=None, metadata=ADDED)
+    """File, or URL, with the paths of the files to read, relative to root, one a line, compressed or not; nothing is listed
+    then. `root: https://data.commoncrawl.org` and `files: https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/wet.paths.gz`
+    read a crawl. `include` and `exclude` choose among its lines."""
     members: tuple[str, ...] = ()
     """Globs over member names of tar, zip and wheel archives; empty means all. Members are streamed, never extracted."""
     encoding: str = "utf-8"
@@ -113,6 +117,13 @@ class Source:
         if not self.include:
             raise ValueError("include: got an empty list, expected at least one glob; leave it out to take every file")
         check_url("root", self.root)
+        if self.files is not None:
+            check_url("files", self.files)
+            for place in (self.root, self.files):
+                if has_query(place):
+                    raise ValueError(
+                        f"files: got {shown(place)!r}, expected URLs without a query for the list and for `root`"
+                    )
         if holds_credentials(self.origin):
             raise ValueError("origin: holds a password, key or signature, and would be published with the corpus")
         if self.identity == "listing" and not is_url(self.root):

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from gristmill.errors import PoisonError, SourceError
-from gristmill.extras import install_extra
+from gristmill.libraries.extras import install_extra
 from pipelines.contracts.stage import library_versions
 from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json

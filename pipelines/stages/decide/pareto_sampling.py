@@ -9,6 +9,7 @@ import pyarrow as pa
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import PartStage
+from pipelines.stages.decide.uniform_numbers import check_seed, drop_column, uniform_numbers
 
 REASON = "pareto_sampling"
 
@@ -43,17 +44,13 @@ class ParetoSampling(PartStage):
         """Validate ranges."""
         if self.alpha <= 0:
             raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed: got {self.seed}, expected an integer from 0 to 2^64 - 1")
+        check_seed(self.seed)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the `drop` of each document."""
         import numpy as np
-        import xxhash
 
-        hashes = [xxhash.xxh3_64_intdigest(identifier, self.seed) for identifier in docs["id"].to_pylist()]
-        uniform = (np.array(hashes, np.uint64) >> np.uint64(11)) / float(1 << 53)  # in [0, 1), every value exact
+        uniform = uniform_numbers(docs["id"], self.seed)
         scores = docs[self.score].to_numpy().astype(np.float64)
         keep = np.isnan(scores) | (uniform < (2 - np.clip(scores, 0, 1)) ** -self.alpha)
-        drop = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(keep), np.int32), mask=keep), [REASON])
-        return pa.table([drop.cast(pa.string())], schema=self.writes())
+        return pa.table([drop_column(keep, REASON)], schema=self.writes())

@@ -4,12 +4,13 @@ including data that a step only annotates and documents that it skipped.
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.config import parse
 from pipelines.contracts.columns import EDITS_COLUMN
-from pipelines.contracts.lineage import Corpus, PublishedStep
+from pipelines.contracts.lineage import Corpus, PublishedStep, select_rows
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.reads import EDITED_TEXT, TEXT
 from pipelines.stages.pii.pii import Pii
@@ -63,10 +64,13 @@ def without_personal_data(corpus: Corpus, part: Part) -> Part:
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]
         assert annotation.table is not None
-        edits = annotation.table[EDITS_COLUMN]
-        if edits.null_count or _only_annotates(step):
-            redactions = _detect(step, replace(part, annotations=part.annotations[:position]))
-            column = redactions if _only_annotates(step) else pc.coalesce(edits.combine_chunks(), redactions)
+        edits = annotation.table[EDITS_COLUMN].combine_chunks()
+        hidden = np.asarray(pc.is_null(edits), bool) | _only_annotates(step)
+        if hidden.any():
+            before = replace(part, annotations=part.annotations[:position])
+            redactions = _detect(step, select_rows(before, np.flatnonzero(hidden).tolist()))
+            places = np.where(hidden, len(edits) + hidden.cumsum() - 1, np.arange(len(edits)))
+            column = pa.concat_arrays([edits, redactions.cast(edits.type)]).take(pa.array(places))
             table = annotation.table.set_column(
                 annotation.table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, column
             )

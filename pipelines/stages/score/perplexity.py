@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from gristmill.errors import UserError
-from gristmill.extras import install_extra
+from gristmill.libraries.extras import install_extra
 from gristmill.storage.store import file_checksum
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+import pipelines
 from gristmill.errors import ConflictError, RemoteError
 from gristmill.storage import cache
 from gristmill.storage import remote as remote_module
@@ -185,3 +186,14 @@ def test_messages_mention_that_aws_was_contacted(s3, corpora: Corpora, tmp_path:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.remote.endpoint)
     assert main(["export", str(corpora.near), corpora.far]) == 2
     assert "AWS" not in capsys.readouterr().err
+
+
+def test_what_is_searched_compared_and_read_is_the_same_in_a_store(corpora: Corpora, capsys) -> None:
+    found = pipelines.search(corpora.near, "text 1")
+    assert found.documents
+    assert pipelines.search(corpora.far, "text 1") == found
+    assert main(["diff", str(corpora.near), corpora.far]) == 0
+    assert "both keep the same documents with the same texts" in capsys.readouterr().out
+    near, far = pipelines.open_corpus(corpora.near), pipelines.open_corpus(corpora.far)
+    assert far.documents().read_all().equals(near.documents().read_all())
+    assert far.verdicts().read_all().equals(near.verdicts().read_all())

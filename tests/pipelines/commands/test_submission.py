@@ -136,6 +136,8 @@ def test_a_build_must_write_where_it_stays(corpus_file, tmp_path):
         describe((*command, "output=data/out"), tmp_path, None)
     with pytest.raises(ConfigError, match="root of the source web: got 'raw/web'"):
         describe((*command, "sources.web.root=raw/web"), tmp_path, None)
+    with pytest.raises(ConfigError, match=r"files of the source web: got 'names\.txt'"):
+        describe((*command, "sources.web.files=names.txt"), tmp_path, None)
     signed = corpus_file.read_text().replace(f"root: {tmp_path}/raw/web", "root: 'https://data.example/a?sig=secret'")
     corpus_file.write_text(signed)
     assert describe(command, tmp_path, None).name == "build"  # the file does not go with the job

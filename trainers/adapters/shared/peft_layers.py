@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from gristmill.errors import ConfigError, UserError
-from gristmill.extras import install_extra
+from gristmill.libraries.extras import install_extra
 from trainers.adapters.shared.blocks import part_modules, pattern
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, set_tensors
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from gristmill.errors import UserError
-from gristmill.extras import install_extra
+from gristmill.libraries.extras import install_extra
 from trainers.tasks.scores import answer_scores, entity_scores, label_scores, number_scores, text_scores
 from trainers.tasks.scores.metric import TaskMetric
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.errors import UserError
-from gristmill.extras import install_extra
+from gristmill.libraries.extras import install_extra
 from trainers.tasks.scores.metric import TaskMetric, Value, mean_of, summed
 from trainers.tasks.scores.outcomes import Outcomes
 

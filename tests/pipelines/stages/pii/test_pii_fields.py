@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pipelines
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
@@ -183,3 +184,14 @@ def test_without_fields_the_export_says_so(corpus: Path, tmp_path: Path, capsys)
     assert main(["export", str(tmp_path / "out"), str(tmp_path / "f"), "--without", "url,meta"]) == 0
     assert "not redacted" not in capsys.readouterr().out
     assert "canary" not in str([pq.read_table(file).to_pylist() for file in (tmp_path / "f" / "data").iterdir()])
+
+
+def test_no_canary_survives_in_what_python_reads(corpus: Path) -> None:
+    opened = pipelines.open_corpus(corpus)
+    columns = [name for name in opened.columns.names if name != "pii_url"]
+    for reader in (opened.documents(columns), opened.verdicts(columns)):
+        rows = reader.read_all().to_pylist()
+        assert not any("canary" in json.dumps(row) for row in rows)
+        normal = {row["id"]: row["url_normal"] for row in rows}
+        assert normal["web/web.jsonl#0"] is None
+        assert normal["web/web.jsonl#1"] is not None

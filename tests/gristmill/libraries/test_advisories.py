@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gristmill import advisories
-from gristmill.advisories import ADVISORIES, known, refuse_known
+import pipelines
 from gristmill.errors import UserError
+from gristmill.libraries import advisories
+from gristmill.libraries.advisories import ADVISORIES, known, refuse_known
 from pipelines.__main__ import main
 from pipelines.cluster.ray import RayCluster
 from pipelines.commands import doctor
 from pipelines.commands.jobs import connect
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -82,6 +83,8 @@ def test_an_affected_pyarrow_builds_nothing(installed, corpus_file, tmp_path, ca
     installed["pyarrow"] = "14.0.0"
     assert main(["build", str(corpus_file), "--in-process"]) == 2
     assert "error: pyarrow 14.0.0 has a known advisory, CVE-2023-47248" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"pyarrow 14\.0\.0 has a known advisory"):
+        pipelines.build(corpus_file, in_process=True)
     assert not (tmp_path / "out").exists()
 
 

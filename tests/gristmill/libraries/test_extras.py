@@ -10,12 +10,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gristmill.errors import UserError
-from gristmill.extras import EXTRAS, import_failures, install_extra
+from gristmill.libraries.extras import EXTRAS, import_failures, install_extra
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.required_libraries import needs_of, refuse_missing
 from pipelines.stages.score.perplexity import Perplexity
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_modules_that_fail_are_named_with_their_first_line(tmp_path, monkeypatch):
@@ -102,6 +102,8 @@ def test_what_a_corpus_needs_is_found_in_its_sources_and_steps(tmp_path, monkeyp
     config = corpus_file(tmp_path)
     remote = replace(config, sources=(replace(config.sources[0], root="s3://bucket/x"),), output="hf://datasets/x")
     assert [need.module for need in needs_of(remote)] == ["huggingface_hub", "s3fs"]
+    listed = replace(config, sources=(replace(config.sources[0], files="s3://bucket/names"),))
+    assert [(need.where, need.module) for need in needs_of(listed)] == [("source 'web': files", "s3fs")]
 
 
 def test_a_missing_library_is_said_before_anything_is_read(tmp_path, monkeypatch):

@@ -1,0 +1,38 @@
+"""A stage for gristmill: how much of a text is shouted. A corpus file names it as `shouting:shouts`."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines import EDITED_TEXT, PartStage
+
+
+@dataclass(frozen=True)
+class Shouts(PartStage):
+    """Measure the share of words in capitals; decide nothing. A `filter` step does, by a rule over `shouts`."""
+
+    shortest: int = 2
+    """Letters that a word must have at least; "I" and "A" are no shouting."""
+
+    def reads(self) -> tuple[object, ...]:
+        """Return the columns that `annotate` gets: the text as earlier steps edited it. `Column("url")` is another."""
+        return (EDITED_TEXT,)
+
+    def writes(self) -> pa.Schema:
+        """Return the columns that the stage adds."""
+        return pa.schema([("shouts", pa.float32())])
+
+    def check(self) -> None:
+        """Refuse knobs that make no sense, when the corpus file is read."""
+        if self.shortest < 1:
+            raise ValueError(f"shortest: got {self.shortest}, expected 1 or more")
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """Return a row for each document, in the same order."""
+        shares = [self.share(text) for text in docs["edited_text"].to_pylist()]
+        return pa.table([pa.array(shares, pa.float32())], schema=self.writes())
+
+    def share(self, text: str) -> float | None:
+        """Return the share of a text's words; None if it has no words, which becomes null."""
+        words = [word for word in text.split() if word.isalpha() and len(word) >= self.shortest]
+        return sum(word.isupper() for word in words) / len(words) if words else None

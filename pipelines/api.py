@@ -1,0 +1,165 @@
+"""A corpus from Python: `from pipelines import build, diff, open_corpus, search`.
+
+The functions do what the commands of the same names do, and return values instead of printing them. A location is a
+path, or a URL of an object store.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from gristmill.budget import take_account
+from gristmill.errors import UserError
+from gristmill.storage.location import Location
+from gristmill.storage.parsing import parse_location
+from gristmill.storage.paths import local_path
+from pipelines.building.build_budget import processor_seconds
+from pipelines.building.run_build import run_build
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.lineage import Corpus
+from pipelines.contracts.lineage import open_corpus as open_published
+from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import EDITED_TEXT, TEXT, Column
+from pipelines.contracts.shard_set import Shard, open_shard
+from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.explore.compare_corpora import CorpusComparison, compare_corpora
+from pipelines.explore.search_corpus import Query, SearchResult, search_corpus
+from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.installed_stages import StageClass
+
+__all__ = [
+    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
+]  # fmt: skip
+
+Place = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class OpenCorpus:
+    """A published corpus to read from. Readers hold one part in memory at a time; DuckDB, pandas and Polars take them as
+    they are.
+    """
+
+    corpus: Corpus
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of the sources."""
+        return list(self.corpus.manifest.sources)
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns that the steps wrote and that `documents` and `verdicts` can return: those with scalar values."""
+        return scalar_columns(self.corpus)
+
+    def documents(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Read the documents that the corpus keeps, with their edited text, as `export` writes them: `id`, `text`,
+        `source`, `url`, `meta`, `split` if a source gives one, and `columns`.
+
+        Raises UserError for an unknown source or column.
+        """
+        schema = export_schema(self.corpus, columns, (), "columns")
+        return _reader(schema, self._parts(sources), lambda part: kept_documents(self.corpus, part, schema))
+
+    def verdicts(self, columns: Sequence[str] = (), sources: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Read `id`, `source`, `drop` (the rule that dropped a document, null if it is kept) and `columns` of all
+        documents, without their texts. Columns derived from a URL with personal data are null, as in `documents`.
+
+        Raises UserError for an unknown source or column.
+        """
+        annotated = chosen_columns(self.corpus, columns, "columns")
+        schema = pa.schema([*(pa.field(name, pa.string()) for name in ("id", "source", DROP)), *annotated])
+
+        def table(part: Part) -> pa.Table:
+            ids, source = self.corpus.printed_ids(part), [part.source] * part.rows
+            read = redact_fields(part, part.table([field.name for field in annotated])) if annotated else pa.table({})
+            return pa.table([pa.array(ids), pa.array(source), part.drop(), *read.columns], schema=schema)
+
+        return _reader(schema, self._parts(sources), table)
+
+    def shards(
+        self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
+    ) -> Iterator[Shard]:
+        """Yield the token shards of a split, memory-mapped. `shard_set` may be left out if there is only one.
+
+        Raises UserError for an unknown source or shard set.
+        """
+        sets = self.corpus.manifest.shard_sets
+        name = shard_set if shard_set is not None or len(sets) != 1 else next(iter(sets))
+        if name not in sets:
+            raise UserError(f"shard_set: got {shard_set!r}, the corpus has {', '.join(sets) or 'no shards'}")
+        wanted = self.corpus.choose_sources(sources)
+        for record in sets[name].shards:
+            if record.split == split and record.source in wanted and record.documents:
+                yield open_shard(self.corpus.directory, record.file)
+
+    def _parts(self, sources: Sequence[str] | None) -> Iterator[Part]:
+        names = self.corpus.choose_sources(sources)
+        return (part for name in names for part in self.corpus.parts(name))
+
+
+def _reader(schema: pa.Schema, parts: Iterator[Part], table: Callable[[Part], pa.Table]) -> pa.RecordBatchReader:
+    batches = (batch for part in parts for batch in table(part).to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _location(place: Place) -> Location:
+    return parse_location(os.fspath(place))
+
+
+def open_corpus(location: Place) -> OpenCorpus:
+    """Open a published corpus. Raises UserError if there is none, and CorruptFileError if a step is not as recorded."""
+    return OpenCorpus(open_published(_location(location)))
+
+
+def diff(old: Place, new: Place) -> CorpusComparison:
+    """Compare two published corpora: figures by source, and the documents that differ as an Arrow table."""
+    return compare_corpora(_location(old), _location(new))
+
+
+def search(
+    corpus: Place,
+    text: str,
+    *,
+    regex: bool = False,
+    ignore_case: bool = False,
+    sources: Sequence[str] | None = None,
+    dropped: bool = False,
+    limit: int = 20,
+) -> SearchResult:
+    """Search the texts of a corpus for a phrase or a regular expression (RE2). Returns the totals and the first documents."""
+    return search_corpus(_location(corpus), Query(text, regex, ignore_case), sources, dropped, limit)
+
+
+def build(
+    config: Place,
+    overrides: Sequence[str] = (),
+    *,
+    stages: Mapping[str, StageClass] | None = None,
+    workers: int | None = None,
+    in_process: bool = False,
+    address: str | None = None,
+    quarantine_poison: bool = False,
+    memory: int | None = None,
+) -> OpenCorpus:
+    """Build the corpus of a corpus file, whose fields `overrides` changes (`a.b=value`), and open it.
+
+    `stages` are stages of your own by the names that the corpus file gives them. The build runs on Ray: on the cluster
+    at `address`, or on this machine with so many `workers` (default: its cores). With `in_process`, every task runs in
+    this process. `memory` is the number of bytes that a task may use.
+    """
+    loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
+    take_account()  # of what this process has done so far
+    run_build(
+        loaded,
+        workers,
+        address,
+        in_process=in_process,
+        quarantine=quarantine_poison,
+        memory=memory,
+        before=processor_seconds(),
+    )
+    return OpenCorpus(open_published(loaded.place))

@@ -1,0 +1,81 @@
+"""Print the output of `diff`."""
+
+from rich.markup import escape
+from rich.table import Table
+
+from gristmill.console import Page, wide_console
+from gristmill.terminal import printable, quantity
+from pipelines.explore.compare_corpora import CorpusComparison, Kind, SourceChange
+
+_TITLES: dict[Kind, str] = {"out": "went out", "in": "came in", "changed": "with another text"}
+
+
+def show_corpora(comparison: CorpusComparison, samples: int) -> None:
+    """Print the documents of each source before and now, the reasons of those that differ, and `samples` ids for each
+    reason.
+    """
+    console = wide_console()
+    old, new = comparison.old.manifest, comparison.new.manifest
+    console.print(
+        f"old [bold]{escape(str(comparison.old.directory))}[/bold] {old.fingerprint[:12]}\n"
+        f"new [bold]{escape(str(comparison.new.directory))}[/bold] {new.fingerprint[:12]}\n"
+    )
+    console.print(_sources(comparison.sources))
+    page = Page()
+    for kind, title in _TITLES.items():
+        rows = [(source, *row) for source, change in comparison.sources.items() for row in _rows(change, kind)]
+        if not rows:
+            continue
+        page.heading(f"{quantity(sum(number for _, _, number in rows), 'document')} {title}")
+        for source, reason, number in rows:
+            page.line(f"  {number:>12,}  {printable(source)}  {printable(_words(kind, reason))}")
+            for identifier in comparison.samples(source, kind, reason, samples):
+                page.line(f"                  {printable(identifier)}")
+    if not len(comparison.documents):
+        console.print("\nboth keep the same documents with the same texts")
+
+
+def _rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
+    """Return (reason, number) of the documents of a source that differ in this way."""
+    if kind == "changed":
+        return [(None, change.changed)] if change.changed else []
+    return list((change.went_out if kind == "out" else change.came_in).items())
+
+
+def _words(kind: Kind, reason: str | None) -> str:
+    return "" if reason is None else f"{'now' if kind == 'out' else 'before'}: {reason}"
+
+
+def _sources(changes: dict[str, SourceChange]) -> Table:
+    """Return a table with one row per source, and one for all of them if there are several."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("source", no_wrap=True)
+    for heading in ("kept before", "kept now", "same", "other text", "out", "in"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("tokens", overflow="fold")
+    for name, change in changes.items():
+        table.add_row(escape(name), *_figures([change]), _tokens(change))
+    if len(changes) > 1:
+        table.add_row("[bold]all[/bold]", *_figures(list(changes.values())), "")
+    return table
+
+
+def _figures(changes: list[SourceChange]) -> list[str]:
+    rows = [
+        (
+            change.kept_before, change.kept_now, change.same, change.changed,
+            sum(change.went_out.values()), sum(change.came_in.values()),
+        )
+        for change in changes
+    ]  # fmt: skip
+    return [f"{sum(column):,}" for column in zip(*rows, strict=True)]
+
+
+def _tokens(change: SourceChange) -> str:
+    def number(tokens: int | None) -> str:
+        return "none" if tokens is None else f"{tokens:,}"
+
+    return "; ".join(
+        f"{escape(name)}: {number(before)} -> {number(now)}" if before != now else f"{escape(name)}: {number(now)}"
+        for name, (before, now) in change.tokens.items()
+    )

@@ -1,0 +1,190 @@
+"""Look at the files of a directory: which formats they have, and which fields of their records hold the text and the URL."""
+
+import csv
+import io
+import os
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import orjson
+
+from pipelines.reading.entries.decompress import DecodeBudget, decompress
+from pipelines.reading.entries.files import SourceFile, file_chunks
+from pipelines.reading.entries.reasons import BrokenInput
+
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_FORMATS = {
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"), ".json": "json", ".parquet": "parquet",
+    **dict.fromkeys((".arrow", ".feather"), "arrow"), **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".txt", ".text", ".rst"), "text"), **dict.fromkeys((".md", ".markdown"), "markdown"),
+    **dict.fromkeys((".warc", ".wet", ".arc"), "warc"), **dict.fromkeys((".html", ".htm"), "html"),
+}  # fmt: skip
+CODE = (
+    ".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".java", ".js", ".jl", ".kt", ".lua", ".m", ".php", ".pl", ".py",
+    ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".ts",
+)  # fmt: skip
+_ARCHIVES = (".zip", ".tar", ".tgz", ".whl")
+_SAMPLED_RECORDS = 200
+_SAMPLED_BYTES = 16 << 20
+_SAMPLED_MEMBERS = 200
+_URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
+
+
+@dataclass(frozen=True)
+class FileGroup:
+    """The files of a directory that one source can read.
+
+    `kind` is the name of their format, or `code`. `patterns` are globs for the files, `members` for the members of
+    archives. `text_field` is the field with the most text, None if no sampled record has any; `url_field` has URLs.
+    """
+
+    kind: str
+    files: int
+    bytes: int
+    patterns: tuple[str, ...]
+    members: tuple[str, ...] = ()
+    text_field: str | None = "text"
+    url_field: str = "url"
+
+    @property
+    def format(self) -> str:
+        """The name of the format."""
+        return "text" if self.kind == "code" else self.kind
+
+
+def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
+    """Return the groups of files below a directory, and the number of files of each suffix that no format reads.
+
+    Hidden files and directories are passed over, as globs do.
+    """
+    found: dict[tuple[str, bool], list[tuple[Path, str, int]]] = {}
+    unknown: Counter[str] = Counter()
+    for path in _walk(directory):
+        suffix, size = _suffix(path), path.stat().st_size
+        packed = PurePosixPath(suffix).name.endswith(_ARCHIVES)
+        inner = _member_suffix(path) if packed else suffix
+        kind = _kind(inner)
+        if kind is None:
+            unknown[suffix or "no suffix"] += 1
+        else:
+            found.setdefault((kind, packed), []).append((path, inner if packed else suffix, size))
+    groups = []
+    for (kind, packed), files in sorted(found.items()):
+        suffixes = sorted({suffix for _, suffix, _ in files})
+        outer = sorted({_suffix(path) for path, _, _ in files}) if packed else suffixes
+        text, url = _fields(kind, files[0][0]) if not packed else ("text", "url")
+        size = sum(size for *_, size in files)
+        members = tuple(f"**/*{suffix}" for suffix in suffixes) if packed else ()
+        groups.append(FileGroup(kind, len(files), size, tuple(f"**/*{each}" for each in outer), members, text, url))
+    return groups, unknown
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(directory):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(root, name)
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _suffix(path: Path | PurePosixPath) -> str:
+    """Return the suffix of a file, with that of its compression: `.jsonl.gz`."""
+    if path.suffix.lower() in _PACKED:
+        return PurePosixPath(path.stem).suffix + path.suffix
+    return path.suffix
+
+
+def _kind(suffix: str) -> str | None:
+    plain = suffix.lower()
+    for packed in _PACKED:
+        plain = plain.removesuffix(packed)
+    return "code" if plain in CODE else _FORMATS.get(plain)
+
+
+def _member_suffix(path: Path) -> str:
+    """Return the most frequent suffix among the first members of an archive; empty if it cannot be opened."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                names = [each.filename for each in islice(archive.infolist(), _SAMPLED_MEMBERS) if not each.is_dir()]
+        else:
+            with tarfile.open(path) as members:
+                names = [each.name for each in islice(members, _SAMPLED_MEMBERS) if each.isfile()]
+    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError):
+        return ""
+    counted = Counter(_suffix(PurePosixPath(name)) for name in names)
+    known = [(count, suffix) for suffix, count in counted.items() if _kind(suffix)]
+    return max(known)[1] if known else ""
+
+
+def _fields(kind: str, path: Path) -> tuple[str | None, str]:
+    """Return the fields of the text and of the URL, from the first records of a file."""
+    if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
+        return "text", "url"
+    lengths: Counter[str] = Counter()
+    urls: Counter[str] = Counter()
+    try:
+        for record in islice(_records(kind, path), _SAMPLED_RECORDS):
+            for name, value in record.items():
+                if isinstance(value, str):
+                    lengths[name] += len(value)
+                    urls[name] += value.startswith(("http://", "https://"))
+    except (OSError, ValueError, BrokenInput):
+        pass  # what was read before tells enough; `plan` reports broken files
+    texts = {name: length for name, length in lengths.items() if not urls[name]}
+    text = max(texts, key=lambda name: (texts[name], name == "text"), default=None)
+    url = next((name for name in (*_URL_FIELDS, *urls) if urls[name]), "url")
+    return text, url
+
+
+def _records(kind: str, path: Path) -> Iterator[dict[str, Any]]:
+    if kind in ("parquet", "arrow"):
+        yield from _table_records(kind, path)
+        return
+    file = SourceFile(path.name, path.stat().st_size, str(path))
+    _, chunks, _ = decompress(path.name, file_chunks(file), DecodeBudget(_SAMPLED_BYTES))
+    head = b""
+    try:
+        for chunk in chunks:
+            head += chunk
+            if len(head) >= _SAMPLED_BYTES:
+                break
+    except BrokenInput:
+        pass  # more than the sample
+    if kind == "jsonl":
+        for line in head.split(b"\n")[:_SAMPLED_RECORDS]:
+            record = orjson.loads(line) if line.strip() else {}
+            yield record if isinstance(record, dict) else {}
+    elif kind == "json":
+        content = orjson.loads(head)
+        yield from content if isinstance(content, list) else [content]
+    else:
+        text = io.StringIO(head.decode(errors="replace"), newline="")
+        yield from csv.DictReader(text, delimiter="\t" if ".tsv" in path.name else ",")
+
+
+def _table_records(kind: str, path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if kind == "parquet":
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_SAMPLED_RECORDS):
+                yield from batch.to_pylist()
+        return
+    with pa.memory_map(str(path)) as source:
+        try:
+            reader = pa.ipc.open_file(source)
+            batches: Iterator[Any] = (reader.get_batch(number) for number in range(reader.num_record_batches))
+        except pa.ArrowInvalid:
+            source.seek(0)
+            batches = iter(pa.ipc.open_stream(source))
+        for batch in batches:
+            yield from batch.slice(0, _SAMPLED_RECORDS).to_pylist()

@@ -1,0 +1,133 @@
+"""Write a first corpus file for directories of files: `pipelines init`."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gristmill.errors import ConflictError, UserError
+from gristmill.terminal import human_bytes
+from pipelines.planning.file_groups import FileGroup, group_files
+
+# Knobs of learn_tokenizer by bytes of the files, as they are stored: small corpora see rare pieces too seldom to learn
+# them, and the smallest have too few pairs of tokens for any vocabulary.
+_TOKENIZERS = (
+    (1_000_000, "kind: bytes"),
+    (20_000_000, "vocab_size: 4096"),
+    (1_000_000_000, "vocab_size: 16384"),
+)
+_LARGEST_TOKENIZER = "vocab_size: 32768"
+
+
+@dataclass(frozen=True)
+class StarterSource:
+    """A source of the file: its name, the directory, and the files."""
+
+    name: str
+    root: Path
+    group: FileGroup
+
+
+def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], Counter[str]]:
+    """Return a source for every format in every directory, and the number of files of each suffix that none reads.
+
+    Raises UserError for a directory that does not exist or has no file that can be read, and for records without text.
+    """
+    sources: list[StarterSource] = []
+    unknown: Counter[str] = Counter()
+    for directory in directories:
+        if not directory.is_dir():
+            raise UserError(f"{directory}: no such directory; name directories that hold the files")
+        groups, others = group_files(directory)
+        unknown += others
+        if not groups:
+            seen = ", ".join(f"{number:,} of {suffix}" for suffix, number in others.most_common(5)) or "no file"
+            raise UserError(
+                f"{directory}: holds nothing that a format reads ({seen}); `pipelines formats` lists the formats"
+            )
+        for group in groups:
+            if group.text_field is None:
+                raise UserError(
+                    f"{directory}: the first records of its {group.format} files have no text; write the source by hand, "
+                    "with the field in `text_field`"
+                )
+            name = _name(directory) if len(groups) == 1 else f"{_name(directory)}_{group.kind}"
+            sources.append(StarterSource(_distinct(name, sources), directory, group))
+    return sources, unknown
+
+
+def _name(directory: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", directory.resolve().name).strip("_-") or "files"
+    return name if name[0].isalpha() else f"source_{name}"
+
+
+def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
+    taken = {source.name.lower() for source in sources}
+    names = (name if number == 1 else f"{name}_{number}" for number in range(1, len(sources) + 2))
+    return next(each for each in names if each.lower() not in taken)
+
+
+def write_starter(sources: Sequence[StarterSource], name: str, file: Path) -> None:
+    """Write the corpus file. Raises ConflictError if there is a file of this name."""
+    try:
+        with file.open("x", encoding="utf-8") as sink:
+            sink.write(starter_text(sources, name, file))
+    except FileExistsError:
+        raise ConflictError(f"{file}: exists; remove it, or name another with --output") from None
+
+
+def starter_text(sources: Sequence[StarterSource], name: str, file: Path) -> str:
+    """Return the text of the corpus file."""
+    prose = [source.name for source in sources if source.group.kind != "code"]
+    size = sum(source.group.bytes for source in sources)
+    tokenizer = next((knobs for limit, knobs in _TOKENIZERS if size < limit), _LARGEST_TOKENIZER)
+    lines = [
+        "# Written by `pipelines init`: a start. docs/corpus_file.md explains every field.", "#",
+        f"#   python -m pipelines plan  {file}", f"#   python -m pipelines build {file}",
+        f"#   python -m pipelines whatif {file} --sweep word_count      # after a build: what another threshold would do", "",
+        f"name: {name}", f"output: data/corpora/{name}", "", "sources:",
+    ]  # fmt: skip
+    for source in sources:
+        lines += _source_lines(source)
+    lines += ["", "steps:", *_step_lines(prose, len(prose) < len(sources), tokenizer)]
+    return "\n".join(lines) + "\n"
+
+
+def _source_lines(source: StarterSource) -> list[str]:
+    group = source.group
+    fields = {"root": str(source.root), "format": group.format, "include": list(group.patterns)}
+    if group.members:
+        fields["members"] = list(group.members)
+    if group.text_field != "text" and group.text_field is not None:
+        fields["text_field"] = group.text_field
+    if group.url_field != "url":
+        fields["url_field"] = group.url_field
+    lines = [f"  - name: {source.name}      # {group.files:,} files, {human_bytes(group.bytes)}"]
+    lines += [f"    {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    return [*lines, "    licence: unknown        # goes to the card of the corpus", '    origin: ""']
+
+
+def _step_lines(prose: Sequence[str], has_code: bool, tokenizer: str) -> list[str]:
+    only = [f"    sources: {json.dumps(prose)}"] if has_code else []
+    lines = ["  # Measure: every document gets these columns, whether it is kept or not."]
+    if prose:
+        lines += ["  - quality_signals: {}", *only]
+    lines += ["  - text_hash: {}", "  - minhash_signatures: {}", "", "  # Decide."]
+    if prose:
+        lines += [
+            "  - filter:                       # rules for English prose; docs/rule_sets.md has others",
+            "      - rules: gopher_quality@massivetext",
+            "      - rules: gopher_repetition@massivetext",
+            *only,
+        ]
+    return [
+        *lines,
+        "  - dedup_exact: {}",
+        "  - dedup_minhash: {bands: 14, rows: 8, threshold: 0.75, verify: signature}",
+        "",
+        "  # Materialise.",
+        f"  - learn_tokenizer: {{{tokenizer}}}",
+        "  - shards: {tokenizer: learn_tokenizer, validation_share: 0.01}",
+    ]

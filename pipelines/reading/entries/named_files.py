@@ -1,0 +1,85 @@
+"""Read the names of a source's files from a list (`files`) instead of listing a directory or a store."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import PurePosixPath
+
+from gristmill.errors import SourceError, UserError
+from gristmill.storage.paths import is_url
+from gristmill.storage.remote import Facts, has_query, shown, stat_url
+from pipelines.reading.entries.decompress import DecodeBudget, decompress
+from pipelines.reading.entries.files import SourceFile, file_chunks, printable_name
+from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.sources.source import Source
+
+_LARGEST_LIST_BYTES = 1 << 30  # decompressed; a crawl of Common Crawl has 100,000 names, 14 MB
+_AT_ONCE = 64  # concurrent requests for sizes
+
+
+def read_names(source: Source, where: str) -> list[str]:
+    """Return the names in a source's list of files, which may be compressed, local or behind a URL.
+
+    Raises SourceError for a list that is missing, broken or empty, and for a name that leaves the root, has a query or
+    occurs twice.
+    """
+    assert source.files is not None
+    field = f"{where}: files: {shown(source.files)}"
+    lines: dict[str, int] = {}
+    for number, line in enumerate(_text(source, field).split("\n"), 1):
+        name = line.strip().removeprefix("./")  # as `find .` prints them
+        if not name:
+            continue
+        if has_query(f"{source.root}/{name}"):  # which may be a signature, and would be part of ids
+            raise SourceError(f"{field}, line {number}: the path has a ? or #; expected one without a query")
+        path = PurePosixPath(name)
+        if is_url(name) or path.is_absolute() or ".." in path.parts:
+            raise SourceError(
+                f"{field}, line {number}: got {printable_name(name)!r}, expected a path relative to `root`"
+            )
+        if name in lines:
+            raise SourceError(
+                f"{field}, line {number}: {printable_name(name)!r} is on line {lines[name]}, too; name it once"
+            )
+        lines[name] = number
+    if not lines:
+        raise SourceError(f"{field}: names no file; expected one path per line, relative to `root`")
+    return list(lines)
+
+
+def ask_facts(source: Source, root: str, names: Sequence[str], where: str) -> dict[str, Facts]:
+    """Ask a store for the size and version of every named file below the URL `root`. Raises SourceError for one that
+    does not exist.
+    """
+    ask = partial(_facts, source, root, where)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(names, pool.map(ask, names), strict=True))
+
+
+def _facts(source: Source, root: str, where: str, name: str) -> Facts:
+    try:
+        facts = stat_url(f"{root}/{name}", source.remote)
+    except UserError as error:
+        raise SourceError(f"{where}: {error}") from None
+    if facts is None:
+        assert source.files is not None
+        raise SourceError(f"{where}: files: {shown(source.files)} names {name!r}, but there is no file {root}/{name}")
+    return facts
+
+
+def _text(source: Source, field: str) -> str:
+    assert source.files is not None
+    file = SourceFile(source.files, 0, source.files, remote=source.remote if is_url(source.files) else None)
+    try:
+        return b"".join(_decoded(file)).decode()
+    except (SourceError, UserError) as error:
+        raise SourceError(f"{field}: {error}") from None
+    except BrokenInput as error:
+        raise SourceError(f"{field}: cannot be decompressed ({error.reason})") from None
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{field}: not UTF-8 at byte {error.start}; expected one path per line") from None
+
+
+def _decoded(file: SourceFile) -> Iterator[bytes]:
+    _, chunks, _ = decompress(file.path, file_chunks(file), DecodeBudget(_LARGEST_LIST_BYTES))
+    return chunks

@@ -1,0 +1,36 @@
+"""Random numbers of documents: functions of their ids alone, so that parts, workers and order change nothing."""
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LARGEST_SEED = (1 << 64) - 1
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError for a seed that the hash cannot take."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed: got {seed}, expected an integer from 0 to 2^64 - 1")
+
+
+def uniform_numbers(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
+    """Return a number in [0, 1) for each id, float64 [n]: 53 bits of the xxh3_64 of id and purpose. Stages with
+    different purposes choose independently of one another.
+    """
+    import numpy as np
+    import xxhash
+
+    hashes = [xxhash.xxh3_64_intdigest(identifier + purpose, seed) for identifier in ids.to_pylist()]
+    numbers: np.ndarray = (np.array(hashes, np.uint64) >> np.uint64(11)) / float(1 << 53)  # every value is exact
+    return numbers
+
+
+def drop_column(keep: "np.ndarray", reason: str) -> pa.Array:
+    """Return the `drop` of each document: null where `keep`, bool [n], is true, otherwise `reason`."""
+    import numpy as np
+
+    drop = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(keep), np.int32), mask=keep), [reason])
+    return drop.cast(pa.string())

@@ -1,0 +1,97 @@
+"""`init` on directories of many formats: the file that it writes plans and builds, and reads every text."""
+
+import gzip
+import io
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pipelines
+from pipelines.__main__ import main
+from pipelines.planning.corpus import load_corpus_config
+
+PROSE = (
+    "The miller and the men of the village have been at work with the mill, and that is what they do to be paid. " * 6
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Directories `web` (records) and `2 repos` (code, notes, an archive, a picture)."""
+    web, repos = tmp_path / "web", tmp_path / "2 repos"
+    for folder in (web / "deep", repos / ".git"):
+        folder.mkdir(parents=True)
+    rows = [{"title": "t", "body": f"{PROSE} {n}", "link": f"https://example.org/{n}"} for n in range(3)]
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    (web / "deep" / "a.jsonl.gz").write_bytes(gzip.compress(lines))
+    (web / "b.JSONL").write_bytes(lines.replace(b"village", b"town"))
+    pq.write_table(pa.table({"content": [PROSE + "parquet"], "id": ["1"]}), web / "c.parquet")
+    (web / "d.csv").write_text(f'text,url\n"{PROSE} table",https://example.org/d\n')
+    (repos / "main.py").write_text("print('hello')\n" * 5)
+    (repos / "README.md").write_text(PROSE + "notes")
+    (repos / ".git" / "x.txt").write_text("hidden")
+    (repos / "logo.png").write_bytes(b"\x89PNG")
+    with tarfile.open(repos / "old.tar", "w") as archive:
+        member = tarfile.TarInfo("old/a.txt")
+        member.size = len(PROSE)
+        archive.addfile(member, io.BytesIO(PROSE.replace("mill", "barn").encode()))
+    return tmp_path
+
+
+def test_the_file_builds_and_reads_every_text(files, monkeypatch, capsys):
+    monkeypatch.chdir(files)
+    assert main(["init", "web", "2 repos", "--name", "mine"]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: 1 files of .png" in shown
+    assert "wrote mine.yaml" in shown
+    config = load_corpus_config(files / "mine.yaml")
+    found = {source.name: (source.format, source.text_field, source.url_field) for source in config.sources}
+    assert found == {
+        "web_csv": ("csv", "text", "url"),
+        "web_jsonl": ("jsonl", "body", "link"),
+        "web_parquet": ("parquet", "content", "url"),
+        "source_2_repos_code": ("text", "text", "url"),
+        "source_2_repos_markdown": ("markdown", "text", "url"),
+        "source_2_repos_text": ("text", "text", "url"),
+    }
+    corpus = pipelines.build("mine.yaml", in_process=True)
+    verdicts = corpus.verdicts().read_all()
+    counts = {each["values"]: each["counts"] for each in verdicts["source"].value_counts().to_pylist()}
+    assert counts == {
+        "web_csv": 1, "web_jsonl": 6, "web_parquet": 1, "source_2_repos_code": 1, "source_2_repos_markdown": 1,
+        "source_2_repos_text": 1,
+    }  # fmt: skip
+    assert "print" in corpus.documents(sources=["source_2_repos_code"]).read_all()["text"][0].as_py()
+
+
+def test_a_single_format_has_the_name_of_the_directory(files, monkeypatch):
+    monkeypatch.chdir(files)
+    (files / "notes").mkdir()
+    (files / "notes" / "a.txt").write_text(PROSE)
+    assert main(["init", "notes", "notes", "--output", "x.yaml"]) == 0
+    assert [source.name for source in load_corpus_config(files / "x.yaml").sources] == ["notes", "notes_2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: no such directory"),
+        (["empty"], "holds nothing that a format reads (no file)"),
+        (["pictures"], "holds nothing that a format reads (1 of .png)"),
+        (["numbers"], "the first records of its jsonl files have no text"),
+        (["web", "--name", "My Corpus"], "--name: got 'My Corpus'"),
+        (["web", "--output", "taken.yaml"], "taken.yaml: exists"),
+    ],
+)
+def test_bad_requests(files, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(files)
+    for name in ("empty", "pictures", "numbers"):
+        (files / name).mkdir()
+    (files / "pictures" / "a.png").touch()
+    (files / "numbers" / "a.jsonl").write_text('{"n": 1}\n')
+    (files / "taken.yaml").touch()
+    assert main(["init", *arguments]) != 0
+    assert message in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""A corpus from Python: what the functions return, beside what the commands write."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import pipelines
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.disk import LocalPath
+from pipelines.export.text_export import export_corpus
+
+CORPUS = """
+name: mine
+output: {root}/out
+sources:
+  - {{name: web, root: {root}/web, format: jsonl, part_bytes: 2000}}
+  - {{name: code, root: {root}/code, format: text}}
+steps:
+  - quality_signals: {{}}
+    sources: [web]
+  - text_hash: {{}}
+  - filter: [{{signal: word_count, at_least: 5, null: keep}}]
+    sources: [web]
+  - learn_tokenizer: {{kind: bytes}}
+  - shards: {{tokenizer: learn_tokenizer, validation_share: 0.2}}
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    root = tmp_path_factory.mktemp("api")
+    for name in ("web", "code"):
+        (root / name).mkdir()
+    lines = [f'{{"text": "Line {n} {"of words " * (n % 9)}", "number": {n}}}' for n in range(120)]
+    (root / "web" / "a.jsonl").write_text("\n".join(lines))
+    (root / "code" / "a.py").write_text("print('hello')\n")
+    (root / "corpus.yaml").write_text(CORPUS.format(root=root))
+    return pipelines.build(root / "corpus.yaml", in_process=True)
+
+
+def test_documents_are_those_of_an_export(corpus, tmp_path):
+    export_corpus(corpus.corpus.directory, LocalPath(tmp_path / "export"), "parquet", None, ["word_count"])
+    files = sorted((tmp_path / "export" / "data").iterdir())
+    exported = pa.concat_tables([pq.read_table(file) for file in files])
+    read = corpus.documents(["word_count"]).read_all()
+    assert read.sort_by("id").equals(exported.cast(read.schema).sort_by("id"))
+
+
+def test_verdicts_cover_every_document(corpus):
+    verdicts = corpus.verdicts(["word_count"]).read_all()
+    assert len(verdicts) == 121
+    dropped = verdicts.filter(pc.is_valid(verdicts["drop"]))
+    assert set(dropped["drop"].to_pylist()) == {"word_count"}
+    assert max(dropped["word_count"].to_pylist()) < 5
+    kept = set(verdicts.filter(pc.is_null(verdicts["drop"]))["id"].to_pylist())
+    assert kept == set(corpus.documents().read_all()["id"].to_pylist())
+    assert len(corpus.verdicts(sources=["code"]).read_all()) == 1
+
+
+def test_readers_stream(corpus):
+    """A reader returns a part at a time."""
+    assert len(list(corpus.documents(sources=["web"]))) > 1
+
+
+def test_shards_are_read_as_arrays(corpus):
+    shards = [*corpus.shards(), *corpus.shards(split="validation")]
+    assert sum(len(shard.doc_ids) for shard in shards) == len(corpus.documents().read_all())
+    first = next(corpus.shards(sources=["code"]))
+    assert first.offsets[-1] == len(first.tokens) > 0
+
+
+def test_columns_and_sources_are_listed(corpus):
+    assert corpus.sources == ["web", "code"]
+    assert "word_count" in corpus.columns.names
+    assert "drop" not in corpus.columns.names
+    assert corpus.documents(corpus.columns.names).read_all().num_columns == 5 + len(corpus.columns)
+    assert len(corpus.verdicts(corpus.columns.names).read_all()) == 121
+
+
+def test_wrong_names_are_refused(corpus):
+    with pytest.raises(UserError, match=r"^columns: .* did you mean 'word_count'"):
+        corpus.documents(["word_cont"])
+    with pytest.raises(UserError, match="no source 'wed'"):
+        corpus.documents(sources=["wed"])
+    with pytest.raises(UserError, match="shard_set: got 'x', the corpus has shards"):
+        next(corpus.shards("x"))
+
+
+def test_a_build_takes_overrides_and_what_differs_is_found(corpus, tmp_path):
+    config = corpus.corpus.directory.parent / "corpus.yaml"
+    other = pipelines.build(config, [f"output={tmp_path / 'out'}", "steps.filter[0].at_least=8"], in_process=True)
+    change = pipelines.diff(corpus.corpus.directory, other.corpus.directory).sources["web"]
+    assert set(change.went_out) == {"word_count"}
+    assert change.kept_now == len(other.documents(sources=["web"]).read_all())
+    assert pipelines.open_corpus(str(tmp_path / "out")).sources == ["web", "code"]
+    assert pipelines.search(tmp_path / "out", "Line 7 ").documents == 1
+
+
+def test_bad_places_and_workers_are_refused(corpus, tmp_path):
+    with pytest.raises(UserError):
+        pipelines.open_corpus(tmp_path / "nothing")
+    with pytest.raises(ConfigError):
+        pipelines.open_corpus("ftp://example.org/corpus")
+    with pytest.raises(UserError, match="workers: got 0"):
+        pipelines.build(corpus.corpus.directory.parent / "corpus.yaml", workers=0)
+    with pytest.raises(AttributeError, match="no attribute 'bulid'"):
+        pipelines.bulid  # noqa: B018
+
+
+def test_the_examples_of_the_docs_run(tmp_path, monkeypatch):
+    """The Python of docs/looking.md, after the build whose manifest it compares with."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("web", "code"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("the mill stands by the river and turns\n")
+    mine = CORPUS.format(root=tmp_path).replace("jsonl", "text").replace(f"{tmp_path}/out", "data/corpora/mine")
+    (tmp_path / "mine.yaml").write_text(mine.replace("0.2", "0.5"))
+    first = pipelines.build("mine.yaml", in_process=True)
+    (tmp_path / "data/corpora/mine/yesterday.json").write_bytes((first.corpus.directory / "manifest.json").read_bytes())
+    page = (Path(__file__).parents[2] / "docs" / "looking.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    values = {}
+    exec(example, values)
+    assert values["change"].sources["web"].same + values["found"].documents >= 2
+
+
+def test_the_package_itself_imports_nothing_heavy():
+    code = "import sys, pipelines; print('pyarrow' in sys.modules, 'pipelines.api' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "False False\n"
+    )
