@@ -26,7 +26,7 @@ class CharacterIds:
 
     @classmethod
     def of(cls, path: str, characters: Mapping[str, int], unknown: int | None) -> "CharacterIds":
-        """Make the table of a vocabulary; `path` is that of its file."""
+        """Build the table of a vocabulary from the file at `path`."""
         ids = np.full(_CODE_POINTS, _NONE if unknown is None else unknown, np.int32)
         for character, number in characters.items():
             ids[ord(character)] = number

@@ -71,7 +71,7 @@ class Location(ABC):
     @property
     @abstractmethod
     def parent(self) -> Self:
-        """The directory that contains it."""
+        """The directory that contains the path."""
 
     @property
     @abstractmethod
@@ -80,7 +80,7 @@ class Location(ABC):
 
     @abstractmethod
     def is_within(self, outer: "Location") -> bool:
-        """Whether it is `outer` or lies below it."""
+        """Whether the path is `outer` or lies below it."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -100,7 +100,7 @@ class Location(ABC):
 
     @abstractmethod
     def glob(self, pattern: str) -> Iterator[Self]:
-        """Yield everything below it that matches a pattern of names with slashes between them.
+        """Yield everything below the path that matches a pattern of names with slashes between them.
 
         `**` works on a local disk only.
         """
@@ -125,8 +125,8 @@ class Location(ABC):
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """Return the end of a message that nothing is here: the settings that may be missing, or an empty
-        string.
+        """Return the settings that may be missing if nothing is found here, as the end of a message; an empty
+        string if there are none.
         """
 
     @abstractmethod

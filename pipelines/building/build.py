@@ -74,7 +74,7 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
     """Keep the units that were read before a poison document was found, because reading them again would give
     the same result.
 
-    The unit with that document is unfinished. An object store cannot rename, so with one all units are read
+    The unit with that document is unfinished. In an object store, which cannot rename, all units are read
     again.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))

@@ -74,7 +74,7 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Says that pandas is not installed."""
+    """An import hook that says that pandas is not installed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Raise ImportError for pandas."""

@@ -73,8 +73,8 @@ def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, s
 
 
 def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, str]]:
-    """Return a line for each group of a source, with the documents of all splits, in order of their names; of many
-    groups only the first.
+    """Return a line for each group of a source with the documents of all its splits, in the order of the
+    names. If there are many groups, return only the first.
     """
     groups: dict[str, list[ShardRecord]] = {}
     for shard in (shard for shard in shards if shard.group):

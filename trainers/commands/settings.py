@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split settings into a mapping of those whose name is in `names`, and the others unchanged."""
+    """Return (the settings whose name is in `names`, as a mapping; the other settings, unchanged)."""
     named = {key: value for key, _, value in (s.partition("=") for s in settings) if key in names}
     return named, [setting for setting in settings if setting.partition("=")[0] not in names]
 

@@ -84,7 +84,7 @@ class JobTraining(Protocol):
         ...
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return what the samples up to `samples` read of each source, in the form of
+        """Return what the run has read of each source up to sample `samples`, in the form of
         `packed_corpus.TrainingData.consumed`.
         """
         ...

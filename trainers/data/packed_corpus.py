@@ -237,7 +237,7 @@ class TrainingData:
         return replace(self, since=sample)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event with the balance of the labels of each source of sentence pairs."""
+        """Yield an event for each source of sentence pairs, which says how its labels are balanced."""
         for source in self.sources:
             if isinstance(source.packing, PairPacking):
                 its = source.packing.balance()

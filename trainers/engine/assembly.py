@@ -89,7 +89,9 @@ def attach_head(
 
 
 def outputs_of(task: Task) -> int:
-    """Return the number of outputs of a task's head: one per class or tag, and two for spans (start and end)."""
+    """Return the number of outputs of a task's head: one per class or tag, two for spans (start and end), one
+    for other kinds.
+    """
     return {"classify": len(task.labels), "tag": len(task.labels), "span": 2}.get(task.kind, 1)
 
 

@@ -105,7 +105,7 @@ def is_loss(field: str) -> bool:
 
 
 def _label(loss: str) -> str:
-    """Return the name of a loss in a line."""
+    """Return the name of a loss as a line shows it."""
     return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 

@@ -307,8 +307,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Describe in lines what a budget reads: its phases, its sources, with a warning where documents are
-    repeated, the cost of packing, and where the mixture changes.
+    """Return lines that describe what a budget reads: its phases, its sources, with a warning where documents
+    are repeated, the cost of packing, and where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)

@@ -101,7 +101,9 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
-    """Describe in a line the trained parameters that the base has no weights for; empty if there are none."""
+    """Return a line that lists the trained parameters for which the base has no weights; empty if there are
+    none.
+    """
     if not isinstance(config, Finetuning) or not base:
         return ""
     head: list[tuple[str, int]] = []
@@ -122,7 +124,9 @@ def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
 
 
 def describe_resume(resumed: Checkpoint, now: ParallelLayout, drops: bool) -> str:
-    """Describe in a line where a run continues, and whether its losses depend on the layout of its workers."""
+    """Return a line that says where a run continues, and whether its losses depend on the layout of its
+    workers.
+    """
     message, before = f"from step {resumed.step}, {resumed.tokens:,} tokens", resumed.split
     if before != now and drops:
         message += (

@@ -53,7 +53,7 @@ class RefinedwebLines(MeasuresText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, `drop` for documents that become empty, and the share."""
+        """Return `edits`, `drop` for documents that become empty, and the share of removed words."""
         return pa.schema(
             [(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(pa.schema([(REMOVED, pa.float32())]))]
         )

@@ -236,8 +236,8 @@ class _SampleTask:
 
 
 def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
-    """Whether each document is in a sample of `share` (of all, or one per document), bool [n]: a hash of the
-    id and the seed (splitmix64) is below the share.
+    """Return whether each document is sampled, bool [n]: whether a hash of its id and the seed (splitmix64)
+    is below `share`, one number for all documents or one per document.
     """
     integers = ids_as_integers(ids)
     key = (

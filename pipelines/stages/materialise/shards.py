@@ -201,8 +201,8 @@ class Shards(CorpusStage):
         return DomainGroups(self.groups, bounds_of(self.groups, computed.facts["thresholds"]))
 
     def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
-        """Return the tokenizer's record, its path relative to the output root. A tokenizer given as a file is
-        copied into the step.
+        """Return the record of the tokenizer, with its path relative to the output root, and the library that
+        encodes with it. A tokenizer given as a file is copied into the step.
         """
         if self.is_path:
             directory, file = out.directory, out.write("tokenizer.json", self._read_tokenizer())

@@ -134,8 +134,8 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
 
 
 def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
-    """Return the training inputs of a resolved run in their order. `excluded` is not used: it lists documents
-    of a corpus, and tasks have no documents.
+    """Return the training inputs of a resolved run in their order. `excluded` lists documents of a corpus; it
+    is not used, because tasks have no documents.
     """
     tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
     order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)

@@ -26,7 +26,8 @@ def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
-    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): articles of paragraphs of questions.
+    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): a list of articles with paragraphs, which
+    have questions.
 
     Columns `id`, `title`, `question`, `context`, `answers`. A question marked impossible has no answers.
     """
