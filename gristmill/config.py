@@ -204,8 +204,8 @@ def parse(cls: type[T], data: Any, where: str) -> T:
 
 
 def plain(value: Any) -> Any:
-    """Convert a configuration to plain YAML data: the inverse of `parse`. Fields with the metadata ADDED are left
-    out at their default.
+    """Convert a configuration to plain YAML data: the inverse of `parse`. Fields with the metadata ADDED are
+    left out if they have their default value.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: (field, getattr(value, field.name)) for field in dataclasses.fields(value)}

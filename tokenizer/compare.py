@@ -32,8 +32,9 @@ class Row:
 
     `tokens_per_word` is the fertility, `bytes_per_token` (UTF-8) the compression, which is comparable for
     languages without spaces too. `coverage` is the share of words that yield tokens and no unknown one,
-    `vocabulary_used` the share of the vocabulary without special tokens that occurs. `megabytes_per_second`
-    is the speed of encoding alone, in wall time on this machine with `threads` threads.
+    `vocabulary_used` the share of the vocabulary that occurs, special tokens not counted.
+    `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with `threads`
+    threads.
     """
 
     tokenizer: str

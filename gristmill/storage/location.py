@@ -16,9 +16,11 @@ from gristmill.errors import CorruptFileError
 Content = bytes | Callable[[BinaryIO], None]
 """The bytes of a file, or a function that writes them to a sink. It is called again if the write fails."""
 Check = Callable[[], None]
-"""Raises an error if a file must not be written. It is called once the temporary file exists and is still empty; if another
-process removes this file before it gets its final name, the check is repeated with a new one. So whoever makes the check fail
-and then removes temporary files, or the directory, knows that the file will not appear afterwards."""
+"""Raises an error if a file must not be written. It is called once the temporary file exists and is still
+empty; if another process removes this file before it gets its final name, the check is repeated with a new
+one. So a process that makes the check fail and then removes temporary files, or the directory, knows that the
+file will not appear afterwards.
+"""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def is_url(place: str) -> bool:
 def local_path(name: str) -> LocalPath:
     """Return the path of a local file or directory, expanded. Raises PathError as `expand_home` does.
 
-    Raises NotLocalError for a URL; the message has its scheme only, since the rest may contain credentials.
+    Raises NotLocalError for a URL; the message contains only its scheme, since the rest may contain
+    credentials.
     """
     found = _URL.match(name)
     if found is None:

@@ -48,9 +48,9 @@ def find_poison(
     `error` if there is no such document.
 
     Every probe is a separate task with the memory of the last attempt, so it fails in the same way as the
-    task did, even if that was being killed. `names` are the names of the task's stages; `run` is a
-    module-level function. So that no document is blamed for what other programs do to a process, it must
-    break its stage alone three times, and the stage must survive without any documents.
+    task did, even if the task was killed. `names` are the names of the task's stages; `run` is a module-level
+    function. So that no document is blamed for what other programs do to a process, it must break its stage
+    alone three times, and the stage must survive without any documents.
     """
     part = task.part
 

@@ -234,7 +234,7 @@ def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
 
 
 def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
-    """Make a part with the annotations of those steps in `visible` (labels) that are published."""
+    """Return a part with the annotations of those steps in `visible` (labels) that are published."""
     read = state.plan.step(f"read.{source}")
     manifest = state.published[read.label]
     config = next(s for s in state.plan.config.sources if s.name == source)

@@ -97,8 +97,8 @@ def _change(before: float, after: float, form: Callable[[float], str]) -> str:
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Format documents by rule, most first, with the rules of a set after its name: `SET: RULE 7, RULE 2;
-    language 1`.
+    """Format the number of documents by rule, in descending order, with the rules of a set after its name:
+    `SET: RULE 7, RULE 2; language 1`.
     """
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):

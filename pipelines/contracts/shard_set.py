@@ -25,8 +25,8 @@ class Shard:
 
     `tokens` [t] uint16 or uint32; `offsets` [n + 1] int64, document i is tokens[offsets[i]:offsets[i + 1]];
     `doc_ids` [n] as 16-byte binary; `n_bytes` [n] int64, UTF-8 bytes of each document's text; `sentences` and
-    `sentence_offsets` like tokens and offsets: int32 token offsets within each document at which sentences
-    begin, or None if the build wrote none.
+    `sentence_offsets` have the same form: int32 token offsets within each document at which sentences begin;
+    None if the build wrote none.
     """
 
     tokens: np.ndarray

@@ -66,7 +66,7 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print `samples` documents that a rule dropped, or records set aside for a reason; always the same ones.
 
-    Raises UserError for a rule that dropped nothing; the message has the nearest name and all counts.
+    Raises UserError for a rule that dropped nothing; the message gives the nearest name and all counts.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")

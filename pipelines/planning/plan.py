@@ -107,7 +107,7 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Make the plan. `poison` lists documents that are withheld from steps, `files` the published files of
+    """Return the plan. `poison` lists documents that are withheld from steps, `files` the published files of
     steps that are not reproducible.
 
     Raises ConfigError for columns that no step writes, columns written twice, and drops after deduplication.

@@ -25,8 +25,8 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_weights(data: "Data") -> "Data":
-    """Return `data` with weights that name a YAML file, such as the proposal of a study, replaced by the mapping `weights`
-    in it. Raises ConfigError if the file has none.
+    """Return `data` with its weights read from a file if they name a YAML file, such as the proposal of a
+    study: the mapping `weights` in that file. Raises ConfigError if the file has none.
     """
     from gristmill.config import load_yaml, parse, plain
     from trainers.config.pretraining import Data

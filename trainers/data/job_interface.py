@@ -36,7 +36,7 @@ class JobSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the source."""
         ...
 
     @property

@@ -35,7 +35,7 @@ _WRITING = timedelta(days=30)
 def start_group() -> tuple[int, int]:
     """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no group.
 
-    torchrun's variables, or the group that Ray Train has made, are used as they are.
+    torchrun's variables, or the group that Ray Train has created, are used as they are.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself

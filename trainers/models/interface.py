@@ -158,5 +158,5 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
 def decoder_start_id(model: Model, specials: dict[str, int]) -> int:
     """Return the id that the decoder of an encoder-decoder reads first."""
     start = model.traits.decoder_start
-    assert start is not None, f"{model.architecture} is no encoder-decoder"
+    assert start is not None, f"{model.architecture} is not an encoder-decoder"
     return specials[start]

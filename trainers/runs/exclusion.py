@@ -35,7 +35,7 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise UserError(f"{file}: is not UTF-8 text; expected one document id a line") from None
+        raise UserError(f"{file}: is not UTF-8 text; expected one document id per line") from None
     for number, line in enumerate(lines, 1):
         name = line.strip()
         if name:

@@ -1,8 +1,8 @@
 """The predictions of a split, one per example: store, score and compare them without the model.
 
 The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and `score`; its schema metadata
-has the task, the split and the model. Gold and predictions are labels for classify, numbers of candidates for
-choose, lists of labels for tag, and texts for span and generate. `score` has one number per label or
+holds the task, the split and the model. Gold and predictions are labels for classify, numbers of candidates
+for choose, lists of labels for tag, and texts for span and generate. `score` has one number per label or
 candidate for classify and choose; for span, the score of the answer and that of no answer. Some tasks have
 further columns: `group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (the cost of the gold
 text).

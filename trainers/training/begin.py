@@ -1,5 +1,5 @@
 """Read the tensors that a run begins with (`init`) from its parent, and check them against its model. Also
-describe in a line what a run begins with or resumes from.
+say in one line what a run begins with or resumes from.
 
 Only safetensors are read, and no code from the parent's directory is executed.
 """

@@ -67,7 +67,7 @@ def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: C
 def _train(
     config: Job, corpus: JobCorpus, run: LocalPath, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
-    """Train as one worker, in this process. Replace out-of-memory, connection and I/O errors by messages that
+    """Train as one worker, in this process. Turn out-of-memory, connection and I/O errors into messages that
     say what to do.
     """
     import torch

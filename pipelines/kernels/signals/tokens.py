@@ -1,4 +1,5 @@
-"""datatrove's word tokens: those of spaCy's blank English tokenizer, by the rules that affect most text.
+"""datatrove's word tokens: those of spaCy's blank English tokenizer, according to the rules that affect most
+text.
 
 datatrove counts words in the tokens of spaCy, whose rules are some regular expressions and about 1,500
 exceptions. The rules here are those of `tests/pipelines/kernels/reference_signals.py`, which documents how

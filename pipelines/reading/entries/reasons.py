@@ -62,8 +62,8 @@ STRUCTURAL = frozenset(
         "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
-"""Reasons that are expected: the record is no document, or the user set it aside. Any number of such records
-is fine; many records with another reason suggest that the source is read with the wrong settings.
+"""Reasons that are expected: the record is not a document, or the user set it aside. Any number of such
+records is fine; many records with another reason suggest that the source is read with the wrong settings.
 """
 
 

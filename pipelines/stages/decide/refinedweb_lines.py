@@ -33,8 +33,8 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class RefinedwebLines(MeasuresText, PartStage):
-    """`edits` that remove or shorten lines by RefinedWeb's line-wise corrections, and the share of words in
-    these lines.
+    """`edits` that remove or shorten lines according to RefinedWeb's line-wise corrections, and the share of
+    words in these lines.
 
     An edit's rule is `refinedweb.` and the first test that the line meets: uppercase, numeric, counter,
     one_word, pattern. A document without remaining lines is dropped as `STEP.empty`; the paper's bound is

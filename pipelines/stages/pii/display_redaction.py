@@ -1,5 +1,5 @@
-"""Redaction of texts shown to people: placeholders replace everything that a corpus's own `pii` steps find,
-including data that a step only annotates and documents that it skipped.
+"""Redaction of texts that are displayed: placeholders replace everything that a corpus's own `pii` steps
+find, including data that a step only annotates and documents that it skipped.
 """
 
 from dataclasses import replace

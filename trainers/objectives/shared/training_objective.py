@@ -61,8 +61,8 @@ class TrainingObjective(Protocol):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether it writes new rows, an input and a target per document, instead of keeping those of the
-        stream.
+        """Whether the objective writes new rows, an input and a target per document, instead of keeping those
+        of the stream.
         """
         return False
 

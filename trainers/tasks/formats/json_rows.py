@@ -176,7 +176,7 @@ def _check_text(data: str, document: Any, where: str) -> None:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise UserError(
-            f"{where}: holds half of a surrogate pair, which is no character; correct the escape \\ud..."
+            f"{where}: holds half of a surrogate pair, which is not a character; correct the escape \\ud..."
         ) from None
 
 
