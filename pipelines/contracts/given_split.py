@@ -179,7 +179,7 @@ def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents
         try:
             lines = content.decode().splitlines()
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{where}: not UTF-8 at byte {error.start}; expected an id a line") from None
+            raise ConfigError(f"{where}: not UTF-8 at byte {error.start}; expected one id per line") from None
         ids = [line.strip() for line in lines if line.strip()]
         if not ids:
             raise ConfigError(f"{where}: holds no id; expected one id per line")

@@ -1,7 +1,8 @@
 """The base that a fine-tuning run begins with: a run, an export or a Hugging Face directory.
 
-open_base(path) -> sizes, tokenizer, specials      base_weights(config) -> tensors      trained_forward(run)
--> its model
+open_base(path)       -> sizes, tokenizer, specials
+base_weights(config)  -> tensors
+trained_forward(run)  -> model
 """
 
 from collections.abc import Mapping
