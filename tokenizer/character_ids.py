@@ -54,8 +54,8 @@ class CharacterIds:
             document = int(np.searchsorted(offsets - offsets[0], position, side="right")) - 1
             raise ValueError(
                 f"{self.path}: document {first + document} of the batch: character {position - offsets[document] + offsets[0]} "
-                f"is U+{points[position]:04X}, which is not in the vocabulary; learn the tokenizer on text that has it, or "
-                "with `unknown: unk`"
+                f"is U+{points[position]:04X}, which is not in the vocabulary; train the "
+                "tokenizer on text that contains it, or with `unknown: unk`"
             )
 
 

@@ -84,7 +84,7 @@ def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes:
             seen.update(key for key, value in zip(by, values, strict=False) if value is not None)
             group = " / ".join("none" if value is None else str(value) for value in values) or name
             if group not in sizes and len(sizes) == MAX_GROUPS:
-                raise ValueError(f"--by: {path}: more than {MAX_GROUPS} groups; name fields of fewer values")
+                raise ValueError(f"--by: {path}: more than {MAX_GROUPS} groups; name fields with fewer values")
             if text and sizes[group] < most_bytes:
                 groups.setdefault(group, []).append(text)
                 sizes[group] += len(text.encode())

@@ -63,6 +63,6 @@ def local_path(name: str) -> LocalPath:
     if scheme == "file":
         raise NotLocalError("got a file: URL, expected a path; write the path without file://")
     raise NotLocalError(
-        f"got a URL ({scheme}:), expected a local path: this is read and written on local disks alone; copy to or from the "
+        f"got a URL ({scheme}:), expected a local path: this can only be read and written on a local disk; copy to or from the "
         f"store with its own tools (for a local path of that name write ./{scheme}:...)"
     )

@@ -91,7 +91,7 @@ def check_url(field: str, place: str) -> None:
         raise ValueError(f"{field}: got a file: URL, expected a path; write the path without file://")
     if not rest.startswith("//"):
         raise ValueError(
-            f"{field}: got {scheme}:/ and one slash, expected two in a URL, as {scheme.lower()}://bucket/prefix; for a local "
+            f"{field}: got {scheme}:/ with one slash, expected two in a URL, as in {scheme.lower()}://bucket/prefix; for a local "
             f"path of that name write ./{scheme}:..."
         )
     try:

@@ -10,7 +10,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export = commands.add_parser("export", help="write the kept, edited text as Parquet or JSONL")
     export.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     export.add_argument(
-        "output", type=location_argument, help="directory, or URL, to write to; made if missing, must be empty"
+        "output", type=location_argument, help="directory, or URL, to write to; created if missing; must be empty"
     )
     export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")

@@ -71,7 +71,7 @@ class FieldSplit:
                 "validation: got no value, and none for test; expected a value of the field for one of them"
             )
         if both := sorted(set(self.validation) & set(self.test)):
-            raise ValueError(f"test: {both[0]!r} is a value of validation too; a document is in one split")
+            raise ValueError(f"test: {both[0]!r} is also a value of validation; a document is in one split only")
 
     def read_columns(self) -> tuple[str, ...]:
         """Return the columns of a document that `label` needs."""
@@ -186,7 +186,7 @@ def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents
         for line in ids:
             identifier = _document_id(line, source, where) if of_documents else line
             if of_id.setdefault(identifier, split) != split:
-                raise ConfigError(f"{where}: the id {line!r} is in {VALIDATION} too; a document is in one split")
+                raise ConfigError(f"{where}: the id {line!r} is also in {VALIDATION}; a document is in one split only")
     return of_id
 
 

@@ -220,7 +220,7 @@ def _step(
             inputs["split"] = {name: split.identity(name) for name, split in given.items()}
         elif splits.required:
             raise ConfigError(
-                f"step {entry.name}: no source of it gives a `split`; give one to a source, or remove the step"
+                f"step {entry.name}: none of its sources gives a `split`; give one to a source, or remove the step"
             )
     stage = entry.stage
     if isinstance(stage, WithoutPoison):

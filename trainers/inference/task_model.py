@@ -84,7 +84,7 @@ def threshold_of(run: LocalPath) -> float | None:
 def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
     if not isinstance(config, Finetuning) or len(config.tasks) > 1:
         raise UserError(
-            f"{path}: predicts no examples of one task; give a run of `finetune` with one task, or its export"
+            f"{path}: is not a model fine-tuned on a single task; give a run of `finetune` with one task, or its export"
         )
     return config
 

@@ -135,7 +135,7 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
     if batch.tokens is not None and batch.sequences is not None and batch.tokens // mean != batch.sequences:
         raise ConfigError(
             f"batch: got tokens {batch.tokens} and sequences {batch.sequences}, which differ at {float(mean):.10g} tokens "
-            f"a sequence; give one and set the other to null"
+            f"per sequence; give one and set the other to null"
         )
     return BatchSize(tokens=math.ceil(sequences * mean), sequences=sequences)
 
@@ -313,7 +313,7 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
     lines = [
-        f"data  {config.batch.sequences:,} sequences a step, {config.batch.tokens:,} tokens on average; "
+        f"data  {config.batch.sequences:,} sequences per step, {config.batch.tokens:,} tokens on average; "
         f"{config.budget.steps:,} steps read {config.budget.tokens:,} tokens in all"
     ]
     begin, reached = 0, []
@@ -383,13 +383,13 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
             held = int(stream.sizes.sum())
             if marked:
                 lines.append(
-                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens a sequence because marks take "
+                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens per sequence, because marks take "
                     f"room; {phase.length:,} where one document fills a sequence"
                 )
                 continue
             lines.append(
                 f"data  {stream.name}: {packing} at {phase.length:,} leaves {1 - held / (len(stream.sizes) * phase.length):.2%} "
-                f"of the positions as padding and omits {stream.tokens - held:,} tokens; {held / len(stream.sizes):.1f} tokens a "
-                f"sequence"
+                f"of the positions as padding and omits {stream.tokens - held:,} tokens; {held / len(stream.sizes):.1f} tokens "
+                f"per sequence"
             )
     return lines

@@ -57,11 +57,11 @@ def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data
         f"model  {model.architecture}, {model.layers} layers of width {model.width}, {begins}",
         f"method  {config.method.kind}, learning rate {config.optimizer.learning_rate:g}, warm-up over "
         f"{config.schedule.warmup_steps:,} of {steps:,} steps",
-        f"data  {sequences:,} inputs a step; {steps:,} steps read {config.budget.tokens:,} tokens, "
+        f"data  {sequences:,} inputs per step; {steps:,} steps read {config.budget.tokens:,} tokens, "
         f"{steps * sequences / data.epoch_inputs:.2f} epochs of {data.epoch_inputs:,} inputs",
     ]
     if sequences != job.batch.sequences:
-        lines.append(f"data  {job.batch.sequences:,} inputs a step were asked for, the training set has {sequences:,}")
+        lines.append(f"data  {job.batch.sequences:,} inputs per step were requested, the training set has {sequences:,}")
     return lines + [f"leak  {name}: {leak}" for name, leaks in corpus.leaks.items() for leak in leaks]
 
 

@@ -262,7 +262,7 @@ def check_attempt(path: LocalPath, name: str | None) -> None:
     """
     attempt = path / _ATTEMPT
     if name is not None and retry(attempt, attempt.read_text) != name:
-        raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
+        raise SupersededError(f"{path}: other workers have continued this run since these were cut off from it")
 
 
 def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:

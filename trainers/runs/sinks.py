@@ -287,7 +287,7 @@ class Follower:
         if self._thread is not None:
             self._thread.join(_CLOSING)
             if self._thread.is_alive():
-                self._failure = f"it has not taken all of them {_CLOSING:.0f} seconds after the end"
+                self._failure = f"it had not accepted all of them {_CLOSING:.0f} seconds after the end"
 
     def _work(self, sink: Sink, log: Path | None, size: int) -> None:
         try:

@@ -181,6 +181,6 @@ def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dic
     weights, absent = published_weights(path, model)
     if absent:
         raise ConfigError(
-            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing); take another recipe"
+            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing); use another recipe"
         )
     return weights

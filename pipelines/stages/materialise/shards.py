@@ -81,7 +81,7 @@ class Shards(CorpusStage):
         if self.add_reserved and not self.is_path:
             raise ValueError(
                 f"add_reserved: got {list(self.add_reserved)}, but a tokenizer trained here has all reserved tokens; remove "
-                "out"
+                "it"
             )
         if is_url(self.tokenizer):
             raise ValueError("tokenizer: got a URL, expected a local path, or the name of a step")

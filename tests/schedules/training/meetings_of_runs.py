@@ -17,7 +17,7 @@ _BEGUN = 2  # steps of the run that others meet
 _MESSAGES = {
     "pretrain": (
         r"another process is training here",
-        r"other workers have gone on with this run",
+        r"other workers have continued this run",
         r"^1$",  # another process took over while this one was suspended
     ),
     "model export": (r"no run here", r"has no checkpoint yet"),

@@ -434,7 +434,7 @@ def test_what_cannot_be_a_base_is_one_line(bases, files, tmp_path):
     second = LocalPath(tmp_path / "second")
     open_run(second, following, open_tasks(following))
     with pytest.raises(
-        ConfigError, match="was fine-tuned by prefix, whose parameters cannot be merged into weights of a base"
+        ConfigError, match="was fine-tuned with prefix, whose parameters cannot be merged into weights of a base"
     ):
         base_weights(following, SPECIAL_IDS, read_run(second)["parent"])
     with pytest.raises(UserError, match="--merge: the run's method is prefix"):

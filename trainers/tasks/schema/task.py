@@ -141,7 +141,7 @@ class Layout:
             groups = re.compile(pattern).groupindex
         except re.error as error:
             raise ValueError(f"pattern: not a regular expression: {error}") from None
-        _require(bool(groups), "pattern: got no named group, expected such as (?P<text>.*)")
+        _require(bool(groups), "pattern: got no named group, expected one such as (?P<text>.*)")
 
     def _check_column(self, role: str, column: Role) -> None:
         several = isinstance(column, tuple)

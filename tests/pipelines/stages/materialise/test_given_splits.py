@@ -207,7 +207,7 @@ def test_near_copies_of_held_out_documents_are_dropped_from_training_if_asked(co
     assert load_step(corpus.root.parent / "asked", step["directory"]).facts == {"dropped": 2}
     assert manifest.sources["web"]["splits"]["train"]["kept"] == 17
     assert [row["dropped"] for row in manifest.funnel if row["step"] == "dedup_held_out"] == [{"dedup_held_out": 2}]
-    with pytest.raises(ConfigError, match="step dedup_held_out: no source of it gives a `split`"):
+    with pytest.raises(ConfigError, match="step dedup_held_out: none of its sources gives a `split`"):
         corpus.plan(one_source("null"), asked + TOKENS)
     with pytest.raises(ConfigError, match="after the deduplication step dedup_minhash"):
         corpus.plan(FIELD, STEPS + "  - dedup_held_out: {}\n" + TOKENS)
