@@ -76,7 +76,9 @@ def train(
         knobs["coverage"] = coverage
     if kind == "bytes":
         if vocab_size not in (None, VOCAB_SIZE):
-            raise ValueError(f"vocab_size: got {vocab_size}, but bytes always has {VOCAB_SIZE}: 128 reserved tokens and 256 bytes")
+            raise ValueError(
+                f"vocab_size: got {vocab_size}, bytes always has {VOCAB_SIZE}: 128 reserved tokens and 256 bytes"
+            )
         return byte_vocabulary()
     if kind == "characters":
         if vocab_size is not None:

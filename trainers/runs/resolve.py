@@ -383,8 +383,8 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
             held = int(stream.sizes.sum())
             if marked:
                 lines.append(
-                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens per sequence, because marks take "
-                    f"room; {phase.length:,} where one document fills a sequence"
+                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens per sequence, because marks "
+                    f"take room; {phase.length:,} where one document fills a sequence"
                 )
                 continue
             lines.append(

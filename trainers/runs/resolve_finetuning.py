@@ -61,7 +61,9 @@ def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data
         f"{steps * sequences / data.epoch_inputs:.2f} epochs of {data.epoch_inputs:,} inputs",
     ]
     if sequences != job.batch.sequences:
-        lines.append(f"data  {job.batch.sequences:,} inputs per step were requested, the training set has {sequences:,}")
+        lines.append(
+            f"data  {job.batch.sequences:,} inputs per step were requested, the training set has {sequences:,}"
+        )
     return lines + [f"leak  {name}: {leak}" for name, leaks in corpus.leaks.items() for leak in leaks]
 
 
