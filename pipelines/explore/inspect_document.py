@@ -200,8 +200,8 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """Return the printed id of a kept document. A document of a reference corpus has its name there, or its
-    hex id if that corpus is gone.
+    """Return the printed id of a kept document. For a document of a reference corpus, return its printed id
+    there and name the corpus; if that corpus is gone, return its hex id.
     """
     try:
         return corpus.printed_id(identifier)

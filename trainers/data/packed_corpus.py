@@ -453,8 +453,8 @@ class ValidationData:
 
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Select validation rows of `tokens` tokens per source, rounded up to sequences, or of the whole source
-    if it has fewer, in the packing and at the final length of training.
+    """Select validation sequences, packed as in training and of its final length: from each source as many as
+    are needed for `tokens` tokens, or all.
 
     The run's seed has no influence: the random choices of an objective are the same for every run.
     """

@@ -37,10 +37,10 @@ _KEY = b"gristmill.predictions"
 class Predictions:
     """The predictions for n examples and, if known, their gold. `model` names the model that made them.
 
-    `outcomes` has gold and predictions in the form that metrics read, before `threshold` is applied. `scores`
-    is float32 and flat; example i has the scores from `score_offsets[i]` up to `score_offsets[i + 1]`. With
-    `threshold`, the empty text is predicted if the score of no answer exceeds that of the answer by more than
-    the threshold.
+    `outcomes` holds gold and predictions in the form that metrics read, before `threshold` is applied.
+    `scores` is float32 and flat; example i has the scores from `score_offsets[i]` up to `score_offsets[i +
+    1]`. With `threshold`, the empty text is predicted if the score of no answer exceeds that of the answer by
+    more than the threshold.
     """
 
     task: Task

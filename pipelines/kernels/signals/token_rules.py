@@ -281,7 +281,7 @@ def _split_chunk(
 ) -> int:  # fmt: skip
     """Write the tokens of a chunk; return the number of tokens so far.
 
-    Tokens of the back are held at the end of the arrays until those before them are written.
+    Tokens split off the back are kept at the end of the arrays until those before them are written.
     """
     first, last = token, len(starts)
     while begin < end:
