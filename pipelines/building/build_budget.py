@@ -22,7 +22,7 @@ def close_and_record(cluster: AnyCluster, root: Location, began: float, say: Cal
     """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built. `began` is
     the monotonic time at which the command began.
     """
-    # Measured before Ray ends, because nothing knows afterwards what its processes used.
+    # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = tree_seconds(os.getpid()), take_account(), cluster.workers
     if cluster.usage.start_seconds:
         own.pop(CHILDREN, None)  # with Ray, only its own processes are children of this one

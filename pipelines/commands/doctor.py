@@ -135,7 +135,7 @@ def _advisories() -> Iterator[Check]:
         else:
             good.append(f"{name} {found}")
     if good:
-        yield Check("ok", "advisories", f"none known here for {', '.join(good)}; `make audit` asks about every package")
+        yield Check("ok", "advisories", f"none known for {', '.join(good)}; `make audit` asks about every package")
 
 
 def _split(requirement: str) -> tuple[str, str]:

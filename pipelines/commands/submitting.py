@@ -49,7 +49,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _address_argument(jobs)
     jobs.set_defaults(handler=show_jobs)
     actions = jobs.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="all jobs that the cluster knows, the newest first")
+    listing = actions.add_parser("list", help="all jobs of the cluster, newest first")
     _address_argument(listing, argparse.SUPPRESS)
     for name, text in (
         ("status", "show the state of a job; exits 0 only if it succeeded"),

@@ -31,7 +31,7 @@ class TaskModel:
     found: checkpoint.Checkpoint | None = None
 
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
-        """Return the model with its losses, in fp32 on the CPU. `corpus` has its tokenizer.
+        """Return the model with its losses, in fp32 on the CPU. `corpus` holds its tokenizer.
 
         Raises ConfigError if `base` is given but this is not an adapter, or if `base` is not the adapter's
         base.

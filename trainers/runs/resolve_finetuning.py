@@ -31,7 +31,7 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
     )
     data = task_training(corpus, config, frozenset())
     if config.batch.sequences is None:
-        raise ConfigError("batch.sequences: null; give the inputs of a step")
+        raise ConfigError("batch.sequences: null; set it to the number of inputs per step")
     sequences = min(config.batch.sequences, data.epoch_inputs)
     check_micro_batch(config)
     steps = _steps(config.budget, sequences, data.epoch_inputs)

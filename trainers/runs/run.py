@@ -277,7 +277,7 @@ def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Return the release and a digest of the source files of `trainers`. Any change of a line changes the
+    """Return the release and a digest of the source files of `trainers`. A change to any line changes the
     digest.
     """
     here = Path(__file__).parents[1]

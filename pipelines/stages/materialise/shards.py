@@ -55,8 +55,10 @@ class Shards(CorpusStage):
     will use it (`masked`, `fill_in_the_middle`, ...), single tokens (`<mask>`), or `all`. The encoding of text does not
     change."""
     split_by: Literal["cluster", "content", "file", "host"] = "cluster"
-    """The unit that is never split between training and validation: duplicate clusters (documents outside one by content),
-    documents of equal text, files (an archive member is a file), or hosts of URLs. Not for sources with a given `split`."""
+    """The unit that is never split between training and validation: duplicate clusters (documents outside one
+    by content), documents with equal texts, files (an archive member is a file), or hosts of URLs. Not for
+    sources with a given `split`.
+    """
     validation_share: float = 0.005
     """Share of the `split_by` groups that are held out for validation. Not for sources with a given `split`."""
     sentences: bool = False

@@ -34,7 +34,7 @@ class MinhashSignatures(MeasuresText, PartStage):
     ngram: int = 5
     """Words, or characters, per shingle."""
     seed: int = 1
-    """Seed of the permutations; signatures of different seeds cannot be compared."""
+    """Seed of the permutations; signatures with different seeds cannot be compared."""
     unit: Literal["word", "character"] = "word"
     """What a shingle consists of: words and letters as described above, or single characters in every script."""
     normalisation: Literal["plain", "fineweb"] = "plain"
