@@ -44,9 +44,10 @@ def close_and_record(cluster: AnyCluster, root: Location, began: float, say: Cal
 
 
 def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
-    """Return `processor_seconds` and, in descending order, `by_purpose`. The former are the `seconds` that
-    the operating system counts for the processes of this machine, or the sum over all machines if that is
-    more. If Ray ran on this machine, the purpose `Ray` is what its processes used outside the tasks.
+    """Return `processor_seconds` and, in descending order, `by_purpose`. `processor_seconds` are the
+    `seconds` that the operating system counts for the processes of this machine, or the sum over all machines
+    if that is more. If Ray ran on this machine, the purpose `Ray` is what its processes used outside the
+    tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())

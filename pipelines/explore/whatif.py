@@ -189,7 +189,7 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
-        raise UserError(f"{config.output}: was built with other steps than those of this file; build it first")
+        raise UserError(f"{config.output}: was built with steps other than those in this file; build it first")
     now = {entry.name: entry.stage for entry in config.steps if isinstance(entry.stage, Filter)}
     if not now:
         raise UserError(f"{config.name}: has no filter step, so there is no threshold to change")

@@ -112,8 +112,8 @@ class SpanCorruption(PairObjective):
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
         """Raise ConfigError if a document of `tokens` has more runs of noise than there are sentinels. With
-        tokens chosen one by one, the expected number of runs counts; runs that exceed the sentinels by chance
-        are left uncorrupted.
+        tokens chosen one by one, the expected number of runs is compared; runs that exceed the sentinels by
+        chance are left uncorrupted.
         """
         if self.style != "replace":
             return

@@ -257,7 +257,7 @@ def begin_attempt(path: LocalPath) -> str:
 
 
 def check_attempt(path: LocalPath, name: str | None) -> None:
-    """Raise SupersededError if another attempt than `name` has been started since. Does nothing if `name` is
+    """Raise SupersededError if an attempt other than `name` has been started since. Does nothing if `name` is
     None.
     """
     attempt = path / _ATTEMPT

@@ -85,7 +85,9 @@ def count_peer_pages(
 
 
 def count_page_lines(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """Count the lines of each document with "lorem ipsum", and with a curly bracket, int64 [documents] each."""
+    """Count, for each document, the lines with "lorem ipsum" and those with a curly bracket, int64
+    [documents] each.
+    """
     counts = np.zeros((len(segments.offsets) - 1, 2), np.int64)
     _count_page_lines(*segments.lines, hits.places, hits.kinds, counts)
     return counts[:, 0], counts[:, 1]

@@ -73,7 +73,7 @@ class TaskCorpus:
 
     def splits(self, task: Task) -> tuple[str, ...]:
         """Return the split to train on, and the one to validate on: `dev`, or the first whose name begins
-        with `dev`. The latter is left out if it is missing or its gold is hidden.
+        with `dev`. The split to validate on is left out if it is missing or its gold is hidden.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [

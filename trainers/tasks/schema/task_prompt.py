@@ -1,4 +1,4 @@
-"""The prompt of a task: how a language model is asked an example without training."""
+"""The prompt of a task: how an example is put to a language model that was not trained on the task."""
 
 import re
 from collections.abc import Mapping
