@@ -105,6 +105,11 @@ class Engine:
         self._device = next(model.parameters()).device
         self._ranks = RankUpdates(model, self._workers, config.budget.steps, accumulation)
 
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage in use; 0 if torch alone trains on a single worker."""
+        return self._workers.zero_stage
+
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool
     ) -> tuple[Totals, float]:

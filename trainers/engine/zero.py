@@ -94,6 +94,11 @@ class ZeroWorkers(Partitions):
         self.allocate(0)
 
     @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage at which DeepSpeed runs."""
+        return int(self.forward.zero_optimization_stage())
+
+    @property
     def groups(self) -> list[dict[str, Any]]:
         """The parameter groups of the optimizer."""
         groups: list[dict[str, Any]] = self.forward.optimizer.param_groups

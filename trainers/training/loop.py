@@ -128,7 +128,7 @@ class Training:
             parameters=parameters,
             trained_parameters=trained,
             workers=world,
-            zero_stage=config.execution.zero_stage,
+            zero_stage=self.engine.zero_stage,
             micro_batch=self.micro_batch,
             accumulation=accumulation,
             threads=threads,
