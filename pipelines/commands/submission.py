@@ -160,8 +160,8 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
     for name in filter(None, (_named(word, directory) for word in command)):
         if not Path(name).is_absolute() and os.path.normpath(name) not in files:
             raise ConfigError(
-                f"COMMAND: {name} is not uploaded with the job (it is left out, or lies outside {directory}); name a file that is, "
-                f"or an absolute path that every node sees"
+                f"COMMAND: {name} is not uploaded with the job (it is left out, or lies outside {directory}); name a file that "
+                f"is, or an absolute path that every node sees"
             )
 
 

@@ -15,6 +15,7 @@ import torch
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.disk import LocalPath
+from tests.trainers.adapters.finetuning_cells import TASKS
 from tests.trainers.engine.heads.task_batches import tiny
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.adapters import METHODS
@@ -39,18 +40,6 @@ from trainers.training.begin import describe_new, initial_base
 
 TEXTS = ["a good play, said one", "no", "they came late and left early", "what a day it was"]
 COMMON = {"name": "toy", "files": dict.fromkeys(("train", "dev"), "rows.jsonl"), "leak": "report"}
-TASKS = {
-    "classify": {
-        "columns": {"text": "a", "text_b": "b", "label": "label"},
-        "labels": ["x", "y", "z"],
-        "metrics": ["accuracy"],
-    },
-    "regress": {"columns": {"text": "a", "label": "value"}, "metrics": ["pearson"]},
-    "tag": {"columns": {"words": "words", "tags": "tags"}, "labels": ["O", "T", "U"], "metrics": ["accuracy"]},
-    "span": {"columns": {"question": "b", "passage": "a", "answers": "answers"}, "metrics": ["exact_match"]},
-    "choose": {"columns": {"text": "a", "candidates": "candidates", "label": "right"}, "metrics": ["accuracy"]},
-    "generate": {"columns": {"text": "a", "target": "b"}, "metrics": ["perplexity"]},
-}
 AUTO = {
     "classify": "AutoModelForSequenceClassification",
     "regress": "AutoModelForSequenceClassification",
