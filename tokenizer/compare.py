@@ -103,8 +103,8 @@ def _value(record: Mapping[str, Any], key: str) -> Any:
 
 
 def compare(encoders: Mapping[str, Encoder], texts: Texts) -> list[Row]:
-    """Measure each tokenizer on each group: a row for each, in their order. With several groups, each
-    tokenizer also gets a row for all texts.
+    """Measure each tokenizer on each group. Returns a row for each pair, ordered by tokenizer and then by
+    group. With several groups, each tokenizer also gets a row for all texts.
     """
     rows = []
     for name, encoder in encoders.items():

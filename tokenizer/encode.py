@@ -87,7 +87,9 @@ class Encoder:
 
     @property
     def vocab_size(self) -> int:
-        """The rows of an embedding table: one more than the greatest id, special tokens included."""
+        """The number of rows of an embedding table: one more than the greatest id, special tokens
+        included.
+        """
         return self.definition.vocab_size
 
     @property

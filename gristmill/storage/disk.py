@@ -176,7 +176,9 @@ class LocalPath(PosixPath, Location):
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
-        """Return the bytes of all files below a directory. Files that disappear meanwhile do not count."""
+        """Return the total size in bytes of all files below a directory. Files that disappear meanwhile do
+        not count.
+        """
         total = 0
         for path in self.rglob("*"):
             with suppress(FileNotFoundError):

@@ -121,8 +121,8 @@ class Location(ABC):
 
     @abstractmethod
     def bytes_below(self) -> int:
-        """Return the bytes of all files below a directory; 0 in an object store, where counting takes many
-        requests.
+        """Return the total size in bytes of all files below a directory; 0 in an object store, where counting
+        takes many requests.
         """
 
     @abstractmethod

@@ -72,7 +72,9 @@ class Impact:
         return self.scaled(gained), self._half_width(gained, squares)
 
     def bytes_change(self) -> tuple[float, float]:
-        """Return the bytes gained, and half the width of the 95 % confidence interval (0 if exact)."""
+        """Return the number of bytes gained, and half the width of the 95 % confidence interval (0 if
+        exact).
+        """
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:

@@ -155,8 +155,8 @@ def _stored(manifest: StepManifest) -> int:
 
 
 def _text(plan: Plan, source: str, rates: _Rates) -> float:
-    """Return the bytes of a source's text: counted if it is read, otherwise estimated from the size of its
-    files; 0 if unknown.
+    """Return the size of a source's text in bytes: counted if it is read, otherwise estimated from the size
+    of its files; 0 if unknown.
     """
     read = plan.step(f"read.{source}")
     manifest = load_step(plan.config.place, read.directory)

@@ -41,12 +41,12 @@ class JobSource(Protocol):
 
     @property
     def tokens(self) -> int:
-        """Tokens, marks included."""
+        """Number of tokens, marks included."""
         ...
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of the text."""
+        """Size of the text in UTF-8 bytes."""
         ...
 
 

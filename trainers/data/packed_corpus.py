@@ -164,8 +164,8 @@ class PackedCorpus:
 
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
-        """The tokens per epoch of each source that are in no sequence; 0 if its sequences are cut from the
-        stream.
+        """The number of tokens per epoch of each source that are in no sequence; 0 if its sequences are cut
+        from the stream.
         """
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 

@@ -179,7 +179,9 @@ def _budget(
 
 
 def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCorpus]) -> int:
-    """Estimate the tokens that `steps` steps of `size` sequences read, from the mean sequence of each phase."""
+    """Estimate the number of tokens that `steps` steps of `size` sequences read, from the mean sequence of
+    each phase.
+    """
     total, begin = Fraction(0), 0
     for packed, until in zip(packed_phases, [*(phase.until_step for phase in data.phases), steps], strict=True):
         end = max(begin, min(until, steps))

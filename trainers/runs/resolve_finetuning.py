@@ -95,7 +95,9 @@ def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
 
 
 def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
-    """Return the steps of a budget. Epochs are rounded up to whole steps, so that every input is read."""
+    """Return the number of steps of a budget. Epochs are rounded up to whole steps, so that every input is
+    read.
+    """
     if budget.steps is not None:
         return budget.steps
     if budget.epochs is not None:

@@ -206,7 +206,9 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """Return the UTF-8 bytes of the kept, edited text of a part by cell, without held-out documents."""
+    """Return the size in UTF-8 bytes of the kept, edited text of a part by cell, without held-out
+    documents.
+    """
     part, per = task
     if per == "source":
         return {SampleCell(part.source, part.source): part.kept_text_bytes(training=True)}

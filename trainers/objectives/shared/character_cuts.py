@@ -154,7 +154,7 @@ class TokenTexts:
         return b"".join([self._texts[token] or b"" for token in ids])
 
     def _offset(self, token: int, character: int) -> int:
-        """Return the bytes of a token before its character number `character`."""
+        """Return the number of bytes of a token before its character number `character`."""
         text = self._texts[token] or b""
         return [place for place, byte in enumerate(text) if _starts_character(byte)][character]
 
