@@ -159,7 +159,7 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     job = _start(client, work, launch, len(before) + 1, say)
     older = [other for other in _same_command(client, work) if _age(other) < _age(job)]
     if older:
-        say(f"{job.id}: {older[0].id} was submitted at the same moment, and before it; stopping {job.id}")
+        say(f"{job.id}: {older[0].id} was submitted at the same moment, but earlier; stopping {job.id}")
         stop(client, job)
         return _attach(older[0], work, say)
     return job
