@@ -190,7 +190,9 @@ def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{assignment!r}: {path} matches {len(found)} entries; give them names, or select one by number")
+        raise ConfigError(
+            f"{assignment!r}: {path} matches {len(found)} entries; give them names, or select one by number"
+        )
     names = [str(entry.get("name") or next(iter(entry), "")) for entry in entries if isinstance(entry, dict)]
     raise ConfigError(f"{assignment!r}: {path}: no such entry{near_match(key, names)}")
 

@@ -19,7 +19,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     submit.add_argument("--follow", action="store_true", help="show its log; exit as the command does")
     submit.add_argument(
-        "--slot", help="slot of a schedule, such as 2026-11-21: the same work in another slot is another job"
+        "--slot", help="slot of a schedule, such as 2026-11-21: the same work in a different slot is a different job"
     )
     submit.add_argument(
         "--retries", type=int, default=0, help="further attempts after a failure; needs --follow (default 0)"

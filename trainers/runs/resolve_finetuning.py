@@ -115,7 +115,7 @@ def _class_weights(config: Finetuning, corpus: TaskCorpus) -> dict[str, float] |
     task = config.tasks[0]
     if task.kind != "classify" or config.writes_text:
         raise ConfigError(
-            f"class_weights: got {wanted}, a task of kind {task.kind} has no classes to weigh; leave it out"
+            f"class_weights: got {wanted}, a task of kind {task.kind} has no classes to weight; leave it out"
         )
     names = task.label_names
     if isinstance(wanted, dict):

@@ -77,7 +77,7 @@ def read_state(
         if init.optimizer == "keep" and config.optimizer.kind != theirs.optimizer.kind:
             raise ConfigError(
                 f"init.optimizer: got keep, {path} was trained with {theirs.optimizer.kind} and this run with "
-                f"{config.optimizer.kind}, whose state is another; set it to reset"
+                f"{config.optimizer.kind}, which keeps a different state; set it to reset"
             )
         state = checkpoint.read_state(parent)
         _check_shapes({name: tuple(state[name]["weight"].shape) for name in state}, shapes, path)

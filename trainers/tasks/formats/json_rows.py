@@ -183,7 +183,7 @@ def _check_text(data: str, document: Any, where: str) -> None:
 def _records(document: Any, path: str) -> list[Record]:
     if isinstance(document, list) and all(isinstance(entry, dict) for entry in document):
         return document
-    raise UserError(f"{path}: expected one list of objects; or name another format, such as jsonl")
+    raise UserError(f"{path}: expected a list of objects; correct the file, or name another format, such as jsonl")
 
 
 def _columns(rows: Iterable[tuple[int, Record]], layout: Layout, path: str, unit: str) -> RowSet:
