@@ -350,7 +350,7 @@ def test_rare_characters_are_unknown(kind, tmp_path):
     ("kind", "texts", "size", "knobs", "message"),
     [
         ("char", ["a"], 400, {}, "kind: got 'char', allowed byte_bpe, bpe, wordpiece, unigram, bytes"),
-        ("bytes", ["a"], 400, {}, "vocab_size: got 400, bytes has 384"),
+        ("bytes", ["a"], 400, {}, "vocab_size: got 400, bytes always has 384"),
         ("byte_bpe", ["a"], 400, {"lowercase": True}, "lowercase: got True, which byte_bpe does not know"),
         ("unigram", ["a"], 400, {"min_frequency": 2}, "min_frequency: got 2, which unigram does not know"),
         ("bpe", ["a"], 400, {"pattern": "gpt2"}, "pattern: got 'gpt2', which bpe does not know"),

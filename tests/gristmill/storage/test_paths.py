@@ -148,7 +148,7 @@ def test_a_place_is_a_path_or_a_url_that_can_be_opened() -> None:
         assert isinstance(place, RemotePath)
         assert str(place) == "s3://bucket/x"
     for url, message in (
-        ("s3:/bucket/x", "expected two in a URL, as s3://bucket/prefix"),
+        ("s3:/bucket/x", "expected two in a URL, as in s3://bucket/prefix"),
         ("hdfs://host/x", "'hdfs', expected a local directory or one of s3, gs, hf"),
         ("http://host/x", "'http', expected a local directory"),
         ("file:///tmp/x", "write the path without file://"),

@@ -460,7 +460,7 @@ def test_writing_text_needs_the_output_layer(bases, files, tmp_path):
             assert "lm_head.weight" not in base_weights(following, SPECIAL_IDS, record["parent"])
         else:
             with pytest.raises(
-                UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which generating text needs"
+                UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which is needed to generate text"
             ):
                 base_weights(following, SPECIAL_IDS, record["parent"])
 

@@ -276,7 +276,7 @@ def test_workers_that_were_cut_off_end_where_others_go_on(corpus, tmp_path, monk
         return whole(self, batches, step, *others)
 
     monkeypatch.setattr(Engine, "train_step", train_step)
-    with pytest.raises(SupersededError, match="other workers have gone on"):
+    with pytest.raises(SupersededError, match="other workers have continued"):
         attempt_of(config, corpus, run, None, begin_attempt(run))
     assert [entry["step"] for entry in read_events(run / "log.jsonl", "step")] == list(range(1, at))
     assert checkpoint.newest(run, pytest.fail).step == at - 1

@@ -156,7 +156,7 @@ def test_only_what_reads_splits_depends_on_them(corpus, tmp_path):
     [
         ("valid", "split.kind: got 'valid', expected one of train, validation, test"),
         ("{{kind: field, field: subset}}", "split.validation: got no value"),
-        ("{{kind: field, field: subset, validation: [a], test: [a]}}", "test: 'a' is a value of validation too"),
+        ("{{kind: field, field: subset, validation: [a], test: [a]}}", "test: 'a' is also a value of validation"),
         ("{{kind: field, field: text, validation: [a]}}", "split: field: got 'text'"),
         ("{{kind: ids}}", "validation: got no file"),
         ("{{kind: ids, test: {root}/none.txt}}", "source web: split.test: no file .*none.txt"),
@@ -165,7 +165,7 @@ def test_only_what_reads_splits_depends_on_them(corpus, tmp_path):
         ("{{kind: ids, test: {root}/words.txt}}", "words.txt: 'a word': not a document id"),
         (
             "{{kind: ids, validation: {root}/dev.txt, test: {root}/dev.txt}}",
-            "the id 'web/all.jsonl#20' is in validation too",
+            "the id 'web/all.jsonl#20' is also in validation",
         ),
     ],
 )
