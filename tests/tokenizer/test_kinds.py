@@ -351,9 +351,9 @@ def test_rare_characters_are_unknown(kind, tmp_path):
     [
         ("char", ["a"], 400, {}, "kind: got 'char', allowed byte_bpe, bpe, wordpiece, unigram, bytes"),
         ("bytes", ["a"], 400, {}, "vocab_size: got 400, bytes always has 384"),
-        ("byte_bpe", ["a"], 400, {"lowercase": True}, "lowercase: got True, which byte_bpe does not know"),
-        ("unigram", ["a"], 400, {"min_frequency": 2}, "min_frequency: got 2, which unigram does not know"),
-        ("bpe", ["a"], 400, {"pattern": "gpt2"}, "pattern: got 'gpt2', which bpe does not know"),
+        ("byte_bpe", ["a"], 400, {"lowercase": True}, "lowercase: got True, which byte_bpe does not have"),
+        ("unigram", ["a"], 400, {"min_frequency": 2}, "min_frequency: got 2, which unigram does not have"),
+        ("bpe", ["a"], 400, {"pattern": "gpt2"}, "pattern: got 'gpt2', which bpe does not have"),
         ("wordpiece", ["a"], 100, {}, "vocab_size: got 100, allowed 129 or more"),
         ("wordpiece", ["a a"], 400, {}, "the texts fill only 129"),
         ("wordpiece", [], 400, {}, "the texts fill only 128"),
