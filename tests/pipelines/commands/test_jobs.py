@@ -240,7 +240,7 @@ def test_silence_is_an_end(said, monkeypatch):
     cluster.tail_job_logs = no_answer
     clock = iter(range(0, 100_000, 200))
     monkeypatch.setattr(Host, "monotonic", lambda self: next(clock))
-    with pytest.raises(UserError, match="may run on"):
+    with pytest.raises(UserError, match="may still be running"):
         jobs.follow(cluster, job, lambda text: None)
 
 
