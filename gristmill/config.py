@@ -190,7 +190,9 @@ def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{assignment!r}: {path} fits {len(found)} entries; give them a name or use a number")
+        raise ConfigError(
+            f"{assignment!r}: {path} matches {len(found)} entries; give them names, or select one by number"
+        )
     names = [str(entry.get("name") or next(iter(entry), "")) for entry in entries if isinstance(entry, dict)]
     raise ConfigError(f"{assignment!r}: {path}: no such entry{near_match(key, names)}")
 
@@ -204,8 +206,8 @@ def parse(cls: type[T], data: Any, where: str) -> T:
 
 
 def plain(value: Any) -> Any:
-    """Convert a configuration to plain YAML data: the inverse of `parse`. Fields with the metadata ADDED are left
-    out at their default.
+    """Convert a configuration to plain YAML data: the inverse of `parse`. Fields with the metadata ADDED are
+    left out if they have their default value.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: (field, getattr(value, field.name)) for field in dataclasses.fields(value)}

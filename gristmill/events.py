@@ -1,4 +1,4 @@
-"""Events: one line for people per interval, and the same fields as a JSON line in a file. Each JSON line has
+"""Events: a readable line for each interval, and the same fields as a JSON line in a file. Each JSON line has
 its own checksum.
 """
 
@@ -25,7 +25,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open `path` for appending; its directory is made if missing."""
+        """Open `path` for appending; its directory is created if missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_off = False
         if path.exists() and path.stat().st_size:
@@ -104,7 +104,9 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def human_line(**fields: Any) -> str:
-    """Format a line for people: `name value` pairs joined by two spaces, floats with four significant digits."""
+    """Format a readable line: `name value` pairs joined by two spaces, floats with four significant
+    digits.
+    """
     return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
 
 

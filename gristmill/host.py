@@ -138,7 +138,7 @@ class Host:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        """Make a directory. Its parent must exist."""
+        """Create a directory. Its parent must exist."""
         os.mkdir(path)
 
     def rmdir(self, path: str) -> None:
@@ -224,5 +224,5 @@ def use_host(other: Host) -> Iterator[Host]:
 
 
 def lent(path: Path) -> str:
-    """Return the path by which native code reads a file; see `Host.lend`."""
+    """Return the path under which native code reads a file; see `Host.lend`."""
     return _current.lend(str(path))

@@ -17,8 +17,8 @@ def machine_memory() -> int:
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that this process could allocate now: the memory that the kernel reports as
-    available, at most the limit of its control group.
+    """Return the bytes of memory that this process could allocate now: what the kernel reports as available
+    or the limit of its control group, whichever is less.
     """
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -26,8 +26,8 @@ def free_memory() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use: those of its affinity, at most the quota of its
-    control group (version 2) rounded down, and at least one.
+    """Return the number of cores that this process may use: those of its affinity or, if that is less, the
+    quota of its control group (version 2) rounded down; at least one.
     """
     cores = len(os.sched_getaffinity(0))
     for group in _groups(""):

@@ -1,4 +1,4 @@
-"""Facts from /proc by which a process can tell whether another process of the same machine is dead."""
+"""Facts from /proc that tell a process whether another process of the same machine is dead."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Text for terminals: untrusted text is escaped, so that no document, file name or model can control the
-terminal. Also formats sizes, counts and times for people.
+"""Make text safe for terminals: untrusted text is escaped, so that no document, file name or model can
+control the terminal. Also format sizes, counts and times.
 """
 
 import re

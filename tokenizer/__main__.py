@@ -260,8 +260,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """Return (name, path) of every NAME=PATH. The default name is that of the directory of a tokenizer.json,
-    or of the file up to its first full stop.
+    """Parse NAME=PATH arguments into (name, path). In an argument without NAME, the name is that of the file
+    up to its first full stop or, for a tokenizer.json, that of its directory.
     """
     pairs: list[tuple[str, str]] = []
     for argument in arguments:

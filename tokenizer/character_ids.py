@@ -26,7 +26,7 @@ class CharacterIds:
 
     @classmethod
     def of(cls, path: str, characters: Mapping[str, int], unknown: int | None) -> "CharacterIds":
-        """Make the table of a vocabulary; `path` is that of its file."""
+        """Build the table of a vocabulary from the file at `path`."""
         ids = np.full(_CODE_POINTS, _NONE if unknown is None else unknown, np.int32)
         for character, number in characters.items():
             ids[ord(character)] = number
@@ -54,8 +54,8 @@ class CharacterIds:
             document = int(np.searchsorted(offsets - offsets[0], position, side="right")) - 1
             raise ValueError(
                 f"{self.path}: document {first + document} of the batch: character {position - offsets[document] + offsets[0]} "
-                f"is U+{points[position]:04X}, which is not in the vocabulary; learn the tokenizer on text that has it, or "
-                "with `unknown: unk`"
+                f"is U+{points[position]:04X}, which is not in the vocabulary; train the "
+                "tokenizer on text that contains it, or with `unknown: unk`"
             )
 
 

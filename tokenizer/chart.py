@@ -37,7 +37,7 @@ def render_svg(rows: Sequence[Row]) -> bytes:
 
 
 def cells(row: Row) -> list[str]:
-    """Format a row of the table as text."""
+    """Format the cells of a row of the table."""
     values = [_value(row, name) for name in MEASURES]
     numbers = [
         f"{value:,.1f}" if name in _SHARES else f"{value:,.3f}" for name, value in zip(MEASURES, values, strict=True)

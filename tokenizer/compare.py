@@ -32,8 +32,9 @@ class Row:
 
     `tokens_per_word` is the fertility, `bytes_per_token` (UTF-8) the compression, which is comparable for
     languages without spaces too. `coverage` is the share of words that yield tokens and no unknown one,
-    `vocabulary_used` the share of the vocabulary without special tokens that occurs. `megabytes_per_second`
-    is the speed of encoding alone, in wall time on this machine with `threads` threads.
+    `vocabulary_used` the share of the vocabulary that occurs, special tokens not counted.
+    `megabytes_per_second` is the speed of encoding alone, in wall time on this machine with `threads`
+    threads.
     """
 
     tokenizer: str
@@ -83,7 +84,7 @@ def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes:
             seen.update(key for key, value in zip(by, values, strict=False) if value is not None)
             group = " / ".join("none" if value is None else str(value) for value in values) or name
             if group not in sizes and len(sizes) == MAX_GROUPS:
-                raise ValueError(f"--by: {path}: more than {MAX_GROUPS} groups; name fields of fewer values")
+                raise ValueError(f"--by: {path}: more than {MAX_GROUPS} groups; name fields with fewer values")
             if text and sizes[group] < most_bytes:
                 groups.setdefault(group, []).append(text)
                 sizes[group] += len(text.encode())
@@ -102,8 +103,8 @@ def _value(record: Mapping[str, Any], key: str) -> Any:
 
 
 def compare(encoders: Mapping[str, Encoder], texts: Texts) -> list[Row]:
-    """Measure each tokenizer on each group: a row for each, in their order. With several groups, each
-    tokenizer also gets a row for all texts.
+    """Measure each tokenizer on each group. Returns a row for each pair, ordered by tokenizer and then by
+    group. With several groups, each tokenizer also gets a row for all texts.
     """
     rows = []
     for name, encoder in encoders.items():

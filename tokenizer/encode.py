@@ -1,8 +1,8 @@
 """Encode text to token ids.
 
-Four libraries do the work: `gigatoken` for a byte-level BPE whose pre-tokenizer it knows, plain arithmetic
-for bytes and characters, `tokenizers` once per distinct word if tokens never cross spaces, and `tokenizers` for everything
-else.
+There are four ways to do it: `gigatoken` for a byte-level BPE whose pre-tokenizer it knows, plain arithmetic
+for bytes and characters, `tokenizers` once per distinct word if tokens never cross spaces, and otherwise
+`tokenizers` on the whole text.
 
 Documents go in as one Arrow array and come out as one flat array of ids with offsets, without a Python object
 per token. No special tokens are added, and text never yields a reserved id, which is checked on every batch.
@@ -87,7 +87,9 @@ class Encoder:
 
     @property
     def vocab_size(self) -> int:
-        """The rows of an embedding table: one more than the greatest id, special tokens included."""
+        """The number of rows of an embedding table: one more than the greatest id, special tokens
+        included.
+        """
         return self.definition.vocab_size
 
     @property

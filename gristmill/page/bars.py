@@ -42,8 +42,8 @@ def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, s
 
 @dataclass(frozen=True)
 class Panel:
-    """A measure of bars: `values` [series][group], None where there is no value. A logarithmic axis spans
-    whole decades.
+    """One measure, drawn as bars: `values` [series][group], None where there is no value. A logarithmic axis
+    spans whole decades.
     """
 
     title: str

@@ -74,7 +74,9 @@ class Drawing:
             self.add("rect", title=title, x=x, y=y, width=width, height=height, fill=colour)
 
     def legend(self, x: float, y: float, names: Sequence[tuple[str, str]], rows: bool = False) -> None:
-        """Draw (name, colour) pairs with the first baseline at `y`, next to each other or as `rows`."""
+        """Draw (name, colour) pairs, the first with its baseline at `y`: side by side, or with `rows` one
+        below the other.
+        """
         for name, colour in names:
             self.bar(x, y - 9, 10, 10, colour)
             self.text(x + 15, y, name, colour=INK)

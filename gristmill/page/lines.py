@@ -141,8 +141,8 @@ def _described(series: Series) -> str:
 
 
 def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[float, float, bool]:
-    """Return the axis, and whether the beginning of a line lies beyond it. The last point of a line never
-    lies beyond it, and neither do dots.
+    """Return (low, high, cut): the ends of the axis, and whether the beginning of a line lies above it. The
+    last point of a line and all dots lie on the axis.
     """
     every = [y for s in series for _, y in s.points]
     ends: dict[int, float] = {}

@@ -1,5 +1,4 @@
-"""Pages for people: one of our templates, filled and escaped, as one HTML file without scripts that loads
-nothing.
+"""HTML pages: a template, filled in and escaped, becomes one file that has no scripts and loads nothing.
 
 A template extends `layout.html` and imports macros from `macros.html`, both in this folder. `page.css` is
 included in every page.

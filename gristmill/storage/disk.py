@@ -43,17 +43,17 @@ class LocalPath(PosixPath, Location):
         return self._mode() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a regular file, as in pathlib."""
+        """Whether the path is a regular file, as in pathlib."""
         mode = self._mode()
         return mode is not None and S_ISREG(mode)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a directory, as in pathlib."""
+        """Whether the path is a directory, as in pathlib."""
         mode = self._mode()
         return mode is not None and S_ISDIR(mode)
 
     def _mode(self) -> int | None:
-        """Return its type and permissions, or None if it does not exist."""
+        """Return the type and permissions of the path, or None if it does not exist."""
         try:
             return host().stat(str(self)).st_mode
         except OSError as error:
@@ -68,7 +68,7 @@ class LocalPath(PosixPath, Location):
         return (self / name for name, _ in host().entries(str(self)))
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
-        """Yield everything below it that matches a pattern of names with slashes between them. `*` also
+        """Yield everything below the path that matches a pattern of names with slashes between them. `*` also
         matches a leading dot.
         """
         first, _slash, rest = pattern.partition("/")
@@ -83,7 +83,7 @@ class LocalPath(PosixPath, Location):
             yield from path.glob(rest) if rest else (path,)
 
     def rglob(self, pattern: str) -> Generator[Self, None, None]:
-        """Yield everything below it, at any depth, whose name matches a pattern. Symbolic links are not
+        """Yield everything below the path, at any depth, whose name matches a pattern. Symbolic links are not
         followed.
         """
         try:
@@ -136,7 +136,7 @@ class LocalPath(PosixPath, Location):
                 raise
 
     def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:
-        """Make the file if there is none."""
+        """Create the file if it does not exist."""
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
@@ -176,7 +176,9 @@ class LocalPath(PosixPath, Location):
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
-        """Return the bytes of all files below a directory. Files that disappear meanwhile do not count."""
+        """Return the total size in bytes of all files below a directory. Files that disappear meanwhile do
+        not count.
+        """
         total = 0
         for path in self.rglob("*"):
             with suppress(FileNotFoundError):
@@ -241,7 +243,7 @@ class LocalPath(PosixPath, Location):
         self.parent.fsync()
 
     def _create(self) -> BinaryIO:
-        """Open a new file, and make its directory if that is missing."""
+        """Open a new file, and create its directory if it is missing."""
         try:
             return host().open(str(self), "wb")
         except FileNotFoundError:

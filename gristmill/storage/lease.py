@@ -1,10 +1,10 @@
 """Leases keep a second process from doing the same work in an output root or a run directory.
 
 A lease is a small file, `.lease`, with a counter that its holder raises every few seconds. Another process
-watches it by its own monotonic clock: while the bytes change, the holder is alive; after a timeout without a
-change, the lease may be taken over. Neither clocks of two machines nor file times are compared. A holder that
-is known to be dead is not waited for. This can be known only of processes of the same machine, boot and
-process namespace.
+watches it, measuring time with its own monotonic clock: while the bytes change, the holder is alive; after a
+timeout without a change, the lease may be taken over. Neither clocks of two machines nor file times are
+compared. A holder that is known to be dead is not waited for. This can be known only of processes of the same
+machine, boot and process namespace.
 
 A lease saves work and does not guarantee exclusion. It can be lost (the process is suspended, or the store
 does not answer), and two processes may both acquire it at the same instant. Writes under a lease must
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 class Lease:
     """A lease that this process holds.
 
-    `work` names what the process does in a word for people: building, training.
+    `work` says in one word what the process does: building, training.
     """
 
     path: Location
@@ -44,7 +44,7 @@ class Lease:
 
     def state(self) -> bytes:
         """Return the bytes of the lease: the holder and counter, the facts that show whether the holder is
-        dead, and details for people.
+        dead, and details for messages.
         """
         facts: dict[str, object] = {"holder": self.holder, "count": str(self.count).zfill(_DIGITS), "work": self.work}
         return json.dumps(facts | host().identity()).encode() + b"\n"

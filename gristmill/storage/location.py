@@ -16,9 +16,11 @@ from gristmill.errors import CorruptFileError
 Content = bytes | Callable[[BinaryIO], None]
 """The bytes of a file, or a function that writes them to a sink. It is called again if the write fails."""
 Check = Callable[[], None]
-"""Raises an error if a file must not be written. It is called once the temporary file exists and is still empty; if another
-process removes this file before it gets its final name, the check is repeated with a new one. So whoever makes the check fail
-and then removes temporary files, or the directory, knows that the file will not appear afterwards."""
+"""Raises an error if a file must not be written. It is called once the temporary file exists and is still
+empty; if another process removes this file before it gets its final name, the check is repeated with a new
+one. So a process that makes the check fail and then removes temporary files, or the directory, knows that the
+file will not appear afterwards.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Location(ABC):
     @property
     @abstractmethod
     def parent(self) -> Self:
-        """The directory that contains it."""
+        """The directory that contains the path."""
 
     @property
     @abstractmethod
@@ -80,7 +82,7 @@ class Location(ABC):
 
     @abstractmethod
     def is_within(self, outer: "Location") -> bool:
-        """Whether it is `outer` or lies below it."""
+        """Whether the path is `outer` or lies below it."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -100,7 +102,7 @@ class Location(ABC):
 
     @abstractmethod
     def glob(self, pattern: str) -> Iterator[Self]:
-        """Yield everything below it that matches a pattern of names with slashes between them.
+        """Yield everything below the path that matches a pattern of names with slashes between them.
 
         `**` works on a local disk only.
         """
@@ -119,14 +121,14 @@ class Location(ABC):
 
     @abstractmethod
     def bytes_below(self) -> int:
-        """Return the bytes of all files below a directory; 0 in an object store, where counting takes many
-        requests.
+        """Return the total size in bytes of all files below a directory; 0 in an object store, where counting
+        takes many requests.
         """
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """Return the end of a message that nothing is here: the settings that may be missing, or an empty
-        string.
+        """Return the settings that may be missing if nothing is found here, as the end of a message; an empty
+        string if there are none.
         """
 
     @abstractmethod

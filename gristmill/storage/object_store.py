@@ -60,7 +60,7 @@ class RemotePath(Location):
 
     @property
     def parent(self) -> "RemotePath":
-        """The prefix that contains it."""
+        """The prefix that contains the path."""
         return RemotePath(self.url.rstrip("/").rpartition("/")[0], self.remote)
 
     @property
@@ -69,11 +69,11 @@ class RemotePath(Location):
         return None
 
     def is_within(self, outer: Location) -> bool:
-        """Whether it is `outer`, or lies below it."""
+        """Whether the path is `outer` or lies below it."""
         return f"{self}/".startswith(f"{outer}/")
 
     def exists(self) -> bool:
-        """Whether there is such a file, or one below it."""
+        """Whether there is such a file, or a file below this prefix."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
@@ -81,15 +81,15 @@ class RemotePath(Location):
         return stat_url(self.url, self.remote) is not None
 
     def is_dir(self) -> bool:
-        """Whether there is a file below it."""
+        """Whether there is a file below this prefix."""
         return bool(children_of_url(self.url, self.remote))
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """Yield the files and prefixes directly below it."""
+        """Yield the files and prefixes directly below this prefix."""
         return (self / name for name in children_of_url(self.url, self.remote))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """Yield everything below it that matches a pattern of names with slashes between them."""
+        """Yield everything below this prefix that matches a pattern of names with slashes between them."""
         first, _, rest = pattern.partition("/")
         for path in self.iterdir():
             if fnmatchcase(path.name, first):
@@ -123,7 +123,9 @@ class RemotePath(Location):
         return self.read_bytes().decode(encoding or "utf-8")
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """Read the bytes [start, end) of recorded files, from cached copies or by concurrent range requests."""
+        """Read the bytes [start, end) of recorded files, from cached copies or with concurrent range
+        requests.
+        """
         found: list[bytes] = [b""] * len(ranges)
         requested: list[int] = []
         for number, (record, start, end) in enumerate(ranges):
@@ -174,7 +176,7 @@ class RemotePath(Location):
         return copy
 
     def write_atomic(self, content: Content, check: Check | None = None) -> None:
-        """Store the file by one PUT after `check`, and keep a copy in the cache."""
+        """Store the file with one PUT after `check`, and keep a copy in the cache."""
         if check is not None:
             check()
         cache.put(self.url, self.remote, content)

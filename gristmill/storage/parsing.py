@@ -32,7 +32,7 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
             f"{field}: got a URL of the scheme {scheme!r}, expected a local directory or one of {', '.join(remote.schemes)}"
         )
     if has_query(name):
-        raise ConfigError(f"{field}: got {shown(name)!r}, expected a place without a query")
+        raise ConfigError(f"{field}: got {shown(name)!r}, expected a location without a query")
     return RemotePath(f"{scheme}{name[len(scheme) :].rstrip('/')}", remote)
 
 

@@ -53,7 +53,8 @@ def is_url(place: str) -> bool:
 def local_path(name: str) -> LocalPath:
     """Return the path of a local file or directory, expanded. Raises PathError as `expand_home` does.
 
-    Raises NotLocalError for a URL; the message has its scheme only, since the rest may contain credentials.
+    Raises NotLocalError for a URL; the message contains only its scheme, since the rest may contain
+    credentials.
     """
     found = _URL.match(name)
     if found is None:
@@ -62,6 +63,6 @@ def local_path(name: str) -> LocalPath:
     if scheme == "file":
         raise NotLocalError("got a file: URL, expected a path; write the path without file://")
     raise NotLocalError(
-        f"got a URL ({scheme}:), expected a local path: this is read and written on local disks alone; copy to or from the "
+        f"got a URL ({scheme}:), expected a local path: this can only be read and written on a local disk; copy to or from the "
         f"store with its own tools (for a local path of that name write ./{scheme}:...)"
     )

@@ -91,7 +91,7 @@ def check_url(field: str, place: str) -> None:
         raise ValueError(f"{field}: got a file: URL, expected a path; write the path without file://")
     if not rest.startswith("//"):
         raise ValueError(
-            f"{field}: got {scheme}:/ and one slash, expected two in a URL, as {scheme.lower()}://bucket/prefix; for a local "
+            f"{field}: got {scheme}:/ with one slash, expected two in a URL, as in {scheme.lower()}://bucket/prefix; for a local "
             f"path of that name write ./{scheme}:..."
         )
     try:
@@ -372,7 +372,7 @@ def read_url(url: str, remote: Remote) -> bytes:
 
 
 def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
-    """Read the bytes [start, end) of files of one store, by concurrent requests.
+    """Read the bytes [start, end) of files of one store, with concurrent requests.
 
     Raises FileNotFoundError if a file is missing. The caller checks that the results are complete.
     """
@@ -419,8 +419,8 @@ def write_url(url: str, remote: Remote, content: bytes) -> None:
 def create_url(url: str, remote: Remote, content: bytes) -> bool:
     """Store bytes under a URL unless the file exists or another process is creating it.
 
-    Returns whether the file has these bytes: then this call stored them, or its first attempt did. In a store
-    without conditional requests, which answers 501, the last writer wins.
+    Returns whether the file now holds these bytes, because this call or its first attempt stored them. In a
+    store without conditional requests, which answers 501, the last writer wins.
     """
 
     def create(store: Any, path: str) -> bool:

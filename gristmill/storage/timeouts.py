@@ -1,7 +1,7 @@
 """Calls to an object store or a web server, with timeouts, retries and our own errors.
 
-The libraries wait as long as any bytes arrive, however few. Here, the timeout of a call is proportional to
-the bytes that it transfers. A call that takes longer is abandoned and counts as failed.
+The libraries keep waiting as long as any bytes arrive, however few. Here, the timeout of a call is
+proportional to the bytes that it transfers. A call that takes longer is abandoned and counts as failed.
 """
 
 import errno

@@ -44,13 +44,13 @@ def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
 def find_poison(
     error: BrokenTaskError, task: Any, names: Sequence[str], stage: int, run: Callable[[Probe], Any], cluster: _Cluster
 ) -> UserError:
-    """Return a PoisonError that names the document which alone breaks a stage of a task every time, or
-    `error` if there is no such document.
+    """Return a PoisonError that names the document that alone breaks a stage of a task every time, or `error`
+    if there is no such document.
 
     Every probe is a separate task with the memory of the last attempt, so it fails in the same way as the
-    task did, even if that was being killed. `names` are the names of the task's stages; `run` is a
-    module-level function. So that no document is blamed for what other programs do to a process, it must
-    break its stage alone three times, and the stage must survive without any documents.
+    task did, even if the task was killed. `names` are the names of the task's stages; `run` is a module-level
+    function. So that no document is blamed for what other programs do to a process, it must break its stage
+    alone three times, and the stage must survive without any documents.
     """
     part = task.part
 

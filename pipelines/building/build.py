@@ -75,7 +75,7 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
     """Keep the units that were read before a poison document was found, because reading them again would give
     the same result.
 
-    The unit with that document is unfinished. An object store cannot rename, so with one all units are read
+    The unit with that document is unfinished. In an object store, which cannot rename, all units are read
     again.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
@@ -235,7 +235,7 @@ def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
 
 
 def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
-    """Make a part with the annotations of those steps in `visible` (labels) that are published."""
+    """Return a part with the annotations of those steps in `visible` (labels) that are published."""
     read = state.plan.step(f"read.{source}")
     manifest = state.published[read.label]
     config = next(s for s in state.plan.config.sources if s.name == source)

@@ -24,7 +24,7 @@ def close_and_record(
     """Close the cluster, print the budget of the build, and write it to `run.json` if a step was built. `began` is
     the monotonic time at which the build began, `before` the processor seconds that are not part of it.
     """
-    # Before Ray ends: afterwards nobody knows what its processes took.
+    # Measured before Ray ends, because what its processes used cannot be found out afterwards.
     seconds, own, workers = processor_seconds() - before, take_account(), cluster.workers
     if cluster.usage.start_seconds:
         own.pop(CHILDREN, None)  # with Ray, only its own processes are children of this one
@@ -46,9 +46,10 @@ def close_and_record(
 
 
 def summarise_budget(usage: Usage, seconds: float) -> dict[str, Any]:
-    """Return `by_purpose`, most first, and `processor_seconds`: `seconds`, which the operating system counts for the
-    processes of this machine, or the sum over all machines if it is more. If Ray ran here, `Ray` is what its
-    processes took beside the tasks.
+    """Return `processor_seconds` and, in descending order, `by_purpose`. `processor_seconds` are the
+    `seconds` that the operating system counts for the processes of this machine, or the sum over all machines
+    if that is more. If Ray ran on this machine, the purpose `Ray` is what its processes used outside the
+    tasks.
     """
     spent = dict(usage.spent)
     rest = seconds - sum(spent.values())

@@ -99,7 +99,7 @@ def _text_bytes(documents: pa.Table) -> int:
 
 
 def _totals(index: pa.Table) -> tuple[int, ...]:
-    """Return the records, decoded bytes and control characters of all files of an index."""
+    """Return the numbers of records, decoded bytes and control characters in all files of an index."""
     return tuple(
         pa.compute.sum(index[name]).as_py() or 0 for name in ("records", "decoded_bytes", "control_characters")
     )

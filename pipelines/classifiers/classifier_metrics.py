@@ -30,7 +30,7 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
-    ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])  # documents of equal score share a threshold
+    ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])  # documents with equal scores share a threshold
     recall = hits[ends] / hits[-1]
     wanted = np.searchsorted(recall, np.linspace(0, 1, CURVE_POINTS), side="left")
     picked = np.unique(np.minimum(wanted, len(ends) - 1))

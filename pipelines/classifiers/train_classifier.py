@@ -64,7 +64,7 @@ class ClassifierConfig:
     examples.
     """
     negative: tuple[str, ...]
-    """Built corpora with the negative examples, likewise."""
+    """Built corpora with the negative examples, in the same form."""
     documents_per_class: int = 100_000
     """Maximum number of documents per class, sampled by a hash of seed and id. Their text is held in memory."""
     held_out: float = 0.1

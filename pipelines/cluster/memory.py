@@ -74,7 +74,7 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Says that pandas is not installed."""
+    """An import hook that says that pandas is not installed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Raise ImportError for pandas."""
@@ -95,7 +95,7 @@ class Measured(NamedTuple, Generic[Result]):
 def measured(
     function: Callable[[Item], Result], item: Item, ceiling: int | None = None, purpose: str = "tasks"
 ) -> Measured[Result]:
-    """Run a task, whose processor time is for `purpose`.
+    """Run a task and credit its processor time to `purpose`.
 
     With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. Linux forgets the high-water
     mark when 5 is written to /proc/self/clear_refs (proc(5)).

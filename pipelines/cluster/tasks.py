@@ -29,9 +29,9 @@ _MORE_MEMORY = (
 class Usage:
     """What the tasks and steps of a build have used so far, on all machines.
 
-    `spent` is processor time by purpose, in seconds. What a task does not spend on things that all tasks do is for
-    `purpose`, which the build sets before it runs tasks. `start_seconds` is the wall-clock time in which Ray
-    started, `step_seconds` that in which steps ran.
+    `spent` is processor time by purpose, in seconds. What a task spends on its own work, rather than on what
+    all tasks do, counts for `purpose`, which the build sets before it runs tasks. `start_seconds` is the
+    wall-clock time in which Ray started, `step_seconds` that in which steps ran.
     """
 
     purpose: str = "tasks"
@@ -84,7 +84,7 @@ def is_broken(error: BaseException) -> bool:
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Return in a few words why a task was broken."""
+    """Return a few words that say why a task is broken."""
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
         location = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""

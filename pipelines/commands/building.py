@@ -52,8 +52,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _memory_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--memory-per-worker", metavar="SIZE",
-        help="memory that a task may use, such as 4GB; one that needs more is tried again with fewer tasks beside it (default: "
-        "the memory of the machine, or of a node, divided among its workers)",
+        help="memory that a task may use, such as 4GB; one that needs more is tried again with fewer tasks at the same time "
+        "(default: the memory of the machine, or of a node, divided among its workers)",
     )  # fmt: skip
 
 

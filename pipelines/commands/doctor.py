@@ -93,7 +93,7 @@ def _python() -> Check:
     found = ".".join(map(str, sys.version_info[:3]))
     least = (3, 11)
     if sys.version_info < least:
-        return Check("error", "Python", f"{found}, expected 3.11 or newer; make the environment with a newer Python")
+        return Check("error", "Python", f"{found}, expected 3.11 or newer; create the environment with a newer Python")
     return Check("ok", "Python", found)
 
 
@@ -135,7 +135,7 @@ def _advisories() -> Iterator[Check]:
         else:
             good.append(f"{name} {found}")
     if good:
-        yield Check("ok", "advisories", f"none known here for {', '.join(good)}; `make audit` asks about every package")
+        yield Check("ok", "advisories", f"none known for {', '.join(good)}; `make audit` asks about every package")
 
 
 def _split(requirement: str) -> tuple[str, str]:
@@ -231,7 +231,7 @@ def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
                         digest.update(chunk)
                         sink.write(chunk)
                 if digest.hexdigest() != wheel.member_sha256:
-                    raise UserError(f"{package.name}: {wheel.member} has another sha256 than the pinned one")
+                    raise UserError(f"{package.name}: {wheel.member} has a sha256 other than the pinned one")
 
             target.write_atomic(copy)
     return True

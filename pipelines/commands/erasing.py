@@ -14,8 +14,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=location_argument,
         help="output directory of a corpus; given alone, finish an interrupted removal",
     )
-    forget.add_argument("--ids", type=local_path, metavar="FILE", help="one id a line: source/path#record, or hex")
-    forget.add_argument("--urls", type=local_path, metavar="FILE", help="one URL a line; all documents that have it")
+    forget.add_argument("--ids", type=local_path, metavar="FILE", help="one id per line: source/path#record, or hex")
+    forget.add_argument("--urls", type=local_path, metavar="FILE", help="one URL per line; all documents with that URL")
     forget.add_argument(
         "--runs", type=local_path, metavar="DIR", help="list the training runs under DIR that have read them"
     )

@@ -71,7 +71,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--pairs",
         type=int,
         default=10,
-        help="pairs of rule sets to print, those that differ most first; 0: all (default 10)",
+        help="pairs of rule sets to print, beginning with those that differ most; 0 for all (default 10)",
     )
     compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
     compare.add_argument("--json", type=local_path, metavar="FILE", help="write the figures to this file, too")

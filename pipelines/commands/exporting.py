@@ -13,7 +13,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     export.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     export.add_argument(
-        "output", type=location_argument, help="directory, or URL, to write to; made if missing, must be empty"
+        "output", type=location_argument, help="directory, or URL, to write to; created if missing; must be empty"
     )
     export.add_argument("--format", choices=("parquet", "jsonl", "nanogpt", "megatron"), default="parquet",
         help="default parquet; nanogpt and megatron are token ids",

@@ -128,7 +128,7 @@ def newest(client: Client, submission: str) -> SubmittedJob:
     """Return the newest attempt of a submission. Raises UserError if there is none."""
     found = attempts(client, submission)
     if not found:
-        raise UserError(f"{submission}: the cluster knows no such job; see: python -m pipelines jobs list")
+        raise UserError(f"{submission}: the cluster has no such job; see: python -m pipelines jobs list")
     return found[-1]
 
 
@@ -154,12 +154,12 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     if before and before[-1].active:  # submitted just now, and perhaps to be stopped because another job is older
         return submit(client, work, launch, say)
     if before and before[-1].status == "SUCCEEDED":
-        say(f"{before[-1].id}: has succeeded already; to run the same work again, name a --slot")
+        say(f"{before[-1].id}: has already succeeded; to run the same work again, name a --slot")
         return before[-1]
     job = _start(client, work, launch, len(before) + 1, say)
     older = [other for other in _same_command(client, work) if _age(other) < _age(job)]
     if older:
-        say(f"{job.id}: {older[0].id} was submitted at the same moment, and before it; stopping {job.id}")
+        say(f"{job.id}: {older[0].id} was submitted at the same moment, but earlier; stopping {job.id}")
         stop(client, job)
         return _attach(older[0], work, say)
     return job
@@ -183,13 +183,13 @@ def _age(job: SubmittedJob) -> tuple[float, str]:
 def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
     """Attach to a job of the same command; raises ConflictError if it is other work."""
     if other.metadata.get("submission") == work.id:
-        say(f"{other.id}: runs already; attached to it")
+        say(f"{other.id}: is already running; attached to it")
         return other
     if other.metadata.get("work") == work.key:
-        say(f"{other.id}: the same work still runs for another slot; attached to it")
+        say(f"{other.id}: the same work is still running for another slot; attached to it")
         return other
     raise ConflictError(
-        f"{other.id} runs the same command with other code or another configuration; wait for it, or stop it: "
+        f"{other.id} is running the same command with other code or another configuration; wait for it, or stop it: "
         f"python -m pipelines jobs stop {other.id}"
     )
 
@@ -215,7 +215,7 @@ def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -
             )
         except RuntimeError as error:
             if not any(job.id == name for job in attempts(client, work.id)):
-                raise UserError(f"{name}: the cluster did not take the job: {_first_line(str(error))}") from error
+                raise UserError(f"{name}: the cluster did not accept the job: {_first_line(str(error))}") from error
             say(f"{name}: another process submitted it just now; attached to it")
     return _job(client.get_job_info(name))
 
@@ -253,7 +253,7 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
             if host().monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(
                     f"{job.id}: the cluster has not answered for {_SILENCE_SECONDS:.0f} s ({type(error).__name__}); the job may "
-                    f"run on: the same command attaches to it"
+                    f"still be running; the same command attaches to it"
                 ) from error
         else:
             if not found.active:

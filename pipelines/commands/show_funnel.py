@@ -73,8 +73,8 @@ def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, s
 
 
 def _domain_cells(shards: Sequence[ShardRecord]) -> list[tuple[str, str, str, str]]:
-    """Return a line for each group of a source, with the documents of all splits, in order of their names; of many
-    groups only the first.
+    """Return a line for each group of a source with the documents of all its splits, in the order of the
+    names. If there are many groups, return only the first.
     """
     groups: dict[str, list[ShardRecord]] = {}
     for shard in (shard for shard in shards if shard.group):
@@ -97,8 +97,8 @@ def _change(before: float, after: float, form: Callable[[float], str]) -> str:
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Format documents by rule, most first, with the rules of a set after its name: `SET: RULE 7, RULE 2;
-    language 1`.
+    """Format the number of documents by rule, in descending order, with the rules of a set after its name:
+    `SET: RULE 7, RULE 2; language 1`.
     """
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):

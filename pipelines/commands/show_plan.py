@@ -112,7 +112,9 @@ def _kept(step: Step, root: Location) -> str:
 def _show_forecast(console: Console, expected: Forecast) -> None:
     """Print the estimates of the steps that will run, longest first."""
     if not expected.steps:
-        console.print("no estimate: no earlier build to measure by (plan --rates OUTPUT names those of other corpora)")
+        console.print(
+            "no estimate: this corpus has no earlier build (plan --rates OUTPUT reads the builds of other corpora)"
+        )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("expected", "one worker", "memory of a task", "shuffled", "disk", "measured on"):
@@ -127,4 +129,6 @@ def _show_forecast(console: Console, expected: Forecast) -> None:
         f"{human_bytes(expected.peak)} for each of them, {human_bytes(expected.disk)} of disk"
     )
     if expected.unknown:
-        console.print(f"and what was never measured: {', '.join(expected.unknown)}", markup=False, soft_wrap=True)
+        console.print(
+            f"not included, because never measured: {', '.join(expected.unknown)}", markup=False, soft_wrap=True
+        )

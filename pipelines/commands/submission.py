@@ -104,7 +104,7 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
             )
     if slot is not None and not _SLOT.fullmatch(slot):
         raise ConfigError(
-            f"--slot: got {slot!r}, expected up to 48 lower-case letters, digits, dots and dashes, as 2026-11-21"
+            f"--slot: got {slot!r}, expected up to 48 lower-case letters, digits, dots and dashes, such as 2026-11-21"
         )
     _check_places(command, directory)
     words = digest(list(command))
@@ -160,8 +160,8 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
     for name in filter(None, (_named(word, directory) for word in command)):
         if not Path(name).is_absolute() and os.path.normpath(name) not in files:
             raise ConfigError(
-                f"COMMAND: {name} does not go with the job (it is left out, or lies outside {directory}); name a file that "
-                f"does, or an absolute path that every node sees"
+                f"COMMAND: {name} is not uploaded with the job (it is left out, or lies outside {directory}); name a file that "
+                f"is, or an absolute path that every node sees"
             )
 
 
@@ -270,7 +270,7 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
         name, equals, value = entry.partition("=")
         if name not in ENVIRONMENT:
             raise ConfigError(
-                f"--env: {name}: may not travel with a job, which others can read: secrets belong into the environment of the "
+                f"--env: {name}: is not passed to a job, which others can read: put secrets into the environment of the "
                 f"nodes{near_match(name, ENVIRONMENT)}"
             )
         if not equals and name not in here:
@@ -293,7 +293,7 @@ def check_address(address: str, here: Mapping[str, str]) -> str:
     more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
     if parts.scheme not in ("http", "https") or not parts.hostname or more:
         raise ConfigError(
-            "--address: expected the dashboard of a cluster, as http://127.0.0.1:8265, without a user, a path or a query"
+            "--address: expected the dashboard of a cluster, such as http://127.0.0.1:8265, without a user, a path or a query"
         )
     with_token = here.get("RAY_AUTH_MODE", "").lower() == "token"
     if not with_token and not _is_loopback(parts.hostname):

@@ -19,7 +19,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     submit.add_argument("--follow", action="store_true", help="show its log; exit as the command does")
     submit.add_argument(
-        "--slot", help="slot of a schedule, such as 2026-11-21: the same work in another slot is another job"
+        "--slot", help="slot of a schedule, such as 2026-11-21: the same work in a different slot is a different job"
     )
     submit.add_argument(
         "--retries", type=int, default=0, help="further attempts after a failure; needs --follow (default 0)"
@@ -49,7 +49,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _address_argument(jobs)
     jobs.set_defaults(handler=show_jobs)
     actions = jobs.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="all jobs that the cluster knows, the newest first")
+    listing = actions.add_parser("list", help="all jobs of the cluster, newest first")
     _address_argument(listing, argparse.SUPPRESS)
     for name, text in (
         ("status", "show the state of a job; exits 0 only if it succeeded"),
@@ -97,7 +97,7 @@ def submit_command(options: argparse.Namespace) -> int:
         python, upload, submission.environment(options.env, os.environ), options.cpus, options.gpus
     )  # fmt: skip
     if upload is not None and upload.left_out:
-        _to_stderr(f"not uploaded, since they lead out of {directory}: {', '.join(upload.left_out)}")
+        _to_stderr(f"not uploaded, because they lead outside {directory}: {', '.join(upload.left_out)}")
     client = jobs.connect(address)
     if options.follow:
         return jobs.exit_status(jobs.run(client, work, launch, options.retries, _write_log, _to_stderr))

@@ -58,9 +58,11 @@ class FieldSplit:
     field: str
     """Name of the field, one of those that are kept in `meta`; every record must have it."""
     validation: tuple[str, ...] = ()
-    """Its values for validation documents. Documents with a value that is not listed are for training."""
+    """Values of the field that mark validation documents. Documents with a value that is not listed are for
+    training.
+    """
     test: tuple[str, ...] = ()
-    """Its values for test documents."""
+    """Values of the field that mark test documents."""
 
     def check(self) -> None:
         """Check that a split is named, and none twice."""
@@ -69,7 +71,7 @@ class FieldSplit:
                 "validation: got no value, and none for test; expected a value of the field for one of them"
             )
         if both := sorted(set(self.validation) & set(self.test)):
-            raise ValueError(f"test: {both[0]!r} is a value of validation too; a document is in one split")
+            raise ValueError(f"test: {both[0]!r} is also a value of validation; a document is in one split only")
 
     def read_columns(self) -> tuple[str, ...]:
         """Return the columns of a document that `label` needs."""
@@ -100,8 +102,9 @@ class IdSplit:
     kind: Literal["ids"]
     """Tells the forms apart."""
     validation: str | None = None
-    """File with one id a line, UTF-8; documents in neither file are for training. Workers on other machines
-    must be able to read it."""
+    """File with one id per line, UTF-8; documents in neither file are for training. Workers on other machines
+    must be able to read it.
+    """
     test: str | None = None
     """The same for test documents."""
     field: str | None = None
@@ -145,7 +148,7 @@ class IdSplit:
     def _ids(self, source: str) -> Mapping[Any, str]:
         for split, path in self._named():
             if not local_path(path).is_file():
-                raise ConfigError(f"source {source}: split.{split}: no file {path}; expected one with an id a line")
+                raise ConfigError(f"source {source}: split.{split}: no file {path}; expected one with one id per line")
         files = tuple((split, path, local_path(path).version()) for split, path in self._named())
         return _read_ids(files, source, self.field is None)
 
@@ -176,14 +179,14 @@ def _read_ids(files: tuple[tuple[str, str, Any], ...], source: str, of_documents
         try:
             lines = content.decode().splitlines()
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{where}: not UTF-8 at byte {error.start}; expected an id a line") from None
+            raise ConfigError(f"{where}: not UTF-8 at byte {error.start}; expected one id per line") from None
         ids = [line.strip() for line in lines if line.strip()]
         if not ids:
-            raise ConfigError(f"{where}: holds no id; expected an id a line")
+            raise ConfigError(f"{where}: holds no id; expected one id per line")
         for line in ids:
             identifier = _document_id(line, source, where) if of_documents else line
             if of_id.setdefault(identifier, split) != split:
-                raise ConfigError(f"{where}: the id {line!r} is in {VALIDATION} too; a document is in one split")
+                raise ConfigError(f"{where}: the id {line!r} is also in {VALIDATION}; a document is in one split only")
     return of_id
 
 

@@ -166,8 +166,8 @@ class Part:
         return any(column in annotation.schema for annotation in self.annotations)
 
     def kept_text_bytes(self, training: bool = False) -> int:
-        """Return the UTF-8 bytes of the edited text of all documents without a `drop`; with `training`, without those
-        of a given validation or test split.
+        """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`; with
+        `training`, without those of a given validation or test split.
         """
         lengths = pc.binary_length(_chunk(self.table(("text",))["text"])).to_numpy()
         edits = self.edits()

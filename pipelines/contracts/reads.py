@@ -33,7 +33,7 @@ class Text:
 
     @property
     def name(self) -> str:
-        """Its name in corpus files and in tables."""
+        """The name of the text in corpus files and in tables."""
         if self.upto is not None:
             return f"{_UPTO}{self.upto}"
         return _EDITED if self.edited else _STORED

@@ -25,8 +25,8 @@ class Shard:
 
     `tokens` [t] uint16 or uint32; `offsets` [n + 1] int64, document i is tokens[offsets[i]:offsets[i + 1]];
     `doc_ids` [n] as 16-byte binary; `n_bytes` [n] int64, UTF-8 bytes of each document's text; `sentences` and
-    `sentence_offsets` like tokens and offsets: int32 token offsets within each document at which sentences
-    begin, or None if the build wrote none.
+    `sentence_offsets` have the same form: int32 token offsets within each document at which sentences begin;
+    None if the build wrote none.
     """
 
     tokens: np.ndarray
@@ -106,8 +106,8 @@ def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Return the numbers of a column without nulls, uncopied. pyarrow's `to_numpy` would import pandas, which takes a
-    tenth of the time to the first step of a small run.
+    """Return the numbers of a column without nulls, without a copy. pyarrow's `to_numpy` would import pandas,
+    which takes a tenth of the time that a small run needs to reach its first step.
     """
     if column.null_count:
         raise pa.ArrowInvalid(f"{column.null_count} values are null, expected none")

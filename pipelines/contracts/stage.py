@@ -67,7 +67,7 @@ class ColumnTest(Protocol):
         ...
 
     def drops_null(self) -> bool:
-        """Whether it drops documents whose column has no value."""
+        """Whether the test drops documents whose column has no value."""
         ...
 
 
@@ -125,7 +125,7 @@ class Stage:
         return True
 
     def derived_steps(self) -> Mapping[str, "CorpusStage"]:
-        """Return stages that run before this one on the same sources, by the name under which `use` receives
+        """Return stages that run before this one on the same sources, by the names under which `use` receives
         their facts.
         """
         return {}

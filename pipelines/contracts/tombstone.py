@@ -41,7 +41,7 @@ def write_tombstone(output: Location, tombstone: dict[str, Any]) -> None:
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """Return the mark of forgotten records by source, `path#record`; empty if there are none."""
+    """Return the mark of forgotten records, given as `path#record` by source; empty if there are none."""
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 
 
@@ -67,8 +67,8 @@ def is_current(output: Location, mark: str) -> bool:
 
 
 def forgotten(output: Location) -> dict[str, tuple[str, ...]]:
-    """Return the records, `path#record`, that must not be read again, by source. Raises UserError while a
-    removal is unfinished.
+    """Return, for each source, the records (`path#record`) that must not be read again. Raises UserError
+    while a removal is unfinished.
     """
     tombstone = read_tombstone(output)
     if tombstone["pending"]:

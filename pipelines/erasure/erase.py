@@ -87,7 +87,7 @@ def _read_lines(path: Path | None) -> list[str]:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; expected one id or URL a line") from None
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; expected one id or URL per line") from None
     return [line for line in lines if line and not line.startswith("# ")]
 
 

@@ -66,7 +66,7 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
 def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print `samples` documents that a rule dropped, or records set aside for a reason; always the same ones.
 
-    Raises UserError for a rule that dropped nothing; the message has the nearest name and all counts.
+    Raises UserError for a rule that dropped nothing; the message gives the nearest name and all counts.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -200,8 +200,8 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """Return the printed id of a kept document. A document of a reference corpus has its name there, or its
-    hex id if that corpus is gone.
+    """Return the printed id of a kept document. For a document of a reference corpus, return its printed id
+    there and name the corpus; if that corpus is gone, return its hex id.
     """
     try:
         return corpus.printed_id(identifier)

@@ -72,7 +72,9 @@ class Impact:
         return self.scaled(gained), self._half_width(gained, squares)
 
     def bytes_change(self) -> tuple[float, float]:
-        """Return the bytes gained, and half the width of the 95 % confidence interval (0 if exact)."""
+        """Return the number of bytes gained, and half the width of the 95 % confidence interval (0 if
+        exact).
+        """
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
@@ -189,7 +191,7 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
-        raise UserError(f"{config.output}: was built with other steps than those of this file; build it first")
+        raise UserError(f"{config.output}: was built with steps other than those in this file; build it first")
     now = {entry.name: entry.stage for entry in config.steps if isinstance(entry.stage, Filter)}
     if not now:
         raise UserError(f"{config.name}: has no filter step, so there is no threshold to change")

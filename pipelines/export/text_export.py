@@ -185,8 +185,8 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
 
 
 def redact_fields(part: Part, docs: pa.Table) -> pa.Table:
-    """Replace `url` and `meta` by their redacted form from pii steps; columns derived from redacted URLs
-    become null.
+    """Replace `url` and `meta` with the redacted forms that pii steps wrote; columns derived from redacted
+    URLs become null.
     """
     for name in OPTIONAL_COLUMNS:
         if not part.has(f"pii_{name}"):

@@ -65,7 +65,7 @@ def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: S
     """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:
-        return f"; {later[0]} writes it, which comes later: move {later[0]} before {step}"
+        return f"; {later[0]}, a later step, writes it: move {later[0]} before {step}"
     writer = _writer(column, steps)
     if writer:
         stage, entry = writer

@@ -20,8 +20,8 @@ from pipelines.planning.plan import Plan
 
 @dataclass
 class Rate:
-    """Totals over the finished steps of one stage: worker seconds, bytes of text, of disk and of shuffles
-    (`work`); `peak` is the largest memory of a task in bytes.
+    """Totals over the finished steps of one stage: worker seconds, and bytes of text, on disk (`disk`) and
+    shuffled (`work`). `peak` is the largest memory of a task in bytes.
     """
 
     seconds: float = 0.0
@@ -134,7 +134,7 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
 
 
 def _learn_fixed(rates: _Rates, root: Location) -> None:
-    """Take the seconds outside steps from the newest build, as `run.json` of its output has them."""
+    """Take the seconds spent outside steps from `run.json` of the newest build."""
     try:
         run = read_json(root / "run.json")
     except (FileNotFoundError, CorruptFileError):
@@ -155,8 +155,8 @@ def _stored(manifest: StepManifest) -> int:
 
 
 def _text(plan: Plan, source: str, rates: _Rates) -> float:
-    """Return the bytes of a source's text: counted if it is read, otherwise estimated from the size of its
-    files; 0 if unknown.
+    """Return the size of a source's text in bytes: counted if it is read, otherwise estimated from the size
+    of its files; 0 if unknown.
     """
     read = plan.step(f"read.{source}")
     manifest = load_step(plan.config.place, read.directory)

@@ -108,7 +108,7 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """Make the plan. `poison` lists documents that are withheld from steps, `files` the published files of
+    """Return the plan. `poison` lists documents that are withheld from steps, `files` the published files of
     steps that are not reproducible.
 
     Raises ConfigError for columns that no step writes, columns written twice, and drops after deduplication.
@@ -222,7 +222,7 @@ def _step(
             inputs["split"] = {name: split.identity(name) for name, split in given.items()}
         elif splits.required:
             raise ConfigError(
-                f"step {entry.name}: no source of it gives a `split`; give one to a source, or remove the step"
+                f"step {entry.name}: none of its sources gives a `split`; give one to a source, or remove the step"
             )
     stage = entry.stage
     if isinstance(stage, WithoutPoison):

@@ -74,7 +74,7 @@ class WithoutPoison(PartStage):
         return written if DROP in written.names else written.append(pa.field(DROP, pa.string()))
 
     def never_null(self) -> tuple[str, ...]:
-        """Return nothing: documents that were set aside have no value."""
+        """Return no columns: documents that were set aside have no values."""
         return ()
 
     def depends(self) -> dict[str, str]:

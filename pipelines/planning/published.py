@@ -60,7 +60,7 @@ def _differences(path: str, old: Any, new: Any) -> list[str]:
 
 
 def _list_differences(path: str, old: list[Any], new: list[Any]) -> list[str]:
-    """Compare lists without the entries that they begin with in common, and those that they end with."""
+    """Compare two lists, leaving out the entries that both begin with and those that both end with."""
     first = 0
     while first < min(len(old), len(new)) and old[first] == new[first]:
         first += 1

@@ -65,7 +65,7 @@ def undivided_notices(config: CorpusConfig) -> Iterator[str]:
             writers = [earlier for earlier in done if each.column in earlier.written]
             written = {source for earlier in writers for source in _sources(config, earlier)}
             if left := [source for source in _sources(config, entry) if source not in written]:
-                yield f"{entry.name}: no step writes {each.column} for {', '.join(left)}: not split by it"
+                yield f"{entry.name}: no step writes {each.column} for {', '.join(left)}, which it therefore does not split"
         done.append(entry)
 
 

@@ -105,7 +105,7 @@ def _is_searched(file: SourceFile, source: Source) -> bool:
 
 
 def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: SampleTally) -> int:
-    """Add the records of one file to `tally`; returns their bytes."""
+    """Add the records of one file to `tally`; returns their size in bytes."""
     size = 0
     for entry in open_entries(file, source):
         for record in islice(read_records(entry, source), quota):

@@ -85,9 +85,9 @@ among them: it assumes 30 Latin letters, which say less than 30 Chinese ones.
 class Sample:
     """Documents of one source, one per row in every table.
 
-    `title` describes them in notices. `columns` has `text_bytes` and, for a built corpus, `drop_step` and the
-    columns that its steps wrote. `signals` has the columns of `quality_signals`, and of `peer_signals` if they
-    were measured, without a prefix, by the text that was measured.
+    `title` describes them in notices. `columns` holds `text_bytes` and, for a built corpus, `drop_step` and
+    the columns that its steps wrote. `signals` holds the columns of `quality_signals`, and of `peer_signals`
+    if they were measured, without a prefix, by the text that was measured.
     """
 
     title: str

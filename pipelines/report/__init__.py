@@ -1,1 +1,1 @@
-"""The report of a corpus: `report.html` for people, `report.json` with the same numbers."""
+"""The report of a corpus: the page `report.html`, and `report.json` with the same numbers."""

@@ -66,8 +66,8 @@ def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
 
 
 def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
-    """Return the series (name, sources, colour): one per source, or, with more sources than colours, one for
-    each of the first and a last one for all others.
+    """Return the series (name, sources, colour): one for each source. If there are more sources than colours,
+    the last series holds all sources that have none of their own.
     """
     own = COLOURS - 1 if len(sources) > COLOURS else len(sources)
     groups = [(source, [source]) for source in sources[:own]]
@@ -119,10 +119,10 @@ def _mark_bounds(
     shaded: list[tuple[float, float]],
     bounds: list[Bound],
 ) -> None:
-    """Mark the bounds of a rule and the values that it drops. The line of an upper bound lies after the
-    highest whole number kept.
+    """Mark the bounds of a rule and the values that it drops. On an axis of whole numbers, an upper bound is
+    drawn after the highest number that it keeps.
 
-    If documents of one source have different bounds, the values that all of these drop are shaded, and few
+    If documents of one source have different bounds, only the values that all bounds drop are shaded, and few
     lines are labelled.
     """
     for end, sign in (("at_least", "≥"), ("at_most", "≤")):
@@ -136,13 +136,13 @@ def _mark_bounds(
 
 
 def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
-    """Return the bounds of one side by the values of `per`."""
+    """Return the bounds of one side by value of `per`; empty if there is a single bound."""
     return test[end] if isinstance(test[end], Mapping) else {}
 
 
 def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
-    """Return the bounds of one side that documents of a source may have, by the value of `per` that they are
-    for, or "".
+    """Return the bounds of one side that apply to documents of a source, by value of `per`; "" for a bound
+    that applies to all of them.
     """
     mapping = _mapping(test, end)
     if not mapping:
@@ -159,5 +159,5 @@ def _missing(histogram: Mapping[str, Any]) -> str:
 
 
 def short(value: float, column: str) -> str:
-    """Write a value of a column in few characters."""
+    """Format a value of a column in few characters."""
     return short_size(value) if column.endswith("bytes") else compact(value)

@@ -116,8 +116,8 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 
 def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per step and rule: the test, if it is a rule of a filter, and the documents dropped of
-    each source to which it applies.
+    """Return one row per step and rule: the test, if it is a rule of a filter, and the number of documents
+    that it dropped in each source to which it applies.
     """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:
@@ -218,7 +218,7 @@ def _specials(specials: Mapping[str, int]) -> list[str]:
 
 
 def _test(threshold: Mapping[str, Any]) -> str:
-    """Return in words the condition that a rule sets for a kept document."""
+    """Describe the condition that a rule sets for documents to be kept."""
     column = threshold["signal"]
     sides = (("≥", threshold["at_least"]), ("≤", threshold["at_most"]))
     conditions = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]
@@ -228,7 +228,7 @@ def _test(threshold: Mapping[str, Any]) -> str:
 
 
 def _bound(bound: float | Mapping[str, float | None], per: str) -> str:
-    """Return a bound; a mapping of bounds by the values of its column."""
+    """Format a bound; if it is a mapping, with the value of `per` to which each bound applies."""
     if not isinstance(bound, Mapping):
         return f"{bound:,g}"
     bounds = [f"{key} {NONE if value is None else f'{value:,g}'}" for key, value in bound.items()]

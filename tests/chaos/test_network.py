@@ -79,7 +79,7 @@ class Cluster:
         )
         assert log == log_again == log_after
         name = said.partition(":")[0]
-        assert f"{name}: has succeeded already" in said_after
+        assert f"{name}: has already succeeded" in said_after
         jobs = self._at_the_head(sys.executable, "-m", "pipelines", "jobs", "list").splitlines()
         assert [line.split()[0] for line in jobs if name in line] == ["SUCCEEDED"]
 

@@ -94,7 +94,7 @@ def test_what_changes_the_cut_makes_it_another_kind(characters, tmp_path):
         ([""], None, {}, "the texts are empty"),
         (["a\ud800"], None, {}, r"texts\[0\]: lone surrogate"),
         (["a"], None, {"unknown": "drop"}, "unknown: got 'drop', allowed unk, error"),
-        (["a"], None, {"lowercase": True}, "lowercase: got True, which characters does not know"),
+        (["a"], None, {"lowercase": True}, "lowercase: got True, which characters does not have"),
     ],
 )
 def test_bad_requests_are_refused(texts, size, knobs, message):

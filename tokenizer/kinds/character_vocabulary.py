@@ -1,5 +1,6 @@
-"""A vocabulary of characters: every Unicode code point of the texts is a token, as in character-level language models
-(Sutskever et al. 2011; Al-Rfou et al. 2019). Nothing is normalised, so decoding restores a text of known characters.
+"""A vocabulary of characters: every Unicode code point of the texts is a token, as in character-level
+language models (Sutskever et al. 2011; Al-Rfou et al. 2019). Nothing is normalised, so decoding restores any
+text whose characters are in the vocabulary.
 """
 
 from collections.abc import Iterable

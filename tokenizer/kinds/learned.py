@@ -61,7 +61,9 @@ def known_characters(texts: Iterable[str], coverage: float) -> str:
 
 
 def blank_unknown(texts: Iterable[str], characters: str) -> Iterator[str]:
-    """Replace every run of other characters in the texts by a space, so that no token is learned across it."""
+    """Replace every run of other characters in the texts with a space, so that no token is learned across
+    it.
+    """
     other = re.compile(f"[^{re.escape(characters)}\\s]+") if characters else re.compile(r"\S+")
     for text in texts:
         yield other.sub(" ", text)

@@ -71,12 +71,14 @@ def train(
     given = {"lowercase": lowercase or None, "min_frequency": min_frequency, "pattern": pattern, "unknown": unknown}
     knobs: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if foreign := sorted(knobs.keys() - _KNOBS[kind]):
-        raise ValueError(f"{foreign[0]}: got {knobs[foreign[0]]!r}, which {kind} does not know; leave it out")
+        raise ValueError(f"{foreign[0]}: got {knobs[foreign[0]]!r}, which {kind} does not have; leave it out")
     if "coverage" in _KNOBS[kind]:
         knobs["coverage"] = coverage
     if kind == "bytes":
         if vocab_size not in (None, VOCAB_SIZE):
-            raise ValueError(f"vocab_size: got {vocab_size}, bytes has {VOCAB_SIZE}: 128 reserved tokens and 256 bytes")
+            raise ValueError(
+                f"vocab_size: got {vocab_size}, bytes always has {VOCAB_SIZE}: 128 reserved tokens and 256 bytes"
+            )
         return byte_vocabulary()
     if kind == "characters":
         if vocab_size is not None:

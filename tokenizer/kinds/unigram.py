@@ -42,7 +42,7 @@ def train_unigram(
         tokenizer.train_from_iterator(blank_unknown(texts, known), trainer)
     except Exception as error:  # the library raises plain Exception; the texts were checked before
         raise ValueError(
-            f"vocab_size: got {vocab_size}, 128 of it reserved, for texts of {len(known)} characters: {error}; request "
+            f"vocab_size: got {vocab_size}, 128 of them reserved, for texts of {len(known)} characters: {error}; request "
             "more tokens, or a lower share of the characters (coverage)"
         ) from error
     return serialize(tokenizer, vocab_size, "they have no further pieces")

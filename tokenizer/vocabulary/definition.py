@@ -90,7 +90,7 @@ class Definition:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The rows of an embedding table: one more than the greatest id."""
+        """The number of rows of an embedding table: one more than the greatest id."""
         return max(self.tokens) + 1
 
     @property
@@ -154,8 +154,8 @@ class Definition:
         return bytes(_byte_of_character()[character] for character in token)
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
-        """Return the bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special tokens
-        and unused ids.
+        """Return the number of bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special
+        tokens and unused ids.
 
         Raises ValueError if the lengths of the tokens of a text do not add up to its length.
         """

@@ -1,11 +1,11 @@
 """An adapter as a directory: the parameters that a method has trained, without its base.
 
-`adapter_model.safetensors` has the tensors. If peft supports the method, they are in its layout and
+`adapter_model.safetensors` holds the tensors. If peft supports the method, they are in its layout and
 `adapter_config.json` is its configuration, so that `PeftModel.from_pretrained(base, directory)` gives the
-same results. Otherwise the tensors have our parameter names. If the stock model for the task has the same
-head, the head is among peft's `modules_to_save`, and `base` is that stock model with a new head of the same
-size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, has the method, the
-architecture and the fingerprint of the base.
+same results. Otherwise the tensors are stored under our parameter names. If the stock model for the task has
+the same head, the head is among peft's `modules_to_save`, and `base` is that stock model with a new head of
+the same size. Otherwise the head is in `task_head.safetensors`. `gristmill.json`, written last, records the
+method, the architecture and the fingerprint of the base.
 """
 
 import json
@@ -142,8 +142,8 @@ def load_adapter(directory: LocalPath, network: Any, architecture: str, family: 
     """Apply an adapter to the network of its base and return its method. If the task has a head, it must be
     attached beforehand.
 
-    Raises UserError if the directory has pickled weights or was not written by gristmill, and ConfigError if
-    `network` is not the base that the adapter was trained on.
+    Raises UserError if the directory contains pickled weights or was not written by gristmill, and
+    ConfigError if `network` is not the base that the adapter was trained on.
     """
     from safetensors.torch import load_file
 

@@ -80,7 +80,7 @@ def _finetune(options: argparse.Namespace) -> int:
     ]
     if (sweeps or len(requests) > 1) and os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError(
-            "torchrun trains one run; give one task, no seeds and no sweep, or --workers N without torchrun"
+            "torchrun trains a single run; give one task, no seeds and no sweep, or --workers N without torchrun"
         )
     if sweeps:
         _check_settings(requests, named)

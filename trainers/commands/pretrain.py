@@ -33,7 +33,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--exclude-documents",
         metavar="FILE",
         type=local_path,
-        help="from now on these documents, one id a line, have loss weight 0; no other token moves",
+        help="from now on these documents, one id per line, have loss weight 0; no other token moves",
     )
     pretrain.add_argument(
         "--another-corpus",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split settings into a mapping of those whose name is in `names`, and the others unchanged."""
+    """Return (the settings whose name is in `names`, as a mapping; the other settings, unchanged)."""
     named = {key: value for key, _, value in (s.partition("=") for s in settings) if key in names}
     return named, [setting for setting in settings if setting.partition("=")[0] not in names]
 
@@ -25,8 +25,8 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_weights(data: "Data") -> "Data":
-    """Return `data` with weights that name a YAML file, such as the proposal of a study, replaced by the mapping `weights`
-    in it. Raises ConfigError if the file has none.
+    """Return `data` with its weights read from a file if they name a YAML file, such as the proposal of a
+    study: the mapping `weights` in that file. Raises ConfigError if the file has none.
     """
     from gristmill.config import load_yaml, parse, plain
     from trainers.config.pretraining import Data

@@ -31,7 +31,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         dest="base",
         metavar="DIR",
         type=local_path,
-        help="the base of an adapter that is no longer where it was",
+        help="the base of an adapter, if it is no longer where it was",
     )
     predict.add_argument(
         "--input",
@@ -46,7 +46,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument("run", metavar="RUN", type=local_path)
     export.add_argument("--output", metavar="DIR", type=local_path, help="default: RUN/export")
     export.add_argument(
-        "--merge", action="store_true", help="compute what the method has trained into the base's weights"
+        "--merge", action="store_true", help="merge the parameters that the method has trained into the base's weights"
     )
     export.set_defaults(handler=_export)
 

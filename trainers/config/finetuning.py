@@ -214,7 +214,7 @@ class Finetuning(Job):
             wanted = "encoding.text_to_text: got true"
         require(
             not self.writes_text or self.model.family != "encoder",
-            f"{wanted}, {self.model.architecture} is an encoder and writes no text; take a decoder or an encoder-decoder",
+            f"{wanted}, {self.model.architecture} is an encoder and writes no text; use a decoder or an encoder-decoder",
         )
         require(0 < self.layer_decay <= 1, f"layer_decay: got {self.layer_decay}, allowed above 0 and at most 1")
         require(

@@ -105,7 +105,7 @@ class BatchSize:
     sequences: int | None = None
 
     def check(self) -> None:
-        """Check that one of the two is given."""
+        """Check that `tokens` or `sequences` is given."""
         require(self.tokens is not None or self.sequences is not None, "tokens: give batch.tokens or batch.sequences")
         for name in ("tokens", "sequences"):
             value = getattr(self, name)

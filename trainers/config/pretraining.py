@@ -166,7 +166,7 @@ class Pretraining(Job):
 
     @property
     def validation_interval(self) -> int:
-        """The value of `validation.every`."""
+        """Return `validation.every`."""
         return self.validation.every
 
     def validates_at(self, step: int) -> bool:

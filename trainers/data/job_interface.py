@@ -36,17 +36,17 @@ class JobSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the source."""
         ...
 
     @property
     def tokens(self) -> int:
-        """Tokens, marks included."""
+        """Number of tokens, marks included."""
         ...
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of the text."""
+        """Size of the text in UTF-8 bytes."""
         ...
 
 
@@ -84,7 +84,7 @@ class JobTraining(Protocol):
         ...
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """Return what the samples up to `samples` read of each source, in the form of
+        """Return what the run has read of each source up to sample `samples`, in the form of
         `packed_corpus.TrainingData.consumed`.
         """
         ...

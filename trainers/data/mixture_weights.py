@@ -95,7 +95,7 @@ def build_mixture(
 
 
 def epoch_cap(tokens: int, epochs: float) -> int:
-    """Return the tokens of `epochs` epochs of a source of `tokens` tokens. `trainers.data.order` rounds down
-    to whole sequences.
+    """Return the number of tokens in `epochs` epochs of a source of `tokens` tokens. `trainers.data.order`
+    rounds down to whole sequences.
     """
     return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

@@ -139,8 +139,8 @@ class Order:
     """The samples of a run. Sources of weight 0 are never drawn."""
 
     def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
-        """`mixture` is over the names of the streams of each phase. `fingerprint` is the corpus's: another
-        corpus has another order. Phases follow one another; the last one has no end.
+        """The streams of every phase have the names in `mixture`. `fingerprint` identifies the corpus,
+        because different corpora have different orders. Phases follow one another; the last one has no end.
         """
         assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
         ends = [phase.until for phase in phases]

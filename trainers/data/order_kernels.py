@@ -25,8 +25,8 @@ def reachable_tokens(
     keys: np.ndarray,
     length: int,
 ) -> int:
-    """Return the tokens of the longest prefix of an epoch's sequences that has at most `most` tokens. `most`
-    is less than the tokens of an epoch.
+    """Return the number of tokens of the longest prefix of an epoch's sequences that has at most `most`
+    tokens. `most` is less than the tokens of an epoch.
     """
     if size_starts[source] < 0:
         return min(most // length, full[source]) * length

@@ -164,8 +164,8 @@ class PackedCorpus:
 
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
-        """The tokens per epoch of each source that are in no sequence; 0 if its sequences are cut from the
-        stream.
+        """The number of tokens per epoch of each source that are in no sequence; 0 if its sequences are cut
+        from the stream.
         """
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 
@@ -237,7 +237,7 @@ class TrainingData:
         return replace(self, since=sample)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event with the balance of the labels of each source of sentence pairs."""
+        """Yield an event for each source of sentence pairs, which says how its labels are balanced."""
         for source in self.sources:
             if isinstance(source.packing, PairPacking):
                 its = source.packing.balance()
@@ -453,8 +453,8 @@ class ValidationData:
 
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Select validation rows of `tokens` tokens per source, rounded up to sequences, or of the whole source
-    if it has fewer, in the packing and at the final length of training.
+    """Select validation sequences, packed as in training and of its final length: from each source as many as
+    are needed for `tokens` tokens, or all.
 
     The run's seed has no influence: the random choices of an objective are the same for every run.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
     """Return (shard number, row in the shard) of the document of each segment of a packed sequence, in the
-    order of segments. `epoch` is used only for sentence pairs, which are paired anew in every epoch.
+    order of segments. `epoch` is used only for sentence pairs, which every epoch pairs in a new way.
     """
     marks = source.frame.marks
     if source.packing is not None:

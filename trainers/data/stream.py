@@ -48,7 +48,7 @@ class SourceStream:
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of the text."""
+        """Size of the text in UTF-8 bytes."""
         return sum(shard.text_bytes for shard in self.shards)
 
     def count(self, length: int) -> int:

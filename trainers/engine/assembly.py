@@ -22,10 +22,10 @@ def build_forward(
 ) -> Forward:
     """Return the model of a resolved job with its losses, in fp32 and the same on every worker.
 
-    `base` has the initial weights by parameter name; parameters that it lacks are drawn from the job's seed.
-    In fine-tuning the model also gets its head, whose hidden layers may be in `base` as `task_head...`, and
-    the parameters that the method adds. Parameters that the method does not train are frozen. `encode` (text
-    to token ids) is needed for a prompt that is initialised from a text.
+    `base` holds the initial weights by parameter name; parameters that it lacks are drawn from the job's
+    seed. In fine-tuning the model also gets its head, whose hidden layers may be in `base` as `task_head...`,
+    and the parameters that the method adds. Parameters that the method does not train are frozen. `encode`
+    (text to token ids) is needed for a prompt that is initialised from a text.
     """
     forward = build_without_method(config, specials, base)
     if isinstance(config, Finetuning):
@@ -89,7 +89,9 @@ def attach_head(
 
 
 def outputs_of(task: Task) -> int:
-    """Return the number of outputs of a task's head: one per class or tag, and two for spans (start and end)."""
+    """Return the number of outputs of a task's head: one per class or tag, two for spans (start and end), one
+    for other kinds.
+    """
     return {"classify": len(task.labels), "tag": len(task.labels), "span": 2}.get(task.kind, 1)
 
 

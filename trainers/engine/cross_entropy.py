@@ -19,8 +19,8 @@ _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 class _CrossEntropy(torch.autograd.Function):
     """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The gradient overwrites the logits.
 
-    The forward pass replaces fp32 logits by probabilities, up to a factor for each row. Half-precision logits
-    are kept, and the backward pass recomputes their probabilities. So no fp32 array of that size is
+    The forward pass replaces fp32 logits with probabilities, up to a factor for each row. Half-precision
+    logits are kept, and the backward pass recomputes their probabilities. So no fp32 array of that size is
     allocated, and the gradient is rounded once.
     """
 

@@ -35,7 +35,7 @@ _WRITING = timedelta(days=30)
 def start_group() -> tuple[int, int]:
     """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no group.
 
-    torchrun's variables, or the group that Ray Train has made, are used as they are.
+    torchrun's variables, or the group that Ray Train has created, are used as they are.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
@@ -104,6 +104,11 @@ class Engine:
         )
         self._device = next(model.parameters()).device
         self._ranks = RankUpdates(model, self._workers, config.budget.steps, accumulation)
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage in use; 0 if torch alone trains on a single worker."""
+        return self._workers.zero_stage
 
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool

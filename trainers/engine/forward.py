@@ -145,8 +145,8 @@ def tensors(batch: Batch, device: Any) -> dict[str, Any]:
     `decoder_`, names in its task with `task_`.
 
     `chosen`, int64, holds the positions that have a target in the flattened array of targets. It is omitted
-    if all have one. `segment_range` has the lowest and the highest segment number as integers, which the forward pass
-    needs without waiting for a device.
+    if all have one. `segment_range` holds the lowest and the highest segment number as integers, which the
+    forward pass needs without waiting for a device.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}

@@ -1,7 +1,7 @@
 """A model and its optimizer on one worker: torch alone, without the hooks, buffers and copies that ZeRO needs."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,6 +17,8 @@ class SingleWorker:
     With `precision: bf16` the model computes in bf16, as under ZeRO: a copy of the weights is kept in fp32,
     and gradients are summed over micro-batches in fp32.
     """
+
+    zero_stage: ClassVar[int] = 0
 
     def __init__(self, forward: Any, config: Job) -> None:
         self.forward, self._largest = forward, config.optimizer.gradient_clipping

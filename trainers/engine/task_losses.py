@@ -1,8 +1,8 @@
 """The losses of tasks, computed from the predictions of a model's head (`models.heads`).
 
 The loss of an input is placed at the position `at` of its segment, or of its first candidate. Tags have a
-loss at the first token of every word. These losses are thus summed by row and source like all others, and are
-the same whether the inputs of a batch share rows or are padded.
+loss at the first token of every word. These losses are therefore summed by row and source like all others,
+and are the same whether the inputs of a batch share rows or are padded.
 """
 
 from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ from trainers.engine.partitions import Partitions
 
 
 def join_group() -> None:
-    """Join the workers of this run through torchrun's variables, or use the group that Ray Train has made.
+    """Join the workers of this run through torchrun's variables, or use the group that Ray Train has created.
 
     Without a launcher the group has one worker.
     """
@@ -92,6 +92,11 @@ class ZeroWorkers(Partitions):
         self.forward.enable_backward_allreduce = stage > 0 or world > 1
         super().__init__(forward.model, self._inner, self.forward.optimizer, stage, offloads)
         self.allocate(0)
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage at which DeepSpeed runs."""
+        return int(self.forward.zero_optimization_stage())
 
     @property
     def groups(self) -> list[dict[str, Any]]:

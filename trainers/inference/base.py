@@ -1,7 +1,8 @@
 """The base that a fine-tuning run begins with: a run, an export or a Hugging Face directory.
 
-open_base(path) -> sizes, tokenizer, specials      base_weights(config) -> tensors      trained_forward(run)
--> its model
+open_base(path)       -> sizes, tokenizer, specials
+base_weights(config)  -> tensors
+trained_forward(run)  -> model
 """
 
 from collections.abc import Mapping
@@ -95,8 +96,8 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
         weights = _weights_of_run(path, parent)
     if _head_kind(config) is None and (absent := _absent(config, specials, weights)):
         raise UserError(
-            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing), which generating text needs; "
-            f"take another base"
+            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing), which is needed to generate text; "
+            f"use another base"
         )
     return weights
 
@@ -165,8 +166,8 @@ def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, 
         return checkpoint.read_weights(picked)
     if not config.method.mergeable:
         raise ConfigError(
-            f"init.path: {run} was fine-tuned by {config.method.kind}, whose parameters cannot be merged into weights "
-            f"of a base; take a run of another method"
+            f"init.path: {run} was fine-tuned with {config.method.kind}, whose parameters cannot be merged into weights "
+            f"of a base; use a run with another method"
         )
     network = trained_forward(run, picked).model
     config.method.merge(network)

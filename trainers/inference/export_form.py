@@ -18,7 +18,7 @@ from trainers.models.heads.stock_heads import why_not_stock_head
 
 ORIGIN, WEIGHTS, ADAPTER = "gristmill.json", "model.safetensors", "adapter"
 _INDEX = "model.safetensors.index.json"
-_TRIES, _PAUSE_SECONDS = 5, 0.2  # an export is replaced by two renames, one right after the other
+_TRIES, _PAUSE_SECONDS = 5, 0.2  # an export is replaced with two renames, one right after the other
 Result = TypeVar("Result")
 
 
@@ -81,7 +81,7 @@ def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> R
     """Verify every file of an export and return the result of `read` on its `gristmill.json` and files, which
     are all of the same export.
 
-    Training and `trainers export` replace an export by two renames, so a reader may see files of both, or
+    Training and `trainers export` replace an export with two renames, so a reader may see files of both, or
     none; it then reads again. Raises CorruptFileError for a file that differs from its record and for a
     required file that is missing, and UserError if there is no export, or if it is replaced at every attempt.
     """

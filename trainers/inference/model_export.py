@@ -6,7 +6,7 @@ The auto class is `AutoModelForCausalLM`, `...MaskedLM` or `...Seq2SeqLM`; for t
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that
 it refuses to load it; only the commands of this package do. If the run's method freezes its base, `adapter/`
-has the parameters that the method has trained, unless they are merged.
+holds the parameters that the method has trained, unless they are merged.
 """
 
 import errno
@@ -298,7 +298,7 @@ def load_trained(path: LocalPath) -> Trained:
     if (path / ORIGIN).exists():
         _silence_progress_bars()
         return read_whole(path, lambda origin: _load_export(path, origin))
-    read_run(path)  # says what is wrong with a path that is no run
+    read_run(path)  # says what is wrong with a path that is not a run
     config = read_config(path)
     _require_language_head(path, config)
     if isinstance(config, Finetuning):

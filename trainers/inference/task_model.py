@@ -31,7 +31,7 @@ class TaskModel:
     found: checkpoint.Checkpoint | None = None
 
     def forward(self, base: LocalPath | None, corpus: TaskCorpus) -> Forward:
-        """Return the model with its losses, in fp32 on the CPU. `corpus` has its tokenizer.
+        """Return the model with its losses, in fp32 on the CPU. `corpus` holds its tokenizer.
 
         Raises ConfigError if `base` is given but this is not an adapter, or if `base` is not the adapter's
         base.
@@ -84,7 +84,7 @@ def threshold_of(run: LocalPath) -> float | None:
 def _one_task(path: LocalPath, config: Job | None) -> Finetuning:
     if not isinstance(config, Finetuning) or len(config.tasks) > 1:
         raise UserError(
-            f"{path}: predicts no examples of one task; give a run of `finetune` with one task, or its export"
+            f"{path}: is not a model fine-tuned on a single task; give a run of `finetune` with one task, or its export"
         )
     return config
 

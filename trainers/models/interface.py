@@ -15,9 +15,9 @@ from trainers.config.architecture import Model
 class Past:
     """The states that a model keeps of positions it has read, so that it reads each position only once.
 
-    `cache` has the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
-    columns], says which of its columns hold text. An encoder-decoder also has `encoded`, the states of the
-    encoder, and `source`, bool [rows, length], which says which of them are text.
+    `cache` holds the keys and values of every layer, as `transformers` keeps them. `seen`, bool [rows,
+    columns], says which of its columns hold text. For an encoder-decoder, there is also `encoded`, the states
+    of the encoder, and `source`, bool [rows, length], which says which of them are text.
     """
 
     cache: Any
@@ -48,7 +48,7 @@ class Inputs:
     and `mask`, bool [rows, 1, length, length], the positions each position attends to. For architectures with
     `unmasked`, `mask` is None if these are all positions of the row, or all up to itself in a decoder.
 
-    `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` has the
+    `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` holds the
     inputs of the decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it
     attends to. `past` keeps what earlier calls have read, and this call adds to it. Ids, positions and mask
     are then those of the new positions only, and the encoder runs only once.
@@ -114,7 +114,7 @@ class Architecture:
     settings that a Model cannot express, unless `runs.published_model.check_configuration` compares them.
 
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
-    argument, and returns them, or a tuple that begins with them. `heads` has the form of the head of each
+    argument, and returns them, or a tuple that begins with them. `heads` gives the form of the head for each
     kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask.
     """
 
@@ -158,5 +158,5 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
 def decoder_start_id(model: Model, specials: dict[str, int]) -> int:
     """Return the id that the decoder of an encoder-decoder reads first."""
     start = model.traits.decoder_start
-    assert start is not None, f"{model.architecture} is no encoder-decoder"
+    assert start is not None, f"{model.architecture} is not an encoder-decoder"
     return specials[start]

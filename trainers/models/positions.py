@@ -27,7 +27,7 @@ def sinusoids(positions: int, width: int) -> Any:
 
 
 def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
-    """Replace a position embedding's weights by `table` [positions, width], which is not trained.
+    """Replace a position embedding's weights with `table` [positions, width], which is not trained.
 
     Position 0 is row `first`; rows without a position are 0. The table stays fp32 even if weights are bf16;
     its rows are cast to the type of `tokens`, the token embedding they are added to.

@@ -174,7 +174,7 @@ def infill_spans(
     rows: np.ndarray,
     free: np.ndarray,
 ) -> Ragged:
-    """Replace spans of each document by one `mask` each.
+    """Replace each span in a document with one `mask`.
 
     `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
     tokens; the tokens that a document loses are free for later documents of its row. `offsets` are those of

@@ -55,7 +55,9 @@ class FillInTheMiddle(PairObjective):
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Return the positions of the document, its `<bos>`, and the positions reserved for cutting it."""
+        """Return the number of positions of the document and its `<bos>`, and of those reserved for cutting
+        it.
+        """
         return tokens + 1 + self._reserved
 
     @property

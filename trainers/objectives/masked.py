@@ -127,7 +127,9 @@ class Masked(Masking):
         return Frame(CLS if self.marks == "documents" else None, SEP)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the stream tokens of a row: one fewer if every row begins with a `<cls>` of its own."""
+        """Return the number of stream tokens in a row: one fewer if every row begins with a `<cls>` of its
+        own.
+        """
         return sequence_length - (self.marks == "rows")
 
     def apply(self, batch: Batch, context: Context) -> Batch:

@@ -38,7 +38,7 @@ _MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest
 class SpanCorruption(PairObjective):
     """Corrupt a share `rate` of a document's tokens as noise, and restore it: `spans` of `mean_span` tokens
     on average, or `tokens` chosen one by one. `style` says what happens to the noise. The target is the noise
-    if each run of noise is replaced by a sentinel of its own (replace) or removed (drop). The target is the
+    if each run of noise is replaced with a sentinel of its own (replace) or removed (drop). The target is the
     original if noise tokens become masks (mass), or masks and random tokens (bert), or if the whole document
     is shuffled (deshuffle).
 
@@ -112,8 +112,8 @@ class SpanCorruption(PairObjective):
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
         """Raise ConfigError if a document of `tokens` has more runs of noise than there are sentinels. With
-        tokens chosen one by one, the expected number of runs counts; runs that exceed the sentinels by chance
-        are left uncorrupted.
+        tokens chosen one by one, the expected number of runs is compared; runs that exceed the sentinels by
+        chance are left uncorrupted.
         """
         if self.style != "replace":
             return

@@ -90,8 +90,8 @@ def modernbert_base() -> Pretraining:
     """ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2 and appendix A): its first
     phase, 1.719 T tokens at length 1,024.
 
-    30 % of the tokens are masked, in batches of 4,608 sequences. The rate is 8e-4 after 3 B tokens, constant,
-    then decaying; betas 0.9 and 0.98, weight decay 1e-5.
+    30 % of the tokens are masked, in batches of 4,608 sequences. The learning rate reaches 8e-4 after 3 B
+    tokens, stays constant, and then decays; betas 0.9 and 0.98, weight decay 1e-5.
 
     Left out: StableAdamW, which scales the step of each tensor, while clipping here is global; the growth of
     the batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay, which is
@@ -116,9 +116,9 @@ def modernbert_base() -> Pretraining:
 def tiny_roberta() -> Pretraining:
     """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
-    Masked models have few targets to learn from. Chosen by measurement on the demo corpus: 600 steps at 4e-3
-    from initial weights of 0.06 reach a lower loss than a unigram model of the targets; from 0.02, the gain
-    is less than half.
+    The settings were chosen by measurement on the demo corpus, because masked models have few targets to
+    learn from. With initial weights of 0.06, 600 steps at 4e-3 reach a lower loss than a unigram model of the
+    targets; with 0.02, the gain is less than half.
     """
     return Pretraining(
         name="tiny_roberta",

@@ -37,7 +37,9 @@ def measured_documents(run: Run) -> dict[str, Any] | None:
 
 
 def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None]) -> list[list[int]]:
-    """Group runs, given by index, whose `what` is equal. Runs for which it is None are left out."""
+    """Group the indices of the runs for which `what` returns the same value. Runs for which it returns None
+    are left out.
+    """
     by_measure: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         described = what(run)

@@ -17,8 +17,8 @@ from trainers.runs.sinks import redacted
 class Run:
     """A run's directory, read into memory.
 
-    `events` has all logged events. `steps`, `validations` and `skipped` are without those that a resumed run
-    repeated. `ledger` and `finished` are None if they do not exist yet; `checkpoints` are (step, path,
+    `events` holds all logged events. `steps`, `validations` and `skipped` are without those that a resumed
+    run repeated. `ledger` and `finished` are None if they do not exist yet; `checkpoints` are (step, path,
     bytes).
     """
 

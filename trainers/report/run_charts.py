@@ -24,8 +24,8 @@ _KNOWN = (
 
 
 class Curves:
-    """The charts of some runs. The x axis is steps. If the runs' steps differ in size, it is the number of
-    positions trained on.
+    """The charts of some runs. The x axis shows steps, or positions trained on if the runs' steps differ in
+    size.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:

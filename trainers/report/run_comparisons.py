@@ -25,8 +25,8 @@ class RunComparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
-    """Compare every group with the first group of its task and split. Runs with the same seed are compared,
-    or the two runs if each group has only one.
+    """Compare every group with the first group of its task and split. Runs with the same seed are compared;
+    if each group has a single run, these two are.
     """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:

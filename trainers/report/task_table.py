@@ -19,8 +19,8 @@ _MOST_SHOWN = 3  # maximum number of fields in the label of a configuration
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run on one split of its task. `scores` has a score of `trainers.tasks.scores` as JSON
-    for each metric. `floors` are the scores of majority predictions from the training split.
+    """The scores of one run on one split of its task. `scores` holds a score of `trainers.tasks.scores` as
+    JSON for each metric. `floors` are the scores of majority predictions from the training split.
     """
 
     run: LocalPath

@@ -89,8 +89,8 @@ class Batch:
     """Rows for a model.
 
     `inputs`, `positions`, `segments` and `targets` are int64 [rows, length]; with a `decoder`, `targets` are
-    [rows, target length]. -100 is no target. Segments number the documents of a row from 0; padding has
-    segment -1.
+    [rows, target length]. -100 means that there is no target. Segments number the documents of a row from 0;
+    padding has segment -1.
 
     `source`, `sequence`, `sample` and `epoch` are int64 [rows]: index of the source, number of the sequence
     in it, global number of the sample (-1 for a row of padding), and how often the source was read before.

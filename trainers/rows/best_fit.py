@@ -3,7 +3,7 @@
 A document longer than a sequence is cut into whole sequences and a remainder. Remainders and shorter
 documents, longest first, go into the sequence with the least room in which they still fit. Nothing is
 dropped, and no document that fits in a sequence is cut. Every shard is packed separately. The seed determines
-the order of pieces of equal size.
+the order of pieces that have the same size.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Packings, which cut the stream of a shard into sequences in other ways than equal slices.
+"""Packings: ways to cut the stream of a shard into sequences other than equal slices.
 
 concatenate     documents end to end, cut where a sequence is full (`trainers.rows.concatenation`)
 best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)

@@ -35,7 +35,7 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise UserError(f"{file}: is not UTF-8 text; expected one document id a line") from None
+        raise UserError(f"{file}: is not UTF-8 text; expected one document id per line") from None
     for number, line in enumerate(lines, 1):
         name = line.strip()
         if name:
@@ -45,7 +45,8 @@ def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
         names = sorted(wanted[identifier] for identifier in missing)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise UserError(
-            f"{file}: {names[0]!r}{more}: in no training shard of the corpus; `trainers blame` prints the ids of those read"
+            f"{file}: {names[0]!r}{more}: in no training shard of the corpus; `trainers blame` prints "
+            "the ids of documents that were read"
         )
     ids = sorted(identifier.hex() for identifier in read_excluded(run) | set(wanted))
     write_json(run / FILE, {"format": FORMAT, "documents": ids})

@@ -38,7 +38,7 @@ def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTrainin
 def copy_ledger(run: LocalPath) -> None:
     """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the disk is full.
 
-    A process that was suspended between reading and writing could replace a newer copy by an older one. The
+    A process that was suspended between reading and writing could replace a newer copy with an older one. The
     copy is therefore checked after writing, and repeated until it matches the newest checkpoint.
     """
     path = run / "ledger.json"

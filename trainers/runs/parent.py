@@ -5,7 +5,7 @@ Nothing is downloaded, no code of the directory runs, and only safetensors are r
 parent in `run.json` and in its ledger. Until it has a checkpoint of its own, it needs the parent's files
 unchanged and in the same location. A fine-tuning run needs its base until it ends. If its method freezes the
 base, it needs the base for as long as it is used, because its checkpoints hold only the trained parameters. A
-parent that is still training does not know this and deletes checkpoints as its `checkpoints.keep` says.
+parent that is still training takes no account of this and deletes checkpoints as its `checkpoints.keep` says.
 """
 
 import json

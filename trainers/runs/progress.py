@@ -1,4 +1,4 @@
-"""Progress of a run: events in `log.jsonl`, and the line that a person reads for each of them."""
+"""Progress of a run: events in `log.jsonl`, and a readable line for each of them."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +73,7 @@ class Progress:
 
 
 def line(event: str, fields: dict[str, Any]) -> str:
-    """Format an event as a line for people."""
+    """Format an event as a readable line."""
     if event == "step":
         shown = {
             "step": f"{fields['step']}/{fields['steps']}",
@@ -105,7 +105,7 @@ def is_loss(field: str) -> bool:
 
 
 def _label(loss: str) -> str:
-    """Return the name of a loss in a line."""
+    """Return the name of a loss as a line shows it."""
     return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 

@@ -56,7 +56,7 @@ def read_configuration(path: Path) -> Any:
         kind = written.get("model_type")
         if kind not in {*MODELS, *_TYPES} - {*_TYPES.values()}:
             known = sorted({*MODELS, *_TYPES} - {*_TYPES.values()})
-            raise UserError(f"init.path: {file} has model_type {kind!r}, allowed {', '.join(known)}; take another base")
+            raise UserError(f"init.path: {file} has model_type {kind!r}, allowed {', '.join(known)}; use another base")
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         if isinstance(error, UserError):
@@ -75,7 +75,7 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
         model = MODELS[name].sizes(theirs)
         model.check()
     except ValueError as error:
-        raise ConfigError(f"init.path: {path}/config.json: {error}; take another base") from error
+        raise ConfigError(f"init.path: {path}/config.json: {error}; use another base") from error
     assert model.vocab_size is not None
     model = fill(model, model.vocab_size)
     check_configuration(MODELS[name].configuration(model, specials).to_dict(), theirs.to_dict(), path)
@@ -91,7 +91,7 @@ def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path
         if here != there and (None not in (here, there) or (name in _FIXED and there is not None)):
             raise ConfigError(
                 f"init.path: {name}: {path}/config.json has {there!r}, this run's model {here!r}; set the field of the model "
-                f"section that gives it, or take another parent"
+                f"section that gives it, or use another parent"
             )
     types = [_rope_types(each.get("rope_parameters") or {}) for each in (ours, theirs)]
     if types[0] != types[1]:
@@ -127,7 +127,7 @@ def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[st
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     absent = sorted(name for name in info["missing_keys"] if name in weights)
     if lost := sorted(set(absent) & stack_parameters(network, model)):
-        raise UserError(f"init.path: {path} has no tensor {lost[0]} ({len(lost)} are missing); take another base")
+        raise UserError(f"init.path: {path} has no tensor {lost[0]} ({len(lost)} are missing); use another base")
     if model.architecture == "roberta":  # the position table of an export may begin with unused rows
         name = "roberta.embeddings.position_embeddings.weight"
         weights[name] = weights[name][-(model.positions + 2) :]

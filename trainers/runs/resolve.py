@@ -135,7 +135,7 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
     if batch.tokens is not None and batch.sequences is not None and batch.tokens // mean != batch.sequences:
         raise ConfigError(
             f"batch: got tokens {batch.tokens} and sequences {batch.sequences}, which differ at {float(mean):.10g} tokens "
-            f"a sequence; give one and set the other to null"
+            f"per sequence; give one and set the other to null"
         )
     return BatchSize(tokens=math.ceil(sequences * mean), sequences=sequences)
 
@@ -179,7 +179,9 @@ def _budget(
 
 
 def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCorpus]) -> int:
-    """Estimate the tokens that `steps` steps of `size` sequences read, from the mean sequence of each phase."""
+    """Estimate the number of tokens that `steps` steps of `size` sequences read, from the mean sequence of
+    each phase.
+    """
     total, begin = Fraction(0), 0
     for packed, until in zip(packed_phases, [*(phase.until_step for phase in data.phases), steps], strict=True):
         end = max(begin, min(until, steps))
@@ -307,13 +309,13 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Describe in lines what a budget reads: its phases, its sources, with a warning where documents are
-    repeated, the cost of packing, and where the mixture changes.
+    """Return lines that describe what a budget reads: its phases, its sources, with a warning where documents
+    are repeated, the cost of packing, and where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
     lines = [
-        f"data  {config.batch.sequences:,} sequences a step, {config.batch.tokens:,} tokens on average; "
+        f"data  {config.batch.sequences:,} sequences per step, {config.batch.tokens:,} tokens on average; "
         f"{config.budget.steps:,} steps read {config.budget.tokens:,} tokens in all"
     ]
     begin, reached = 0, []
@@ -383,13 +385,13 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
             held = int(stream.sizes.sum())
             if marked:
                 lines.append(
-                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens a sequence because marks take "
-                    f"room; {phase.length:,} where one document fills a sequence"
+                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens per sequence, because marks "
+                    f"take room; {phase.length:,} where one document fills a sequence"
                 )
                 continue
             lines.append(
                 f"data  {stream.name}: {packing} at {phase.length:,} leaves {1 - held / (len(stream.sizes) * phase.length):.2%} "
-                f"of the positions as padding and omits {stream.tokens - held:,} tokens; {held / len(stream.sizes):.1f} tokens a "
-                f"sequence"
+                f"of the positions as padding and omits {stream.tokens - held:,} tokens; {held / len(stream.sizes):.1f} tokens "
+                f"per sequence"
             )
     return lines

@@ -31,7 +31,7 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
     )
     data = task_training(corpus, config, frozenset())
     if config.batch.sequences is None:
-        raise ConfigError("batch.sequences: null; give the inputs of a step")
+        raise ConfigError("batch.sequences: null; set it to the number of inputs per step")
     sequences = min(config.batch.sequences, data.epoch_inputs)
     check_micro_batch(config)
     steps = _steps(config.budget, sequences, data.epoch_inputs)
@@ -48,8 +48,8 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
 
 
 def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data: TaskData) -> list[str]:
-    """Describe in lines what a run trains and reads. `job` is its configuration as given, `config` as
-    resolved.
+    """Return lines that describe what a run trains and reads. `job` is its configuration as given, `config`
+    as resolved.
     """
     steps, sequences, model = config.budget.steps or 0, config.batch.sequences or 0, config.model
     begins = "from scratch" if config.init is None else f"from {config.init.path}"
@@ -57,11 +57,13 @@ def describe_tasks(job: Finetuning, config: Finetuning, corpus: TaskCorpus, data
         f"model  {model.architecture}, {model.layers} layers of width {model.width}, {begins}",
         f"method  {config.method.kind}, learning rate {config.optimizer.learning_rate:g}, warm-up over "
         f"{config.schedule.warmup_steps:,} of {steps:,} steps",
-        f"data  {sequences:,} inputs a step; {steps:,} steps read {config.budget.tokens:,} tokens, "
+        f"data  {sequences:,} inputs per step; {steps:,} steps read {config.budget.tokens:,} tokens, "
         f"{steps * sequences / data.epoch_inputs:.2f} epochs of {data.epoch_inputs:,} inputs",
     ]
     if sequences != job.batch.sequences:
-        lines.append(f"data  {job.batch.sequences:,} inputs a step were asked for, the training set has {sequences:,}")
+        lines.append(
+            f"data  {job.batch.sequences:,} inputs per step were requested, the training set has {sequences:,}"
+        )
     return lines + [f"leak  {name}: {leak}" for name, leaks in corpus.leaks.items() for leak in leaks]
 
 
@@ -93,7 +95,9 @@ def _answer_tokens(config: Finetuning, data: TaskData) -> int | None:
 
 
 def _steps(budget: TrainingBudget, sequences: int, inputs: int) -> int:
-    """Return the steps of a budget. Epochs are rounded up to whole steps, so that every input is read."""
+    """Return the number of steps of a budget. Epochs are rounded up to whole steps, so that every input is
+    read.
+    """
     if budget.steps is not None:
         return budget.steps
     if budget.epochs is not None:
@@ -111,7 +115,7 @@ def _class_weights(config: Finetuning, corpus: TaskCorpus) -> dict[str, float] |
     task = config.tasks[0]
     if task.kind != "classify" or config.writes_text:
         raise ConfigError(
-            f"class_weights: got {wanted}, a task of kind {task.kind} has no classes to weigh; leave it out"
+            f"class_weights: got {wanted}, a task of kind {task.kind} has no classes to weight; leave it out"
         )
     names = task.label_names
     if isinstance(wanted, dict):

@@ -257,12 +257,12 @@ def begin_attempt(path: LocalPath) -> str:
 
 
 def check_attempt(path: LocalPath, name: str | None) -> None:
-    """Raise SupersededError if another attempt than `name` has been started since. Does nothing if `name` is
+    """Raise SupersededError if an attempt other than `name` has been started since. Does nothing if `name` is
     None.
     """
     attempt = path / _ATTEMPT
     if name is not None and retry(attempt, attempt.read_text) != name:
-        raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
+        raise SupersededError(f"{path}: other workers have continued this run since these were cut off from it")
 
 
 def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
@@ -277,7 +277,7 @@ def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Return the release and a digest of the source files of `trainers`. Any change of a line changes the
+    """Return the release and a digest of the source files of `trainers`. A change to any line changes the
     digest.
     """
     here = Path(__file__).parents[1]

@@ -96,8 +96,8 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases, whose steps must increase. If a step is logged twice, the first is kept.
 
-    Offline, each part of a run is a directory. Directories that are not synced yet are replaced by one with
-    the whole history.
+    Offline, each part of a run is a directory. Directories that are not synced yet are replaced with one that
+    holds the whole history.
     """
 
     def __init__(self, described: Description) -> None:
@@ -193,7 +193,9 @@ SINKS: dict[str, tuple[type[Sink], str]] = {
 
 
 def require_libraries(names: Sequence[str]) -> None:
-    """Raise ConfigError if the library of a sink is missing. The message has the command that installs it."""
+    """Raise ConfigError if the library of a sink is missing. The message gives the command that installs
+    it.
+    """
     for name in names:
         if find_spec(SINKS[name][1]) is None:
             raise ConfigError(
@@ -285,7 +287,7 @@ class Follower:
         if self._thread is not None:
             self._thread.join(_CLOSING)
             if self._thread.is_alive():
-                self._failure = f"it has not taken all of them {_CLOSING:.0f} seconds after the end"
+                self._failure = f"it had not accepted all of them {_CLOSING:.0f} seconds after the end"
 
     def _work(self, sink: Sink, log: Path | None, size: int) -> None:
         try:

@@ -16,10 +16,10 @@ HIDDEN = -100
 class Examples:
     """The n examples of a split, in the order of its files.
 
-    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for `span`; (text, passage)
-    for `choose`; for `tag`, the words joined by single spaces. `word_starts` and `word_ends` are flat arrays
-    of UTF-8 byte offsets in the example's text; example i has the words from `word_offsets[i]` up to
-    `word_offsets[i + 1]`. `candidates` is flat too and is divided in the same way by `candidate_offsets`.
+    `texts` holds one or two arrays of n texts: (text, text_b); (question, passage) for `span`; (text,
+    passage) for `choose`; for `tag`, the words joined by single spaces. `word_starts` and `word_ends` are
+    flat arrays of UTF-8 byte offsets in the example's text; example i has the words from `word_offsets[i]` up
+    to `word_offsets[i + 1]`. `candidates` is flat too and is divided in the same way by `candidate_offsets`.
 
     Which fields hold the gold depends on the task's kind: `labels`, int64 [n], for `classify` (index into the
     task's labels) and `choose` (number of the candidate), -100 if hidden; `values`, float64 [n], for

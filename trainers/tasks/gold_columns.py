@@ -140,7 +140,7 @@ def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) 
 
 
 def _answer_list(answers: Any, rows: RowSet, row: int) -> list[tuple[str, int]]:
-    """Return answers as (text, start), given as a list of objects or as an object of lists."""
+    """Return answers as (text, start). They are given as a list of objects, or as an object of lists."""
     try:
         if isinstance(answers, dict):
             pairs = list(zip(answers["text"], answers["answer_start"], strict=True))

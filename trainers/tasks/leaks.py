@@ -53,7 +53,7 @@ def check_leaks(task: Task, examples: Mapping[str, Examples], data: Location | N
 
 
 def find_leaks(examples: Mapping[str, Examples]) -> list[Leak]:
-    """Find the leaks between every two splits. Ids are compared only if they come from the files."""
+    """Find the leaks between each pair of splits. Ids are compared only if they come from the files."""
     found = []
     for kind in ("id", "text"):
         keys = {split: _keys(split_examples, kind) for split, split_examples in examples.items()}

@@ -1,8 +1,8 @@
 """The predictions of a split, one per example: store, score and compare them without the model.
 
 The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and `score`; its schema metadata
-has the task, the split and the model. Gold and predictions are labels for classify, numbers of candidates for
-choose, lists of labels for tag, and texts for span and generate. `score` has one number per label or
+holds the task, the split and the model. Gold and predictions are labels for classify, numbers of candidates
+for choose, lists of labels for tag, and texts for span and generate. `score` holds one number per label or
 candidate for classify and choose; for span, the score of the answer and that of no answer. Some tasks have
 further columns: `group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (the cost of the gold
 text).
@@ -37,10 +37,10 @@ _KEY = b"gristmill.predictions"
 class Predictions:
     """The predictions for n examples and, if known, their gold. `model` names the model that made them.
 
-    `outcomes` has gold and predictions in the form that metrics read, before `threshold` is applied. `scores`
-    is float32 and flat; example i has the scores from `score_offsets[i]` up to `score_offsets[i + 1]`. With
-    `threshold`, the empty text is predicted if the score of no answer exceeds that of the answer by more than
-    the threshold.
+    `outcomes` holds gold and predictions in the form that metrics read, before `threshold` is applied.
+    `scores` is float32 and flat; example i has the scores from `score_offsets[i]` up to `score_offsets[i +
+    1]`. With `threshold`, the empty text is predicted if the score of no answer exceeds that of the answer by
+    more than the threshold.
     """
 
     task: Task
@@ -85,10 +85,10 @@ def predictions_of(
 ) -> Predictions:
     """Return the predictions for the examples of a split. All arguments are in the order of `examples`.
 
-    `predicted` has labels, numbers of candidates, numbers, the tags of all words, or texts, as in `Examples`.
-    `scores` has an array per example: one number per label or candidate, or for span the scores of the answer
-    and of no answer. `nats` and `tokens` are the loss and length of the gold texts; `predicted` is None if
-    only these were measured.
+    `predicted` holds labels, numbers of candidates, numbers, the tags of all words, or texts, as in
+    `Examples`. `scores` holds an array per example: one number per label or candidate, or for span the scores
+    of the answer and of no answer. `nats` and `tokens` are the loss and length of the gold texts; `predicted`
+    is None if only these were measured.
     """
     task, kind = examples.task, examples.task.kind
     expected = len(examples.tags) if examples.tags is not None else len(examples)
@@ -265,7 +265,7 @@ def read_predictions(path: Location) -> Predictions:
         raise UserError(f"{path}: no such file; expected predictions of a run") from None
     except (pa.ArrowException, KeyError, ValueError):
         raise UserError(
-            f"{path}: not a predictions file of gristmill; give one that a fine-tuning run has written"
+            f"{path}: not a file of predictions that gristmill wrote; give one that a fine-tuning run has written"
         ) from None
     if described["version"] != 1:
         raise UserError(f"{path}: version {described['version']} of predictions, expected 1; evaluate the run again")

@@ -8,7 +8,7 @@ from trainers.tasks.load_task import Suite, load_task
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """The score of a suite: the mean over the columns that were scored. `columns` has the score of each
+    """The score of a suite: the mean over the columns that were scored. `columns` holds the score of each
     column of the suite by its name, `task` or `task/split`; None if it was not scored.
     """
 

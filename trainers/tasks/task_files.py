@@ -140,7 +140,7 @@ def decode(data: bytes, encoding: str, path: Location) -> str:
     try:
         return data.decode("utf-8-sig" if encoding.lower().replace("_", "-") == "utf-8" else encoding)
     except LookupError:
-        raise UserError(f"{path}: encoding: no encoding {encoding!r}; expected such as utf-8 or latin-1") from None
+        raise UserError(f"{path}: encoding: no encoding {encoding!r}; expected one such as utf-8 or latin-1") from None
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UserError(f"{path}: line {line}: not {encoding} at byte {error.start}; set the encoding") from None

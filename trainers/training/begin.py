@@ -1,5 +1,5 @@
 """Read the tensors that a run begins with (`init`) from its parent, and check them against its model. Also
-describe in a line what a run begins with or resumes from.
+say in one line what a run begins with or resumes from.
 
 Only safetensors are read, and no code from the parent's directory is executed.
 """
@@ -77,7 +77,7 @@ def read_state(
         if init.optimizer == "keep" and config.optimizer.kind != theirs.optimizer.kind:
             raise ConfigError(
                 f"init.optimizer: got keep, {path} was trained with {theirs.optimizer.kind} and this run with "
-                f"{config.optimizer.kind}, whose state is another; set it to reset"
+                f"{config.optimizer.kind}, which keeps a different state; set it to reset"
             )
         state = checkpoint.read_state(parent)
         _check_shapes({name: tuple(state[name]["weight"].shape) for name in state}, shapes, path)
@@ -101,7 +101,9 @@ def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str,
 
 
 def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
-    """Describe in a line the trained parameters that the base has no weights for; empty if there are none."""
+    """Return a line that lists the trained parameters for which the base has no weights; empty if there are
+    none.
+    """
     if not isinstance(config, Finetuning) or not base:
         return ""
     head: list[tuple[str, int]] = []
@@ -122,7 +124,9 @@ def describe_new(forward: Any, config: Job, base: Mapping[str, Any]) -> str:
 
 
 def describe_resume(resumed: Checkpoint, now: ParallelLayout, drops: bool) -> str:
-    """Describe in a line where a run continues, and whether its losses depend on the layout of its workers."""
+    """Return a line that says where a run continues, and whether its losses depend on the layout of its
+    workers.
+    """
     message, before = f"from step {resumed.step}, {resumed.tokens:,} tokens", resumed.split
     if before != now and drops:
         message += (
@@ -177,6 +181,6 @@ def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dic
     weights, absent = published_weights(path, model)
     if absent:
         raise ConfigError(
-            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing); take another recipe"
+            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing); use another recipe"
         )
     return weights

@@ -26,5 +26,5 @@ class Interval:
         self.seconds, self._began = self.seconds + now - self._began, now
 
     def restart_clock(self) -> None:
-        """Restart the clock, which excludes the time since the last step."""
+        """Restart the clock, so that the time since the last step does not count."""
         self._began = time.perf_counter()

@@ -67,7 +67,7 @@ def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: C
 def _train(
     config: Job, corpus: JobCorpus, run: LocalPath, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
-    """Train as one worker, in this process. Replace out-of-memory, connection and I/O errors by messages that
+    """Train as one worker, in this process. Turn out-of-memory, connection and I/O errors into messages that
     say what to do.
     """
     import torch
@@ -336,7 +336,7 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 def _each(nodes: Sequence[int], workers: int) -> int:
     """Return the largest number of CPUs or GPUs per worker with which all workers fit on the nodes, at least
-    1. `nodes` has the number of each node.
+    1. `nodes` holds the number that each node has.
     """
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 

@@ -58,8 +58,8 @@ def train(
     model and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. A worker
-    that receives SIGTERM ends the run early, after a checkpoint. If another attempt than `attempt` has begun,
-    it raises SupersededError and writes nothing more (`trainers.runs.run.begin_attempt`).
+    that receives SIGTERM ends the run early, after a checkpoint. If an attempt other than `attempt` has
+    begun, it raises SupersededError and writes nothing more (`trainers.runs.run.begin_attempt`).
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -128,7 +128,7 @@ class Training:
             parameters=parameters,
             trained_parameters=trained,
             workers=world,
-            zero_stage=config.execution.zero_stage,
+            zero_stage=self.engine.zero_stage,
             micro_batch=self.micro_batch,
             accumulation=accumulation,
             threads=threads,

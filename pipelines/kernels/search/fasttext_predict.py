@@ -99,7 +99,7 @@ def _add_character_ngrams(
 ) -> int:
     """Add the rows of the n-grams of `<word>`, minn to maxn characters, to `hidden`; return how many.
 
-    `<` and `>` alone are no n-grams.
+    `<` and `>` alone are not n-grams.
     """
     words, buckets, least, most = numbers[0], np.uint32(numbers[1]), numbers[2], numbers[3]
     any_pruned, size, dim, count = numbers[5] > 0, len(word), len(hidden), 0

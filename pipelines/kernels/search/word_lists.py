@@ -75,8 +75,8 @@ def _is_entry(
 def find_entries(
     entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (occurrences, bytes in occurrences, bytes) int64 [n] of the texts data[offsets[n]:offsets[n +
-    1]], without counting spaces.
+    """Count in the texts data[offsets[n]:offsets[n + 1]]. Returns (occurrences of entries, bytes in these
+    occurrences, bytes of the text), int64 [n] each; spaces are not counted.
     """
     count = len(offsets) - 1
     occurrences, covered, total = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)

@@ -3,7 +3,8 @@
 The first test that a line fails decides about it, so a line that is already dropped cannot drop its page. The
 variants differ in the order of tests, in the marks that may end a line and in what a line is;
 `tests/pipelines/kernels/reference_signals.py` states them in plain Python. Citation markers ([1], [edit],
-[citation needed]) are removed from lines before these are judged, as documents of a separate block.
+[citation needed]) are removed from lines before the lines are judged. Lines with markers are judged
+separately, as documents of a block of their own.
 """
 
 from typing import NamedTuple
@@ -84,7 +85,9 @@ def count_peer_pages(
 
 
 def count_page_lines(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """Count the lines of each document with "lorem ipsum", and with a curly bracket, int64 [documents] each."""
+    """Count, for each document, the lines with "lorem ipsum" and those with a curly bracket, int64
+    [documents] each.
+    """
     counts = np.zeros((len(segments.offsets) - 1, 2), np.int64)
     _count_page_lines(*segments.lines, hits.places, hits.kinds, counts)
     return counts[:, 0], counts[:, 1]

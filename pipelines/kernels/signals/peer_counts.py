@@ -1,4 +1,4 @@
-"""Counts by the rules of other implementations, over their tokens, lines and paragraphs.
+"""Counts according to the rules of other implementations, over their tokens, lines and paragraphs.
 
 datatrove 0.10.1 counts Gopher's and FineWeb's signals in tokens of spaCy (`tokens`) and in lines split in three
 ways (`kernels.text.line_variants`). For C4, tensorflow_datasets (tfds) and datatrove each have their own tests.
@@ -40,7 +40,7 @@ _ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitline
 
 
 def count_peers(offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-    """Count by the rules of peers in every document of a block, int64 [documents] each."""
+    """Count according to the rules of peers in every document of a block, int64 [documents] each."""
     classes = classify(offsets, data)
     tokens = find_tokens(offsets, data, classes)
     lines, _ = find_lines(offsets, data, classes)

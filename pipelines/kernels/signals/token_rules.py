@@ -83,7 +83,7 @@ def _count_dots(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _front_token(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """Return the bytes of the token at the front of a chunk; 0 if there is none."""
+    """Return the length in bytes of the token at the front of a chunk; 0 if there is none."""
     dots = _count_dots(data, begin, end)
     if dots > 1:
         return dots
@@ -111,8 +111,8 @@ def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarr
 
 @kernel()
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
-    """Return the bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019; 0 if
-    there is none.
+    """Return the length in bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019;
+    0 if there is none.
     """
     last = data[end - 1] | 0x20
     before = data[end - 2] | 0x20 if end - 2 >= begin else 0
@@ -141,7 +141,7 @@ def _clitic(data: np.ndarray, begin: int, end: int) -> int:
 
 @kernel()
 def _back_token(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray) -> int:
-    """Return the bytes of the token at the end of a chunk; 0 if there is none."""
+    """Return the length in bytes of the token at the end of a chunk; 0 if there is none."""
     at = _previous_character(data, begin, end)
     last = _point(data, at, end)
     second = _previous_character(data, begin, at)
@@ -223,7 +223,7 @@ def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bo
 
 @kernel()
 def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarray) -> int:
-    """Return the bytes of a token at i that splits the text around it; 0 if there is none."""
+    """Return the length in bytes of a token at i that splits the text around it; 0 if there is none."""
     point = _point(data, i, end)
     kind = np.int64(table[point])
     if kind & (LETTER | DIGIT):
@@ -281,7 +281,7 @@ def _split_chunk(
 ) -> int:  # fmt: skip
     """Write the tokens of a chunk; return the number of tokens so far.
 
-    Tokens of the back are held at the end of the arrays until those before them are written.
+    Tokens split off the back are kept at the end of the arrays until those before them are written.
     """
     first, last = token, len(starts)
     while begin < end:

@@ -20,7 +20,7 @@ QUOTE = 64
 PICTURE = 128  # So: emoji and other pictures, always a token of their own
 CURRENCY = 256
 FRONT = 512  # a token at the front of a chunk
-SYMBOL = 1024  # a token of these alone is no word
+SYMBOL = 1024  # a token of these alone is not a word
 TERMINAL = 2048  # ends a sentence in some script
 PUNCTUATION = 4096  # P*
 

@@ -1,4 +1,5 @@
-"""datatrove's word tokens: those of spaCy's blank English tokenizer, by the rules that affect most text.
+"""datatrove's word tokens: those of spaCy's blank English tokenizer, according to the rules that affect most
+text.
 
 datatrove counts words in the tokens of spaCy, whose rules are some regular expressions and about 1,500
 exceptions. The rules here are those of `tests/pipelines/kernels/reference_signals.py`, which documents how
@@ -104,9 +105,7 @@ def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.
 
 @kernel(inline="always")
 def _plain_run(data: np.ndarray, classes: np.ndarray, i: int, end: int) -> tuple[int, int, bool]:
-    """Return (end of the letters and numbers at i, end of the chunk, whether there is a letter before the
-    former).
-    """
+    """Return (end of the run of letters and numbers at i, end of the chunk, whether the run has a letter)."""
     begin, plain, letter = i, 0, np.uint64(0)
     while i + 8 <= len(data):
         eight = load_eight(classes, i)

@@ -23,8 +23,8 @@ _DOT_ABOVE = 0x307
 
 @kernel()
 def character_size(data: np.ndarray, i: int, end: int) -> int:
-    """Return the bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never read out
-    of bounds.
+    """Return the length in bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never
+    read out of bounds.
     """
     lead = data[i]
     if lead < 0xC2 or lead >= 0xF5:

@@ -78,7 +78,9 @@ def find_breaks(
 
 @kernel()
 def _break(data: np.ndarray, i: int, end: int) -> int:
-    """Return the bytes of a break of str.splitlines other than a line feed at i; 0 if there is none."""
+    """Return the number of bytes of the line break at i, as str.splitlines defines it, line feeds excepted; 0
+    if there is none.
+    """
     byte = data[i]
     if byte < 0x20:
         return (11 <= byte <= 13) | (28 <= byte <= 30)

@@ -148,9 +148,9 @@ def unit_kinds() -> np.ndarray:
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
     """Return (lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
 
-    The kernel handles two exceptions: İ (U+0130), the only one that becomes two characters (the table has the
-    first), and the capital sigma, whose lower case depends on its neighbours (the table has the form inside
-    words).
+    The kernel handles two exceptions: İ (U+0130), the only one that becomes two characters (the table holds
+    the first), and the capital sigma, whose lower case depends on its neighbours (the table holds the form
+    inside words).
     """
     text = _assigned_characters().replace(chr(DOTTED_I), "I").lower()
     lower = np.arange(CODE_POINTS, dtype=np.int32)

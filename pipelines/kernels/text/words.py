@@ -55,8 +55,8 @@ def _trailing_zeros(typing: Any, value: Any) -> Any:
 
 @kernel()
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Return the bytes of an apostrophe or decimal mark at i that continues the word before it; 0 if there is
-    none.
+    """Return the length in bytes of an apostrophe or decimal mark at i that continues the word before it; 0
+    if there is none.
     """
     size = 1
     if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:

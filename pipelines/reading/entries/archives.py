@@ -254,7 +254,7 @@ def _open_zip(file: SourceFile) -> zipfile.ZipFile:
             return zipfile.ZipFile(file.handle())
         except zipfile.BadZipFile as error:
             cause = error.__context__
-            # EINVAL is no I/O error: a damaged record led zipfile to a position before the file.
+            # EINVAL is not an I/O error: a damaged record led zipfile to a position before the file.
             if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):
                 raise cause from None
             raise

@@ -58,8 +58,8 @@ def list_files(source: Source) -> list[SourceFile]:
 
 
 def _list_local(source: Source, where: str) -> _Listing:
-    """Return the names of local files, and a function from a name to its SourceFile, or to None if it is no
-    regular file.
+    """Return the names of local files, and a function from a name to its SourceFile, or to None if it is not
+    a regular file.
     """
     root = Path(source.root)
     if not root.exists():

@@ -16,7 +16,7 @@ REASONS = {
     "html_bytes": "the page, as transferred or decoded, is longer than max_html_bytes",
     "html_depth": "an element of the page has more than max_html_depth ancestors",
     "html_nodes": "the page has more than max_html_nodes elements",
-    "http_status": "an HTTP response with another status than 200",
+    "http_status": "an HTTP response with a status other than 200",
     "large_batch": "a record batch of an Arrow file takes more than 512 MiB of memory; what came before is kept",
     "large_page": "a page of a Parquet file takes more than 256 MiB of memory; what came before is kept",
     "lone_surrogate": "the text or the URL holds half of a surrogate pair, which no Unicode encoding can represent",
@@ -62,8 +62,8 @@ STRUCTURAL = frozenset(
         "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
-"""Reasons that are expected: the record is no document, or the user set it aside. Any number of such records
-is fine; many records with another reason suggest that the source is read with the wrong settings.
+"""Reasons that are expected: the record is not a document, or the user set it aside. Any number of such
+records is fine; many records with another reason suggest that the source is read with the wrong settings.
 """
 
 

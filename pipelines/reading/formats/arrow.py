@@ -84,8 +84,8 @@ def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
 
 
 def _view_bytes(column: pa.Array) -> int:
-    """Return the bytes of the values of a view column. Values may share bytes in the file, but no longer once
-    they are read.
+    """Return the size in bytes of the values of a view column. In the file, values may share bytes; once they
+    are read, they do not.
     """
     if column.type not in (pa.string_view(), pa.binary_view()):
         return 0
@@ -181,7 +181,7 @@ class _Messages(io.RawIOBase):
 
 
 def _decompressed_bytes(metadata: bytes, message: int, body: bytes) -> int:
-    """Return the bytes of a message's buffers in memory. Each compressed buffer is preceded by its
+    """Return the size in bytes of a message's buffers in memory. Each compressed buffer is preceded by its
     decompressed size.
     """
     kind_at, header_at = _field(metadata, message, _HEADER_TYPE), _field(metadata, message, _HEADER)

@@ -72,8 +72,8 @@ def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
             return names, delimiter
     raise SourceError(
         f"source {source.name!r}: the first row of {entry.path} has no field {source.text_field!r}, with comma, tab, "
-        "semicolon or bar between them; name the column that holds the text in `text_field`; a file without a row of "
-        "names needs one"
+        "semicolon or bar as delimiter; name the column that holds the text in `text_field`; if the file has no "
+        "header row, add one"
     )
 
 

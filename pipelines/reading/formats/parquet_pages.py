@@ -80,7 +80,7 @@ def _header(handle: Any, at: int) -> tuple[dict[int, Any], int] | None:
 
 class _Compact:
     """Reader of structs of Thrift's compact protocol. Raises IndexError if the bytes end early, ValueError if
-    they are no struct.
+    they are not a struct.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -68,7 +68,7 @@ def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     Headers become `meta`: a string for a name that occurs once, a list for one that is repeated. The header
     named by `source.url_field`, case ignored, is the URL. Continuation lines (which begin with a space or
     tab) are joined to their header with a line feed. A message with any other line in its header block is set
-    aside as `bad_header`, one without an empty line, hence without a body, as `empty`, one over
+    aside as `bad_header`, one without an empty line, and therefore without a body, as `empty`, and one over
     `max_document_bytes` as `oversized`: messages are never split.
     """
     held = bytearray()

@@ -39,7 +39,7 @@ def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord 
 
 
 def record_bytes(record: TextRecord | Bad) -> int:
-    """Return the bytes of a record including its `meta`, as counted against `max_decoded_bytes`."""
+    """Return the size in bytes of a record including its `meta`, as counted against `max_decoded_bytes`."""
     return (record.size or 0) + (len(record.meta or b"") if isinstance(record, TextRecord) else 0)
 
 

@@ -62,7 +62,7 @@ def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
         kept.append(html.unescape(content))
         return f"\x7f{len(kept) - 1}\x7f"
 
-    # Literal contents are replaced by marks of U+007F, which is removed from the text, as MediaWiki does it.
+    # Literal contents are replaced with marks of U+007F, which is removed from the text, as in MediaWiki.
     text = _COMMENT.sub("", wikitext.replace("\x7f", ""))
     text = _replace_elements(text, _LITERAL_TAGS, keep)
     text = _replace_elements(text, _DROPPED_TAGS, lambda content: "")
@@ -77,7 +77,7 @@ def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
 
 
 def _replace_elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) -> str:
-    """Return the text with each outermost closed element replaced by `replaced(its contents)`."""
+    """Return the text with each outermost closed element replaced with `replaced(its contents)`."""
     last_end = {tag[2].lower(): tag.start() for tag in tags.finditer(text) if tag[1]}
     pieces, position = [], 0
     name, depth, opened, inside = "", 0, 0, 0
@@ -121,7 +121,8 @@ def _remove_templates(text: str) -> str:
 
 
 def _replace_links(text: str, hidden: set[str]) -> str:
-    """Return the text with each `[[link]]` replaced by its label, and links to files and categories left out.
+    """Return the text with each `[[link]]` replaced with its label, and links to files and categories left
+    out.
 
     Beyond _LINK_DEPTH open links, the outermost is kept as written, because each closing copies its label.
     """

@@ -61,5 +61,5 @@ FORMATS = {
 
 if TYPE_CHECKING:
     FormatName = str
-else:  # a type checker knows no computed Literal, the parser of configurations does
+else:  # type checkers do not support a computed Literal; the parser of configurations does
     FormatName = Literal[tuple(FORMATS)]

@@ -25,9 +25,10 @@ class Source:
     Dots are not allowed, because a dot would end the name in `sources.NAME.root=...`. Two names may not
     differ in case alone, because both become names of directories."""
     root: str
-    """Directory that holds the documents, or a single file, relative to the working directory. Or a URL:
-    `s3://bucket/prefix`, likewise for gs and hf, or http and https for a single file. The query of such a URL
-    may be a signature, so it is neither shown nor stored. The root is not part of any id."""
+    """Directory that holds the documents, or a single file, relative to the working directory. Or a URL, such
+    as `s3://bucket/prefix`; gs and hf work like s3, http and https for a single file only. The query of such
+    a URL may be a signature, so it is neither shown nor stored. The root is not part of any id.
+    """
     format: FormatName
     """How a file is divided into records."""
     remote: Remote = _REMOTE
@@ -82,9 +83,10 @@ class Source:
     """Bytes of text after which a part is closed; bounds the memory of every later task."""
     max_quarantined: float = 0.5
     """Share of records that may be set aside. A larger share among the first 1,000 records stops `plan` and
-    `build`, and a larger share of all records stops the build after reading. Records that are no documents by
-    their nature are not counted, such as a crawler's requests, responses that are not HTML, redirects and
-    links (STRUCTURAL in pipelines/reading/entries/reasons.py)."""
+    `build`, and a larger share of all records stops the build after reading. Records that are never documents
+    are not counted, such as a crawler's requests, responses that are not HTML, redirects and links
+    (STRUCTURAL in pipelines/reading/entries/reasons.py).
+    """
     allow_empty: bool = False
     """Continue if no record of the source becomes a document, which otherwise stops the build."""
     tokenizer_share: float = 1.0
@@ -145,7 +147,7 @@ def check_format(source: Source) -> None:
         newline = "\n".encode(source.encoding)
         "".encode(source.encoding).decode(source.encoding)
     except LookupError:
-        raise ValueError(f"encoding: got {source.encoding!r}, which is no text encoding that Python knows") from None
+        raise ValueError(f"encoding: got {source.encoding!r}, expected a text encoding that Python knows") from None
     if kind.lines and newline != b"\n":
         raise ValueError(
             f"encoding: got {source.encoding!r}, in which a line feed is not one byte; {source.format} is divided into "

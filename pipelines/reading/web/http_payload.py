@@ -93,7 +93,7 @@ def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) 
 
     Crawlers decode payloads but keep the headers, so a payload that does not have the form of its declared
     coding is used unchanged. `clipped`: the crawler declared the response truncated, so a coding that ends
-    early is no damage and the part before the end is the payload.
+    early is not damage, and the part before the end is the payload.
     """
     body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):

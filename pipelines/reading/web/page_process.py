@@ -61,7 +61,7 @@ def library_of_extractor(extract: str) -> tuple[str, str] | None:
 
 def _unavailable(source: Source, reason: str) -> SourceError:
     library = library_of_extractor(source.extract)
-    remedy = f"run: {library[1]}, or take `extract: resiliparse`" if library else "install gristmill again"
+    remedy = f"run: {library[1]}, or use `extract: resiliparse`" if library else "install gristmill again"
     return SourceError(
         f"source {source.name!r}: extract: got {source.extract!r}, which cannot be used ({reason}); {remedy}"
     )
@@ -277,7 +277,7 @@ class Extractor:
         if status == MEMORY_EXIT:
             return f"needed more than {memory}"
         if status < 0:
-            return f"was ended by {signal.Signals(-status).name}, by a defect or for want of memory ({memory})"
+            return f"was ended by {signal.Signals(-status).name}, by a defect or because memory ran out ({memory})"
         return f"ended with status {status}"
 
     def _stop(self) -> None:

@@ -28,7 +28,7 @@ def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPa
 
     The URL is WARC-Target-URI. `meta` holds, if present, `date`, `record_id`, `content_type` (of the payload,
     as declared), `status`, `truncated` (why the crawler truncated the record) and `languages` (as named in a
-    WET file), and for pages `charset` and `replaced` (the number of invalid bytes replaced by U+FFFD).
+    WET file), and for pages `charset` and `replaced` (the number of invalid bytes replaced with U+FFFD).
     """
 
     def bound(fields: dict[str, str]) -> int:

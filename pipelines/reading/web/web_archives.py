@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.web.http_payload import read_fields
 
-_LINE_BYTES = 1 << 16  # a longer line is no header line
+_LINE_BYTES = 1 << 16  # a longer line is not a header line
 _HEADER_BYTES = 1 << 18
 _REREAD_BYTES = 1 << 28  # per stream: blocks read twice because no record followed them
 _WARC = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
@@ -24,7 +24,7 @@ _LENGTH = re.compile(r"\d{1,18}")
 
 
 class Malformed(NamedTuple):
-    """Bytes that are no record, up to the next record header or the end of the stream."""
+    """Bytes that are not a record, up to the next record header or the end of the stream."""
 
     size: int
 

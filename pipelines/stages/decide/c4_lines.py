@@ -44,7 +44,8 @@ class C4Lines(MeasuresText, PartStage):
     `[edit]` and `[citation needed]`; blank for blank lines and white space before a line, unless they are
     removed with the line before them, and in tfds and datatrove also white space after a line and after the
     last line. Lines for which C4 drops the page (lorem ipsum, a curly bracket) are not removed: a filter
-    drops pages, also for too few sentences. A document without remaining lines is dropped as `STEP.empty`.
+    drops these pages, and those with too few sentences. A document without remaining lines is dropped as
+    `STEP.empty`.
 
     | column | unit | definition |
     |---|---|---|

@@ -33,8 +33,8 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class RefinedwebLines(MeasuresText, PartStage):
-    """`edits` that remove or shorten lines by RefinedWeb's line-wise corrections, and the share of words in
-    these lines.
+    """`edits` that remove or shorten lines according to RefinedWeb's line-wise corrections, and the share of
+    words in these lines.
 
     An edit's rule is `refinedweb.` and the first test that the line meets: uppercase, numeric, counter,
     one_word, pattern. A document without remaining lines is dropped as `STEP.empty`; the paper's bound is
@@ -53,7 +53,7 @@ class RefinedwebLines(MeasuresText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """Return `edits`, `drop` for documents that become empty, and the share."""
+        """Return `edits`, `drop` for documents that become empty, and the share of removed words."""
         return pa.schema(
             [(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(pa.schema([(REMOVED, pa.float32())]))]
         )

@@ -45,9 +45,9 @@ class Quantile:
 class Rule:
     """One test of one column, or a reference to a named set of tests.
 
-    `{rules: gopher_quality@massivetext}` is replaced by the rules of that set, in its order. Otherwise
-    `signal` names a column that an earlier step writes (or `url`, `source`, ...), with at least one of the
-    tests; all of them must hold.
+    `{rules: gopher_quality@massivetext}` stands for the rules of that set, in its order. Otherwise `signal`
+    names a column that an earlier step writes (or `url`, `source`, ...), with at least one of the tests; all
+    of them must hold.
 
     A bound is a number or, for thresholds by language, script or source, a mapping from the values of the
     column `per` to numbers:

@@ -40,8 +40,8 @@ def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """Return links between nodes of equal key (n - 1 links for n nodes), the distinct keys, and one of the
-    nodes for each key.
+    """Return links between nodes with equal keys (n - 1 links for n nodes), the distinct keys, and one node
+    for each key.
     """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]

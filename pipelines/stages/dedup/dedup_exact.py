@@ -52,7 +52,7 @@ class DedupExact(CorpusStage):
     cluster: ClassVar[str] = "exact_cluster"
 
     def check(self) -> None:
-        """Check that at least one is kept, and that `against` has valid locations."""
+        """Check that at least one copy is kept, and that the locations in `against` are valid."""
         check_against(self.against)
         if self.keep_up_to < 1:
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
@@ -87,7 +87,7 @@ class DedupExact(CorpusStage):
 
 @dataclass(frozen=True)
 class _EqualHashes:
-    """Clusters of equal hashes."""
+    """Clusters of documents with equal hashes."""
 
     stage: DedupExact
 

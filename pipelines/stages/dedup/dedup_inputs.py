@@ -145,8 +145,8 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
         for part in corpus.parts():
             if not part.has(column):
                 raise UserError(
-                    f"against: {directory}: its source {part.source!r} has no column {column!r}; corpora are compared by the "
-                    "columns of its own steps, so build it with the step that writes this one"
+                    f"against: {directory}: its source {part.source!r} has no column {column!r}; corpora are compared by columns "
+                    "that their own steps wrote, so build it with the step that writes this one"
                 )
             if parts and part.types.field(column).type != parts[0].types.field(column).type:
                 raise UserError(

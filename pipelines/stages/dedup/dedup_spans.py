@@ -54,10 +54,10 @@ class DedupSpans(ReadsText, CorpusStage):
     of several overlapping windows is removed if it repeats an earlier one. An edit's rule is `dedup_spans.`
     and the unit.
 
-    A document that lost units and has fewer than `min_left_words` words left is dropped, by the rule
+    A document that lost units and has fewer than `min_left_words` words left is dropped as
     `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
     all other steps that drop: a later step could drop the document with the only copy. Columns:
-    `lines_removed`, `words_left_by_line`, and likewise for the other units.
+    `lines_removed`, `words_left_by_line`, and the same for the other units.
     """
 
     unit: Literal["line", "paragraph", "sentence"]
@@ -68,7 +68,8 @@ class DedupSpans(ReadsText, CorpusStage):
     """Spans of fewer words are never removed."""
     min_left_words: int = 50
     """Minimum number of words left in a document that lost units (50 in datatrove's sentence deduplication);
-    with 0, only documents that become empty are dropped, by the rule `dedup_spans.UNIT.empty`."""
+    with 0, only documents that become empty are dropped, as `dedup_spans.UNIT.empty`.
+    """
     text: str = field(default="edited_text", kw_only=True)
     """The text whose spans are compared: `text`, `text@STEP` or `edited_text`."""
 

@@ -43,7 +43,7 @@ class DedupUrl(DedupExact):
     cluster: ClassVar[str] = "url_cluster"
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """Return xxh3_128 of each URL without the prefixes."""
+        """Return xxh3_128 of each URL without scheme and `www.`."""
         from xxhash import xxh3_128_digest
 
         bare = pc.replace_substring_regex(values, "^https?://(www\\.)?", "")

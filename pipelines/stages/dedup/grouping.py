@@ -1,5 +1,5 @@
 """The interface between deduplication stages and clustering: what a stage says about its documents, its
-policy, and clusters as runs of equal keys.
+policy, and clusters, which are runs of equal keys.
 """
 
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ class KeepKey:
     """Whether the highest or the lowest value of the column is preferred."""
 
     def check(self) -> None:
-        """Check that exactly one of the two is given."""
+        """Check that exactly one of `sources` and `column` is given."""
         if bool(self.sources) == (self.column is not None):
             raise ValueError("column: a key is either `sources` or `column`, got both or neither")
         if self.column == "source":

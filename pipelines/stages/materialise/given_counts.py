@@ -29,7 +29,7 @@ def count_given_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> Sp
 
 
 def refuse_missing_splits(parts: Sequence[Part], cluster: Cluster, step: str) -> None:
-    """Raise UserError if a held-out split that a source promises has no documents, or no kept ones. The
+    """Raise UserError if a held-out split that a source promises has no documents, or none that is kept. The
     message begins with `step`.
     """
     totals = count_given_splits(parts, cluster, step)

@@ -21,7 +21,7 @@ from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.decide.rules import Quantile, values_of
 
 MAX_GROUPS = 1000
-"""Most groups of a source. Each has its own shard files and its own validation loss."""
+"""The maximum number of groups of a source. Each has its own shard files and its own validation loss."""
 _LONGEST = 64  # characters of a level, which is a directory's name
 _MAX_QUANTILES = 100
 NULL, EMPTY = "null", "empty"  # the levels of a missing value and of an empty text

@@ -206,7 +206,9 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """Return the UTF-8 bytes of the kept, edited text of a part by cell, without held-out documents."""
+    """Return the size in UTF-8 bytes of the kept, edited text of a part by cell, without held-out
+    documents.
+    """
     part, per = task
     if per == "source":
         return {SampleCell(part.source, part.source): part.kept_text_bytes(training=True)}
@@ -236,8 +238,8 @@ class _SampleTask:
 
 
 def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
-    """Whether each document is in a sample of `share` (of all, or one per document), bool [n]: a hash of the
-    id and the seed (splitmix64) is below the share.
+    """Return whether each document is sampled, bool [n]: whether a hash of its id and the seed (splitmix64)
+    is below `share`, one number for all documents or one per document.
     """
     integers = ids_as_integers(ids)
     key = (

@@ -55,8 +55,10 @@ class Shards(CorpusStage):
     will use it (`masked`, `fill_in_the_middle`, ...), single tokens (`<mask>`), or `all`. The encoding of text does not
     change."""
     split_by: Literal["cluster", "content", "file", "host"] = "cluster"
-    """The unit that is never split between training and validation: duplicate clusters (documents outside one by content),
-    documents of equal text, files (an archive member is a file), or hosts of URLs. Not for sources with a given `split`."""
+    """The unit that is never split between training and validation: duplicate clusters (documents outside one
+    by content), documents with equal texts, files (an archive member is a file), or hosts of URLs. Not for
+    sources with a given `split`.
+    """
     validation_share: float = 0.005
     """Share of the `split_by` groups that are held out for validation. Not for sources with a given `split`."""
     sentences: bool = False
@@ -81,7 +83,7 @@ class Shards(CorpusStage):
         if self.add_reserved and not self.is_path:
             raise ValueError(
                 f"add_reserved: got {list(self.add_reserved)}, but a tokenizer trained here has all reserved tokens; remove "
-                "out"
+                "it"
             )
         if is_url(self.tokenizer):
             raise ValueError("tokenizer: got a URL, expected a local path, or the name of a step")
@@ -201,8 +203,8 @@ class Shards(CorpusStage):
         return DomainGroups(self.groups, bounds_of(self.groups, computed.facts["thresholds"]))
 
     def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
-        """Return the tokenizer's record, its path relative to the output root. A tokenizer given as a file is
-        copied into the step.
+        """Return the record of the tokenizer, with its path relative to the output root, and the library that
+        encodes with it. A tokenizer given as a file is copied into the step.
         """
         if self.is_path:
             directory, file = out.directory, out.write("tokenizer.json", self._read_tokenizer())

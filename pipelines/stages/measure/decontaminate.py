@@ -227,8 +227,8 @@ def count_ngrams(task: _TallyTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _Finds:
-    """Texts of the index found in documents: (row, text) int64 and score float32, sorted. An occurrence
-    refers to one by its index, `find`.
+    """Texts of the index found in documents: (row, text) int64 and score float32, sorted. Each occurrence
+    refers to one of them by its index, `find`.
     """
 
     rows: np.ndarray

@@ -127,8 +127,8 @@ _INDEX = {name: index for index, name in enumerate(_BLOCKS, 2)}
 
 
 def written_in(text: str, language: str) -> bool:
-    """Whether at least a tenth of a text's letters are in a script of the language. Languages not listed are
-    Latin.
+    """Whether at least a tenth of a text's letters are in a script of the language. A language that is not
+    listed is expected in Latin script.
     """
     scripts = _SCRIPTS.get(language, ("Latin",))
     if text.isascii():

@@ -34,15 +34,16 @@ class MinhashSignatures(MeasuresText, PartStage):
     ngram: int = 5
     """Words, or characters, per shingle."""
     seed: int = 1
-    """Seed of the permutations; signatures of different seeds cannot be compared."""
+    """Seed of the permutations; signatures with different seeds cannot be compared."""
     unit: Literal["word", "character"] = "word"
     """What a shingle consists of: words and letters as described above, or single characters in every script."""
     normalisation: Literal["plain", "fineweb"] = "plain"
     """plain: words are the matches of `re.findall(r"\\w+", text.lower())`, extended by the marks and joiners
     that follow them, so that Hindi words stay whole, which `\\w+` cuts at every vowel sign. fineweb: words of
     the text as FineWeb compares it (Penedo et al. 2024, arXiv 2406.17557), separated by spaces: lower-cased,
-    accents stripped, each number with its fraction replaced by 0, punctuation, symbols and control characters
-    replaced by spaces."""
+    accents stripped, each number with its fraction replaced with 0, and punctuation, symbols and control
+    characters with spaces.
+    """
 
     version: ClassVar[int] = 2
 

@@ -20,7 +20,8 @@ class TextHash(MeasuresText, PartStage):
 
     normalisation: Literal["none", "plain"] = "plain"
     """none: the bytes as they are. plain: exactly Python's `" ".join(text.lower().split())`: lower-cased,
-    every run of white space replaced by one space, without white space at the ends; punctuation stays."""
+    every run of white space replaced with one space, without white space at the ends; punctuation stays.
+    """
 
     def writes(self) -> pa.Schema:
         """Return `text_hash`, 16 bytes."""

@@ -99,7 +99,7 @@ class WordList(ReadsText, PartStage):
 
     @cached_property
     def _entries(self) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-        """The entries as (bytes, bounds, slots), for kernels/word_lists.py."""
+        """The entries as (bytes, bounds, slots), for `pipelines.kernels.search.word_lists`."""
         import numpy as np
 
         from pipelines.kernels.search.word_lists import index_entries

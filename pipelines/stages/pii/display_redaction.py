@@ -1,5 +1,5 @@
-"""Redaction of texts shown to people: placeholders replace everything that a corpus's own `pii` steps find,
-including data that a step only annotates and documents that it skipped.
+"""Redaction of texts that are displayed: placeholders replace everything that a corpus's own `pii` steps
+find, including data that a step only annotates and documents that it skipped.
 """
 
 from dataclasses import replace
@@ -58,8 +58,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """Return a part in memory, with edits for everything that its pii steps find, also in rows excluded by
-    their `where`.
+    """Return a part in memory, with edits for everything that its pii steps find, including rows that their
+    `where` excludes.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

@@ -128,11 +128,11 @@ def decode_at(url: str) -> str:
 
 
 def split_url_parts(url: str) -> str:
-    """Replace the separators of a URL by spaces, for the search for e-mail addresses.
+    """Replace the separators of a URL with spaces, for the search for e-mail addresses.
 
     Presidio's pattern allows these characters before the @, as RFC 5322 does, although hardly any address has
-    them. On a URL it would take host and path as part of the address, or find none, because it then looks up
-    the top-level domain of the host.
+    them. In a URL, it would take the host and path for part of the address. Or it would find no address,
+    because it then looks up the top-level domain of the host.
     """
     return url.translate(_SPACES)
 

@@ -87,11 +87,12 @@ class Pii(ReadsText, PartStage):
 
     entities: tuple[str, ...] = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "US_SSN", "IP_ADDRESS")
     """The entities to find. Also supported: CRYPTO, MAC_ADDRESS; URL_CREDENTIALS (user, password and host in
-    a URL), API_KEY (by the prefixes of well known providers, and JSON web tokens), PRIVATE_KEY; the identity
+    a URL), API_KEY (by the prefixes of well-known providers, and JSON web tokens), PRIVATE_KEY; the identity
     numbers AU_MEDICARE, AU_TFN, CA_SIN, DE_SOCIAL_SECURITY, DE_TAX_ID, ES_NIE, ES_NIF,
     FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR, IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL, SE_PERSONNUMMER,
     SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER; and with `ner_model` PERSON
-    and LOCATION."""
+    and LOCATION.
+    """
     score_threshold: float = 0.3
     """The minimum score. Without context words, 0.3 excludes matches that Presidio itself calls very weak: any nine digits
     as an SSN (0.05) and a lone `::` as an IP address (0.1)."""

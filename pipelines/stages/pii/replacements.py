@@ -115,7 +115,7 @@ def _digits(value: str) -> str:
 
 
 def _fill_digits(value: str, digits: str) -> str:
-    """Return `value` with its digits replaced by `digits`, or `digits` alone if their number differs."""
+    """Return `value` with its digits replaced with `digits`, or `digits` alone if their number differs."""
     if sum(map(str.isdecimal, value)) != len(digits):
         return digits
     following = iter(digits)

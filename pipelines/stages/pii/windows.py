@@ -266,7 +266,8 @@ def _may_reject(character: str) -> bool:
 
 
 def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool = False) -> bool:
-    """Whether a number in the piece can be valid, by the metadata with which phonenumbers itself validates.
+    """Whether a number in the piece can be valid according to the metadata with which phonenumbers itself
+    validates.
 
     With `whole`, only the number made of all digits of the piece counts, except those of an extension.
     """

@@ -148,7 +148,7 @@ def test_a_place_is_a_path_or_a_url_that_can_be_opened() -> None:
         assert isinstance(place, RemotePath)
         assert str(place) == "s3://bucket/x"
     for url, message in (
-        ("s3:/bucket/x", "expected two in a URL, as s3://bucket/prefix"),
+        ("s3:/bucket/x", "expected two in a URL, as in s3://bucket/prefix"),
         ("hdfs://host/x", "'hdfs', expected a local directory or one of s3, gs, hf"),
         ("http://host/x", "'http', expected a local directory"),
         ("file:///tmp/x", "write the path without file://"),
@@ -207,9 +207,9 @@ def test_commands_refuse_them_before_anything_is_done(line: str, tmp_path: Path,
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("output", "s3:/bucket/out", "output: got s3:/ and one slash, expected two"),
+        ("output", "s3:/bucket/out", "output: got s3:/ with one slash, expected two"),
         ("output", "file:///tmp/out", "output: got a file: URL, expected a path"),
-        ("root", "s3:/bucket/raw", r"root: got s3:/ and one slash, expected two"),
+        ("root", "s3:/bucket/raw", r"root: got s3:/ with one slash, expected two"),
         (
             "language.model",
             "s3://bucket/lid.ftz",
@@ -218,7 +218,7 @@ def test_commands_refuse_them_before_anything_is_done(line: str, tmp_path: Path,
         ("word_list.files", ["gs://bucket/words"], r"word_list.files: got a URL \(gs:\), expected a local path"),
         ("decontaminate.sets", [{"name": "x", "file": "s3://b/x.jsonl"}], r"decontaminate.sets: got a URL \(s3:\)"),
         ("shards.tokenizer", "s3://bucket/t", "tokenizer: got a URL, expected a local path"),
-        ("dedup_exact.against", ["s3:/bucket/out"], "against: got s3:/ and one slash, expected two"),
+        ("dedup_exact.against", ["s3:/bucket/out"], "against: got s3:/ with one slash, expected two"),
         ("dedup_minhash.against", ["hdfs://host/out"], "against: got a URL of the scheme 'hdfs'"),
     ],
 )

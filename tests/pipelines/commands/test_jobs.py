@@ -240,7 +240,7 @@ def test_silence_is_an_end(said, monkeypatch):
     cluster.tail_job_logs = no_answer
     clock = iter(range(0, 100_000, 200))
     monkeypatch.setattr(Host, "monotonic", lambda self: next(clock))
-    with pytest.raises(UserError, match="may run on"):
+    with pytest.raises(UserError, match="may still be running"):
         jobs.follow(cluster, job, lambda text: None)
 
 
@@ -477,7 +477,7 @@ def test_a_second_submission_attaches_and_a_failed_one_runs_again(cluster, build
     assert (tmp_path / "once").read_text() == "run\n"
     assert "run 1 \\x1b[2J ['count.py']" in first.stdout  # the log, harmless on a terminal, and all that travelled
     assert second.returncode == 0
-    assert "has succeeded already" in second.stderr
+    assert "has already succeeded" in second.stderr
     assert "run 1" in second.stdout
 
     mended = run("python", "count.py", str(tmp_path / "twice"), "1", retries=1)
@@ -530,7 +530,7 @@ def test_a_submitted_build_joins_its_cluster_and_publishes_the_same_bytes(cluste
     before = sorted(path.stat().st_mtime_ns for path in (build.place / "submitted").rglob("*"))
     second = cluster.run(*build.submission)
     assert second.returncode == 0
-    assert "has succeeded already" in second.stderr
+    assert "has already succeeded" in second.stderr
     assert sorted(path.stat().st_mtime_ns for path in (build.place / "submitted").rglob("*")) == before
 
 

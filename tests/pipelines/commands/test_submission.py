@@ -186,9 +186,9 @@ def test_an_upload_that_is_too_big_names_the_largest_files(checkout, monkeypatch
 def test_a_file_that_the_command_names_must_travel(checkout):
     (checkout / "runs" / "a" / "resolved.yaml").write_text("a: 1\n")
     command = ("python", "-m", "m", "runs/a/resolved.yaml")
-    with pytest.raises(ConfigError, match=r"runs/a/resolved.yaml does not go with the job"):
+    with pytest.raises(ConfigError, match=r"runs/a/resolved.yaml is not uploaded with the job"):
         check_uploaded(command, checkout, collect(checkout))
-    with pytest.raises(ConfigError, match=r"web.yaml does not go with the job"):
+    with pytest.raises(ConfigError, match=r"web.yaml is not uploaded with the job"):
         check_uploaded(COMMAND, checkout, None)
     check_uploaded(COMMAND, checkout, collect(checkout))
     check_uploaded(("python", "-m", "m", f"{checkout}/runs/a/resolved.yaml"), checkout, None)

@@ -186,7 +186,7 @@ def test_the_command_reports_its_work_and_the_location_of_copies(corpus_file, tm
     assert "none of these documents" in capsys.readouterr().err
     (tmp_path / "ids.txt").write_bytes(b"web/a#1\n\xff\n")
     assert main(arguments[:4]) == 2
-    assert "ids.txt: not UTF-8 at byte 8; expected one id or URL a line" in capsys.readouterr().err
+    assert "ids.txt: not UTF-8 at byte 8; expected one id or URL per line" in capsys.readouterr().err
 
 
 def test_the_scan_after_an_interruption_searches_for_the_same_documents(

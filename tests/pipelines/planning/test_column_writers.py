@@ -40,7 +40,7 @@ TYPO = "{signal: word_cuont, at_least: 5}"
         ),
         (
             "  - dedup_minhash: {}\n  - minhash_signatures: {}",
-            "minhash_signatures writes it, which comes later: move minhash_signatures before dedup_minhash",
+            "minhash_signatures, a later step, writes it: move minhash_signatures before dedup_minhash",
         ),
         (f"  - quality_signals: {{}}\n  - filter: [{TYPO}]", "did you mean 'word_count'"),
         (f"  - filter: [{TYPO}]", "did you mean 'word_count'"),

@@ -169,8 +169,8 @@ def test_every_reason_is_explained() -> None:
     ("fields", "message"),
     [
         ({"encoding": "utf-16"}, "encoding: got 'utf-16', in which a line feed is not one byte"),
-        ({"encoding": "no-such"}, "encoding: got 'no-such', which is no text encoding"),
-        ({"encoding": "base64"}, "encoding: got 'base64', which is no text encoding"),
+        ({"encoding": "no-such"}, "encoding: got 'no-such', expected a text encoding"),
+        ({"encoding": "base64"}, "encoding: got 'base64', expected a text encoding"),
         ({"format": "xml"}, "format: got 'xml', expected one of text, jsonl, parquet, message"),
     ],
 )

@@ -5,10 +5,10 @@ Allowed messages are those that are true of what has happened: who works there, 
 
 from functools import cache
 
-from tests.schedules.agents.builds import DISK_ERRORS
 from tests.schedules.agents.commands import build, export, forget, gc, read
-from tests.schedules.agents.corpus_end import check_corpus, check_ends, files_below, run_again
+from tests.schedules.agents.corpus_end import check_corpus, files_below, run_again
 from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
+from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus
 from tests.schedules.choices import Default
@@ -77,13 +77,10 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
     def start(world):
         world.facts["published"] = Published(world)
         _Late(world)
-        for number, name in enumerate(names):
-            machine = "a" if "power" in faults else "abcde"[number]
-            world.start(f"{name} {number + 1}", _MAKE[name](world), machine)
+        start_commands(world, names, _MAKE, faults)
 
     def judge(world):
-        failed = DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ()
-        check_ends(world, {f"{n} {i + 1}": (*_MESSAGES[n], *failed) for i, n in enumerate(names)})
+        check_commands(world, names, _MESSAGES)
         world.facts["published"].check_late()
         _check_export(world)
         if "forget" in names:

@@ -1,7 +1,6 @@
 """Processes that write the same new file, or publish the same step of a corpus."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 
 import xxhash
@@ -21,7 +20,7 @@ from pipelines.contracts.manifest import (
     sweep,
 )
 from pipelines.contracts.tombstone import write_tombstone
-from tests.schedules.choices import Default
+from tests.schedules.exhaustive.systematic import all_ended, next_run
 from tests.schedules.explore import Scenario
 from tests.schedules.memory_disk import ROOT
 from tests.schedules.scheduler import Event
@@ -43,14 +42,14 @@ def write_new() -> Scenario:
         world.start("C", LocalPath(ROOT).remove_temporaries)
 
     def judge(world: Simulation) -> None:
-        _all_ended(world)
+        all_ended(world)
         content, killed = world.disk.peek(path), _killed(world)
         winners = [name for name in "AB" if world.processes[name].result]
         assert len(winners) <= 1, "both say that they wrote the file"
         assert killed or winners, "nobody wrote the file"
         assert not winners or content == winners[0].encode(), f"{winners[0]} wrote the file, it holds {content!r}"
         assert killed or not world.disk.leftovers(), f"left over: {world.disk.leftovers()}"
-        _next_run(world, lambda: LocalPath(path).write_new(b"next") or LocalPath(ROOT).remove_temporaries())
+        next_run(world, lambda: LocalPath(path).write_new(b"next") or LocalPath(ROOT).remove_temporaries())
         assert world.disk.peek(path) == content or content is None
 
     return Scenario("write_new", start, judge, op_seconds=0, limit=2000)
@@ -73,10 +72,10 @@ def publish_the_first() -> Scenario:
             world.start(name, partial(work, name))
 
     def judge(world: Simulation) -> None:
-        _all_ended(world)
+        all_ended(world)
         results = [process.result for process in world.processes.values() if process.done]
         assert all(result == results[0] for result in results), "the builds have different manifests"
-        _next_run(world, partial(work, "C"))
+        next_run(world, partial(work, "C"))
         assert not world.disk.leftovers(), f"left over: {world.disk.leftovers()}"
 
     return Scenario("publish_first", start, judge, op_seconds=0, limit=2000)
@@ -111,8 +110,8 @@ def publish_a_step(units: int = 1) -> Scenario:
             world.start(name, work)
 
     def judge(world: Simulation) -> None:
-        _all_ended(world)
-        _next_run(world, work)
+        all_ended(world)
+        next_run(world, work)
         assert sorted(world.disk.names(f"{ROOT}/{_STEP}") or ()) == ["manifest.json", "parts"], (
             f"left over: {sorted(world.disk.files())}, {world.disk.directories()}"
         )
@@ -145,8 +144,8 @@ def publish_a_removed_step() -> Scenario:
         world.start("remover", lambda: remove_step(LocalPath(ROOT) / _STEP))
 
     def judge(world: Simulation) -> None:
-        _all_ended(world)
-        _next_run(world, lambda: sweep(LocalPath(ROOT)))
+        all_ended(world)
+        next_run(world, lambda: sweep(LocalPath(ROOT)))
         assert not any("tmp" in path for path in world.disk.directories()), f"left over: {world.disk.directories()}"
 
     return Scenario("publish and remove", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
@@ -183,9 +182,9 @@ def write_while_forgetting() -> Scenario:
         world.start("forget", partial(forget, world))
 
     def judge(world: Simulation) -> None:
-        _all_ended(world)
+        all_ended(world)
         if world.processes["forget"].killed:
-            _next_run(world, partial(forget, world))
+            next_run(world, partial(forget, world))
         is_gone(world, Event(world.now, "nobody", "", "", ""))
 
     return Scenario("write while forgetting", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
@@ -226,16 +225,3 @@ def _is_whole(world: Simulation, event: Event) -> None:
 
 def _killed(world: Simulation) -> bool:
     return any(process.killed for process in world.processes.values())
-
-
-def _all_ended(world: Simulation) -> None:
-    for process in world.processes.values():
-        assert process.done or process.killed, f"{process.name} has not ended"
-        assert process.error is None, f"{process.name} ended with {process.error!r}"
-
-
-def _next_run(world: Simulation, work: Callable[[], object]) -> None:
-    after = Simulation(Default(), world.disk, op_seconds=0)
-    process = after.start("after", work)
-    after.run(500)
-    assert process.error is None, f"the next run ended with {process.error!r}"

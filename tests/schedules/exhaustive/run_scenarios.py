@@ -10,6 +10,7 @@ from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import file_checksum, write_json
 from tests.schedules.choices import Default
+from tests.schedules.exhaustive.systematic import all_ended, next_run
 from tests.schedules.explore import Scenario
 from tests.schedules.memory_disk import ROOT, MemoryDisk, Node
 from tests.schedules.scheduler import Event
@@ -117,10 +118,10 @@ def _one_is_whole(world: Simulation, event: Event) -> None:
 
 
 def _judge_run(world: Simulation) -> None:
-    _all_ended(world)
+    all_ended(world)
     killed = any(process.killed for process in world.processes.values())
     if killed:  # the next command copies the ledger
-        _next_run(world, lambda: copy_ledger(LocalPath(_RUN)))
+        next_run(world, lambda: copy_ledger(LocalPath(_RUN)))
     _, newest = _steps(world)[-1]
     same = world.disk.peek(f"{_RUN}/ledger.json") == world.disk.peek(f"{_RUN}/checkpoints/{newest}/ledger.json")
     assert same, "the ledger is not that of the newest checkpoint"
@@ -162,7 +163,7 @@ def replace_twice() -> Scenario:
             world.start(name, partial(_replace, name))
 
     def judge(world: Simulation) -> None:
-        _all_ended(world)
+        all_ended(world)
         if not any(process.killed for process in world.processes.values()):
             assert _step_of(world, _EXPORT) in (2, 3), "no export is left"
 
@@ -185,7 +186,7 @@ def replace_while_another_reads() -> Scenario:
                 "the reader gave up, and nobody was late"
             )
             return
-        _all_ended(world)
+        all_ended(world)
         assert reader.killed or reader.result in (1, 2)
 
     return Scenario("reader of an export", start, judge, _exports(), op_seconds=0, limit=2000)
@@ -203,16 +204,3 @@ def _export_is_whole(world: Simulation, event: Event) -> None:
         contents = [world.disk.peek(f"{_EXPORT}/{name}") for name in (WEIGHTS, "tokenizer.json")]
         whole = contents == [f"{WEIGHTS} {step}".encode(), f"tokenizer.json {step}".encode()]
         assert whole, f"{event.agent} has left a part of an export: {names}"
-
-
-def _all_ended(world: Simulation) -> None:
-    for process in world.processes.values():
-        assert process.done or process.killed, f"{process.name} has not ended"
-        assert process.error is None, f"{process.name} ended with {process.error!r}"
-
-
-def _next_run(world: Simulation, work: Callable[[], object]) -> None:
-    after = Simulation(Default(), world.disk, op_seconds=0)
-    process = after.start("after", work)
-    after.run(500)
-    assert process.error is None, f"the next run ended with {process.error!r}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.memory_disk import MemoryDisk, Node
 from tests.schedules.scheduler import Agent, World
@@ -337,3 +338,18 @@ def _run(scenario: Scenario, search: _Search, *, trace: bool) -> tuple[Simulatio
     except AssertionError as error:
         return world, f"{type(error).__name__}: {error}"
     return world, ""
+
+
+def all_ended(world: Simulation) -> None:
+    """Check that every process was killed or has ended without an error."""
+    for process in world.processes.values():
+        assert process.done or process.killed, f"{process.name} has not ended"
+        assert process.error is None, f"{process.name} ended with {process.error!r}"
+
+
+def next_run(world: Simulation, work: Callable[[], object]) -> None:
+    """Run `work` on the disk that is left, alone and undisturbed, and check that it ends without an error."""
+    after = Simulation(Default(), world.disk, op_seconds=0)
+    process = after.start("after", work)
+    after.run(500)
+    assert process.error is None, f"the next run ended with {process.error!r}"

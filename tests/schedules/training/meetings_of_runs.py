@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from tests.schedules.agents.builds import DISK_ERRORS
-from tests.schedules.agents.corpus_end import check_ends, files_below
+from tests.schedules.agents.corpus_end import files_below
 from tests.schedules.agents.invariants import parsed
+from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.simulation import Simulation
@@ -17,7 +17,7 @@ _BEGUN = 2  # steps of the run that others meet
 _MESSAGES = {
     "pretrain": (
         r"another process is training here",
-        r"other workers have gone on with this run",
+        r"other workers have continued this run",
         r"^1$",  # another process took over while this one was suspended
     ),
     "model export": (r"no run here", r"has no checkpoint yet"),
@@ -72,13 +72,10 @@ def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True
 
     def start(world):
         Whole(world)
-        for number, name in enumerate(names):
-            machine = "a" if "power" in faults else "abcde"[number]
-            world.start(f"{name} {number + 1}", _MAKE[name](world), machine)
+        start_commands(world, names, _MAKE, faults)
 
     def judge(world):
-        failed = DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ()
-        check_ends(world, {f"{n} {i + 1}": (*_MESSAGES[n], *failed) for i, n in enumerate(names)})
+        check_commands(world, names, _MESSAGES)
         check_run(world, reference)
 
     return Scenario(", ".join(names), start, judge, begun_run() if begun else None, faults, around=without_numbers)

@@ -97,7 +97,7 @@ def test_a_prompt_begins_from_its_text():
     network = applied("gpt2", PromptTuning(tokens=5, init="text", text="Say it"))
     table = network.transformer.wte.weight
     assert torch.equal(network.transformer.wte.virtual(), table[[150, 151, 152, 150, 151]])
-    with pytest.raises(ConfigError, match=r"method.text: the tokenizer makes no tokens of it"):
+    with pytest.raises(ConfigError, match=r"method.text: the tokenizer turns it into no tokens"):
         PromptTuning(tokens=5, init="text", text=" ").apply(base("gpt2"), "gpt2", "decoder", 0, encode=lambda text: [])
 
 

@@ -75,6 +75,7 @@ def test_a_single_worker_trains_as_under_zero_and_resumes_either_way(alone, make
     whole = np.concatenate([begun, train(single, range(3, STEPS), parts)])
 
     zero = make(True, precision, parts, stage)
+    assert (single.zero_stage, zero.zero_stage) == (0, stage)
     assert train(zero, range(3), parts) == pytest.approx(begun, rel=near)
     theirs = copied(zero)
     for key in ("weight", "exp_avg", "exp_avg_sq"):

@@ -15,6 +15,7 @@ import torch
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.disk import LocalPath
+from tests.trainers.adapters.finetuning_cells import TASKS
 from tests.trainers.engine.heads.task_batches import tiny
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.adapters import METHODS
@@ -39,18 +40,6 @@ from trainers.training.begin import describe_new, initial_base
 
 TEXTS = ["a good play, said one", "no", "they came late and left early", "what a day it was"]
 COMMON = {"name": "toy", "files": dict.fromkeys(("train", "dev"), "rows.jsonl"), "leak": "report"}
-TASKS = {
-    "classify": {
-        "columns": {"text": "a", "text_b": "b", "label": "label"},
-        "labels": ["x", "y", "z"],
-        "metrics": ["accuracy"],
-    },
-    "regress": {"columns": {"text": "a", "label": "value"}, "metrics": ["pearson"]},
-    "tag": {"columns": {"words": "words", "tags": "tags"}, "labels": ["O", "T", "U"], "metrics": ["accuracy"]},
-    "span": {"columns": {"question": "b", "passage": "a", "answers": "answers"}, "metrics": ["exact_match"]},
-    "choose": {"columns": {"text": "a", "candidates": "candidates", "label": "right"}, "metrics": ["accuracy"]},
-    "generate": {"columns": {"text": "a", "target": "b"}, "metrics": ["perplexity"]},
-}
 AUTO = {
     "classify": "AutoModelForSequenceClassification",
     "regress": "AutoModelForSequenceClassification",
@@ -434,7 +423,7 @@ def test_what_cannot_be_a_base_is_one_line(bases, files, tmp_path):
     second = LocalPath(tmp_path / "second")
     open_run(second, following, open_tasks(following))
     with pytest.raises(
-        ConfigError, match="was fine-tuned by prefix, whose parameters cannot be merged into weights of a base"
+        ConfigError, match="was fine-tuned with prefix, whose parameters cannot be merged into weights of a base"
     ):
         base_weights(following, SPECIAL_IDS, read_run(second)["parent"])
     with pytest.raises(UserError, match="--merge: the run's method is prefix"):
@@ -471,7 +460,7 @@ def test_writing_text_needs_the_output_layer(bases, files, tmp_path):
             assert "lm_head.weight" not in base_weights(following, SPECIAL_IDS, record["parent"])
         else:
             with pytest.raises(
-                UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which generating text needs"
+                UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which is needed to generate text"
             ):
                 base_weights(following, SPECIAL_IDS, record["parent"])
 

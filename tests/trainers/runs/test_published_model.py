@@ -187,7 +187,7 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         ("bert", {"hidden_act": "relu"}, "init.path: hidden_act: .*config.json has 'relu', this run's model 'gelu'"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: .* has 'relative_key'"),
         ("bert", {"is_decoder": True}, "init.path: is_decoder: .* has True"),
-        ("bert", {"hidden_size": 33}, "heads: got 4, which does not divide width 33; take another base"),
+        ("bert", {"hidden_size": 33}, "heads: got 4, which does not divide width 33; use another base"),
         ("bert", {"hidden_size": "x"}, "config.json cannot be read .*hidden_size"),
         ("roberta", {"layer_norm_eps": 1e-12}, "layer_norm_eps: .* has 1e-12, this run's model 1e-05"),
         ("llama", {"attention_bias": True}, "attention_bias: .* has True"),

@@ -172,7 +172,7 @@ def test_entering_another_epoch_is_reported_before_training(corpus):
     order = training_data(corpus, resolved).order
     lines = describe_data(resolved, corpus, order)
     read = f"{resolved.budget.tokens:,} tokens in all"
-    assert lines[0] == f"data  16 sequences a step, 2,048 tokens on average; 30 steps read {read}"
+    assert lines[0] == f"data  16 sequences per step, 2,048 tokens on average; 30 steps read {read}"
     del lines[0]
     assert "code: 9.09%" in lines[0]
     assert "again" in lines[0] or corpus.train["code"].tokens > 0.0909 * 30 * 16 * 128

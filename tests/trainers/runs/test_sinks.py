@@ -120,7 +120,7 @@ def test_a_sink_that_hangs_does_not_hold_up_training(tmp_path, recorder, monkeyp
     monkeypatch.setattr(sinks, "_CLOSING", 0.05)
     part(tmp_path / "run", 0, [step_event(step) for step in range(1, 8)])
     (warning,) = read_events(tmp_path / "run" / "log.jsonl", "warning")
-    assert "not taken all of them" in warning["message"]
+    assert "not accepted all of them" in warning["message"]
     assert not release.is_set()
     release.set()
 

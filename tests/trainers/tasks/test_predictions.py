@@ -151,7 +151,7 @@ def test_a_file_that_holds_no_predictions_is_named(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
     pq.write_table(pq.read_table(_table(tmp_path)), tmp_path / "y.parquet")
     for name in ("x", "y"):
-        with pytest.raises(UserError, match=f"{name}.parquet: not a predictions file of gristmill"):
+        with pytest.raises(UserError, match=f"{name}.parquet: not a file of predictions that gristmill wrote"):
             read_predictions(tmp_path / f"{name}.parquet")
     with pytest.raises(UserError, match=r"z.parquet: no such file; expected predictions of a run"):
         read_predictions(tmp_path / "z.parquet")

@@ -57,7 +57,7 @@ def test_glue_has_the_nine_columns_of_its_mean():
         ({"metrics": []}, "metrics: got none; checkpoints are picked by the first"),
         ({"metrics": ["acuracy"]}, "metrics[0]: got 'acuracy', no such metric of classify; did you mean 'accuracy'?"),
         ({"metrics": ["pearson"]}, "metrics[0]: pearson does not measure classify; allowed: accuracy"),
-        ({"metrics": ["f1"], "labels": ["a", "b", "c"]}, "metrics: f1 needs two labels, or `positive`"),
+        ({"metrics": ["f1"], "labels": ["a", "b", "c"]}, "metrics: f1 needs two labels or `positive`"),
         ({"positive": "maybe"}, "positive: got 'maybe', expected a label"),
         ({"files": {"train": "train.txt"}}, "format: missing, and the suffix of train.txt names none"),
         ({"files": {}}, "files: got none"),

@@ -197,7 +197,7 @@ def test_a_set_smaller_than_a_batch_is_read_whole_in_each_step(task_file, corpus
     described = describe_tasks(
         replace(job, batch=BatchSize(sequences=999)), resolved[0], corpus, task_training(corpus, resolved[0])
     )
-    assert described[-1] == "data  999 inputs a step were asked for, the training set has 320"
+    assert described[-1] == "data  999 inputs per step were requested, the training set has 320"
 
 
 def test_answers_may_be_as_long_as_the_longest_target_of_the_training_split(task_file, corpus_directory):

@@ -226,7 +226,7 @@ def test_an_automatic_micro_batch_is_halved_when_memory_runs_out(corpus, tmp_pat
 
     from trainers.engine.forward import Forward
 
-    execution = replace(small(corpus).execution, micro_batch="auto")
+    execution = replace(small(corpus).execution, micro_batch="auto", zero_stage=2)
     train(corpus, tmp_path / "whole", batch=BatchSize(sequences=5), execution=execution)
     forward = Forward.forward
 
@@ -241,6 +241,7 @@ def test_an_automatic_micro_batch_is_halved_when_memory_runs_out(corpus, tmp_pat
     assert [warning["micro_batch"] for warning in warnings] == [3, 2]
     (start,) = read_events(tmp_path / "whole" / "log.jsonl", "start")
     assert (start["micro_batch"], start["accumulation"]) == (5, 1)
+    assert start["zero_stage"] == 0  # a single worker does not use DeepSpeed
     assert losses(tmp_path / "halved") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
     with pytest.raises(UserError, match=r"ran out of memory\. Lower execution.micro_batch"):
         launched(corpus, tmp_path / "fixed", replace(execution, micro_batch=4))
@@ -275,7 +276,7 @@ def test_workers_that_were_cut_off_end_where_others_go_on(corpus, tmp_path, monk
         return whole(self, batches, step, *others)
 
     monkeypatch.setattr(Engine, "train_step", train_step)
-    with pytest.raises(SupersededError, match="other workers have gone on"):
+    with pytest.raises(SupersededError, match="other workers have continued"):
         attempt_of(config, corpus, run, None, begin_attempt(run))
     assert [entry["step"] for entry in read_events(run / "log.jsonl", "step")] == list(range(1, at))
     assert checkpoint.newest(run, pytest.fail).step == at - 1

@@ -38,7 +38,7 @@ class PeftMethod(TrainingMethod):
         """Raise ConfigError if a matrix is too small for the method."""
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Replace the modules of `parts` by peft's layers."""
+        """Replace the modules of `parts` with peft's layers."""
         peft = _peft()
         self.check_modules(part_modules(network, architecture, self.parts))
         head = [parameter for name, parameter in network.named_parameters() if name.startswith("task_head.")]
@@ -113,7 +113,7 @@ def _peft() -> Any:
 
 
 def _transpose(network: Any, architecture: str, parts: Sequence[str]) -> None:
-    """Replace the transposed matrices of GPT and GPT-2 by linear layers, which compute the same."""
+    """Replace the transposed matrices of GPT and GPT-2 with linear layers that compute the same."""
     import torch
     from transformers.pytorch_utils import Conv1D
 

@@ -35,7 +35,7 @@ class Prefix(torch.nn.Module):
     """
 
     def __init__(self, tokens: int, width: int, encoder: PrefixEncoder | None = None) -> None:
-        """Make a prefix of `tokens` keys and values; `width` is that of the keys over all heads."""
+        """Create a prefix of `tokens` keys and values; `width` is that of the keys over all heads."""
         super().__init__()
         self.tokens, self.encoder = tokens, encoder
         if encoder is None:

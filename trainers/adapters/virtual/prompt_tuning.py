@@ -79,7 +79,7 @@ def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Enc
         return first_rows(table, tokens, "vocabulary" if init == "text" else init, [])
     ids = encode(text)
     if not ids:
-        raise ConfigError("method.text: the tokenizer makes no tokens of it; give another text, or init: vocabulary")
+        raise ConfigError("method.text: the tokenizer turns it into no tokens; give another text, or init: vocabulary")
     return first_rows(table, tokens, init, ids)
 
 

@@ -58,7 +58,7 @@ class AdaLoRA(LowRankMethod):
         }
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Insert peft's layers and add the orthogonality penalty. Set `network.rank_budget`, by which the
+        """Insert peft's layers and add the orthogonality penalty. Set `network.rank_budget`, with which the
         engine allocates ranks (`rank_allocation.RankAllocation`).
         """
         from trainers.adapters.weights.orthogonality import penalise

@@ -16,8 +16,8 @@ class BitFit(TrainingMethod):
     mergeable: ClassVar[bool] = True
 
     def refusal(self, architecture: str) -> str | None:
-        """Return why Llama, ModernBERT and T5 are refused, which have no biases; None for other
-        architectures.
+        """Return the reason why this method does not work with Llama, ModernBERT and T5, which have no
+        biases; None for other architectures.
         """
         if architecture in ("llama", "modernbert", "t5"):
             return f"got bitfit, which trains biases, and {architecture} has none; use lora or ia3"

@@ -1,7 +1,7 @@
 """The texts of examples as token ids. Each distinct text is encoded once and cached locally under a digest of
 its content.
 
-The digest covers the texts and the tokenizer. A change of a file, a column or a template that changes a text
+The digest covers the texts and the tokenizer. A change to a file, a column or a template that changes a text
 therefore changes the digest, and tasks with the same texts share the cache.
 """
 
@@ -42,7 +42,7 @@ class EncodedTexts:
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the number of the token, within its text, that contains each byte position, int64; for a
-        position after the last token, the number of tokens. `texts` has the index of the text of each
+        position after the last token, the number of tokens. `texts` holds the index of the text of each
         position.
         """
         # The ends in a text ascend, so the count of ends at or before a byte is the number of the token with

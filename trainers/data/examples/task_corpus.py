@@ -73,7 +73,7 @@ class TaskCorpus:
 
     def splits(self, task: Task) -> tuple[str, ...]:
         """Return the split to train on, and the one to validate on: `dev`, or the first whose name begins
-        with `dev`. The latter is left out if it is missing or its gold is hidden.
+        with `dev`. The split to validate on is left out if it is missing or its gold is hidden.
         """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = [
@@ -134,8 +134,8 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
 
 
 def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
-    """Return the training inputs of a resolved run in their order. `excluded` is not used: it lists documents
-    of a corpus, and tasks have no documents.
+    """Return the training inputs of a resolved run in their order. `excluded` lists documents of a corpus; it
+    is not used, because tasks have no documents.
     """
     tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
     order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)

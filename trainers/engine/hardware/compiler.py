@@ -30,12 +30,12 @@ def check_compiler(config: Job) -> None:
     name = os.environ.get("CXX", "g++")
     if shutil.which(name) is None:
         raise ConfigError(
-            f"{fields}: needs a C++ compiler, {name} is not there; install the package g++ (Debian, Ubuntu) or gcc-c++ "
+            f"{fields}: needs a C++ compiler, but {name} is not there; install the package g++ (Debian, Ubuntu) or gcc-c++ "
             f"(Fedora, RHEL), or set CXX to another one"
         )
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not headers.exists():
         raise ConfigError(
-            f"{fields}: needs the headers of Python, {headers} is not there; install the package python3-dev (Debian, "
+            f"{fields}: needs the headers of Python, but {headers} is not there; install the package python3-dev (Debian, "
             f"Ubuntu) or python3-devel (Fedora, RHEL)"
         )

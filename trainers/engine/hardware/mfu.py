@@ -36,7 +36,7 @@ class Flops:
     predicted: float
 
     def of(self, read: float, decoded: float, predicted: float) -> float:
-        """Return the operations for these numbers of tokens: read, decoded and predicted."""
+        """Return the number of operations for these numbers of tokens: read, decoded and predicted."""
         return self.read * read + self.decoded * decoded + self.predicted * predicted
 
 

@@ -43,8 +43,8 @@ def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, 
 
 
 def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
-    """Return the bytes of activations that a pass keeps for its backward pass, except those of a task's head, which are
-    few. The pass is made on the `meta` device, which has no memory and computes nothing.
+    """Return the size in bytes of the activations that a pass keeps for its backward pass, except those of a
+    task's head, which are few. The pass runs on the `meta` device, which has no memory and computes nothing.
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     module = _Kept(forward)

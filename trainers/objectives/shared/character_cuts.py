@@ -154,7 +154,7 @@ class TokenTexts:
         return b"".join([self._texts[token] or b"" for token in ids])
 
     def _offset(self, token: int, character: int) -> int:
-        """Return the bytes of a token before its character number `character`."""
+        """Return the number of bytes of a token before its character number `character`."""
         text = self._texts[token] or b""
         return [place for place, byte in enumerate(text) if _starts_character(byte)][character]
 
@@ -220,7 +220,7 @@ def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Rag
 
 @kernel(nogil=True)
 def _replace(tokens: np.ndarray, ranges: np.ndarray, new: np.ndarray, sizes: np.ndarray, edited: np.ndarray) -> None:
-    """Copy `tokens`, replacing range i by the next `sizes[i]` tokens of `new`."""
+    """Copy `tokens`, replacing range i with the next `sizes[i]` tokens of `new`."""
     place = written = used = 0
     for edit in range(len(sizes)):
         kept, size = ranges[edit, 0] - place, sizes[edit]

@@ -1,4 +1,6 @@
-"""The context of an objective, which it needs besides the batch: seed, special tokens, model family."""
+"""The context of an objective, which it needs in addition to the batch: seed, special tokens, model
+family.
+"""
 
 from dataclasses import dataclass
 

@@ -2,10 +2,10 @@
 
 Every document of a row (every pair of segments, where rows hold pairs) has a budget of `rate` times its
 tokens, rounded up or down at random so that the mean is exact: a document of 1 / rate tokens always has a
-target, and short documents are masked no more than long ones. BERT rounds to the nearest number, at least 1 a
-row; RoBERTa draws for every token independently, so the number of targets varies by 8 % in rows of 512. Words
-are never cut: a word larger than the rest of the budget is taken with the probability that keeps the mean
-number of masked tokens equal to the budget.
+target, and short documents are masked no more than long ones. BERT rounds to the nearest number, at least 1
+per row; RoBERTa draws for every token independently, so the number of targets varies by 8 % in rows of 512.
+Words are never cut: a word larger than the rest of the budget is taken with the probability that keeps the
+mean number of masked tokens equal to the budget.
 
 The kernels that choose write `group`, int64 [rows, length]: -1 where a token stays, otherwise the column
 whose uniform number decides the replacement. All tokens of a span share a column and so are replaced in the

@@ -148,8 +148,8 @@ class PairObjective(TrainingObjective):
         """Raise ConfigError if a document of `tokens` is too long for the objective."""
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the tokens of the stream that a row takes. Raises ConfigError if there are fewer than two,
-        or more than the objective allows.
+        """Return the number of tokens of the stream that a row takes. Raises ConfigError if there are fewer
+        than two, or more than the objective allows.
         """
         self.check_family(family)
         length = self.room(sequence_length, family).length

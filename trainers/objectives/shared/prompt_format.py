@@ -23,7 +23,7 @@ def replace_text(text: list[int], generated: list[int], specials: Mapping[str, i
 
 
 def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """Return the prompt with each sentinel replaced by the tokens that follow it in the model's answer.
+    """Return the prompt with each sentinel replaced with the tokens that follow it in the model's answer.
     Tokens before the answer's first sentinel belong to the prompt's first one. A prompt without sentinels is
     replaced by the answer.
     """
@@ -49,7 +49,7 @@ class PromptFormat:
     prompt that contains none. `plain_text` says that the objective trains on inputs without gaps; a mixture's
     model then treats such a prompt as one of this objective. With `closed` the input ends with `<eos>` for a
     decoder too, because the answer is a separate target and not a continuation of the input. `generated` are
-    the specials that an answer may contain besides `<eos>`; `answer` turns it into the text shown.
+    the specials that an answer may contain in addition to `<eos>`; `answer` turns it into the text shown.
     """
 
     names: tuple[str, ...] = ()

@@ -61,8 +61,8 @@ class TrainingObjective(Protocol):
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether it writes new rows, an input and a target per document, instead of keeping those of the
-        stream.
+        """Whether the objective writes new rows, an input and a target per document, instead of keeping those
+        of the stream.
         """
         return False
 
@@ -92,7 +92,7 @@ class TrainingObjective(Protocol):
         return False
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Return the tokens of the stream that a row of a model of the family takes."""
+        """Return the number of tokens of the stream that a row takes in a model of the family."""
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:

@@ -26,7 +26,8 @@ def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
-    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): articles of paragraphs of questions.
+    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): a list of articles with paragraphs, which
+    have questions.
 
     Columns `id`, `title`, `question`, `context`, `answers`. A question marked impossible has no answers.
     """
@@ -175,14 +176,14 @@ def _check_text(data: str, document: Any, where: str) -> None:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise UserError(
-            f"{where}: holds half of a surrogate pair, which is no character; correct the escape \\ud..."
+            f"{where}: holds half of a surrogate pair, which is not a character; correct the escape \\ud..."
         ) from None
 
 
 def _records(document: Any, path: str) -> list[Record]:
     if isinstance(document, list) and all(isinstance(entry, dict) for entry in document):
         return document
-    raise UserError(f"{path}: expected one list of objects; or name another format, such as jsonl")
+    raise UserError(f"{path}: expected a list of objects; correct the file, or name another format, such as jsonl")
 
 
 def _columns(rows: Iterable[tuple[int, Record]], layout: Layout, path: str, unit: str) -> RowSet:

@@ -30,9 +30,9 @@ def used_columns(layout: Layout) -> set[str | int]:
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one file. `columns` has a list of values for each name or number that the task uses, and an
-    empty list for the others. `places` has the position of each row in the file, counted from 1 in lines or
-    rows as `unit` says. `skipped` is the number of incomplete rows that were left out.
+    """The rows of one file. `columns` holds a list of values for each name or number that the task uses, and
+    an empty list for the others. `places` holds the position of each row in the file, counted from 1 in lines
+    or rows as `unit` says. `skipped` is the number of incomplete rows that were left out.
     """
 
     path: str

@@ -64,9 +64,7 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
             fields = line.split("\t", used[-1] + 1)
             if not fields[0].isdecimal():
                 if not fields[0].replace("-", "", 1).replace(".", "", 1).isdecimal():
-                    raise UserError(
-                        f"{path}: line {number}: id: expected a number, a range such as 3-4, or such as 5.1"
-                    )
+                    raise UserError(f"{path}: line {number}: id: expected a number such as 3, 3-4 or 5.1")
                 continue
             if int(fields[0]) != len(rows) + 1:
                 raise UserError(f"{path}: line {number}: id: got {fields[0]}, expected {len(rows) + 1}")

@@ -59,7 +59,7 @@ def read_trees(data: str, layout: Layout, path: str) -> RowSet:
     for number, line in enumerate(lines, start=1):
         root = _BRACKETS.match(line)
         if root is None or root[1] is None or line.count("(") != line.count(")"):
-            raise UserError(f"{path}: line {number}: no tree; expected such as (3 (2 It) (4 works))")
+            raise UserError(f"{path}: line {number}: not a tree; expected one such as (3 (2 It) (4 works))")
         words = _BRACKETS.sub(" ", line).split()
         texts.append(" ".join(_ESCAPES.get(word, word) for word in words))
         labels.append(root[1])

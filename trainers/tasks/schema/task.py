@@ -141,7 +141,7 @@ class Layout:
             groups = re.compile(pattern).groupindex
         except re.error as error:
             raise ValueError(f"pattern: not a regular expression: {error}") from None
-        _require(bool(groups), "pattern: got no named group, expected such as (?P<text>.*)")
+        _require(bool(groups), "pattern: got no named group, expected one such as (?P<text>.*)")
 
     def _check_column(self, role: str, column: Role) -> None:
         several = isinstance(column, tuple)
@@ -153,7 +153,8 @@ class Layout:
                 formats = {self.format_of(file) for split in self.files for file in self.names(split)}
                 _require(
                     formats == {"conll"} or not self.header,
-                    f"columns.{role}: got the number {name}; a file with a header names its columns; or say header: false",
+                    f"columns.{role}: got the number {name}; a file with a header names its columns; use a "
+                    "name, or say header: false",
                 )
             else:
                 _require(bool(name), f"columns.{role}: got an empty name")
@@ -327,7 +328,7 @@ class Task(Layout):
         binary = self.kind != "classify" or len(self.labels) == 2 or self.positive is not None
         _require(
             "f1" not in self.metrics or binary,
-            "metrics: f1 needs two labels, or `positive`; or use macro_f1 or micro_f1",
+            "metrics: f1 needs two labels or `positive`; otherwise use macro_f1 or micro_f1",
         )
         if "entity_f1" in self.metrics:
             odd = next((name for name in self.label_names if not _BIO.fullmatch(name)), None)

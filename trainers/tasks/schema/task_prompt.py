@@ -1,4 +1,4 @@
-"""The prompt of a task: how a language model is asked an example without training."""
+"""The prompt of a task: how an example is put to a language model that was not trained on the task."""
 
 import re
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class Prompt:
     def check(self) -> None:
         """Validate that the continuation is not empty and that what `normalise` needs is there."""
         if not self.continuation.strip():
-            raise ValueError("continuation: got an empty text, expected such as ' {candidate}'")
+            raise ValueError("continuation: got an empty text, expected a text such as ' {candidate}'")
         if self.normalise == "unconditional" and self.unconditional is None:
             raise ValueError("unconditional: missing, and normalise needs it; give a text such as 'Answer:'")
         words = list((self.words or {}).values())

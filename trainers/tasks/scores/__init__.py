@@ -21,7 +21,7 @@ METRICS: dict[str, TaskMetric] = {
 
 
 def require_libraries(metrics: Sequence[str]) -> None:
-    """Raise UserError if a library that one of these metrics needs is missing; the message has the command
+    """Raise UserError if a library that one of these metrics needs is missing; the message gives the command
     that installs it.
     """
     for name in metrics:

@@ -70,7 +70,7 @@ def _micro_f1(sums: np.ndarray) -> np.ndarray:
 
 def _matthews(sums: np.ndarray) -> np.ndarray:
     """Return Gorodkin's generalisation to L labels; 0 if gold or predictions have a single label. Predictions
-    that are no label count as an additional label.
+    that are not a label count as an additional label.
     """
     found, predicted, gold = np.split(sums, 3, axis=1)
     count = gold.sum(axis=1)

@@ -233,7 +233,7 @@ def test_a_library_that_cannot_be_imported_is_one_line_with_its_remedy(
         texts(source)
     assert str(error.value) == (
         "source 'web': extract: got 'trafilatura', which cannot be used (ImportError: a module is now a project of its own. "
-        "Install it.); run: pip install --constraint constraints.txt --editable '.[trafilatura]', or take "
+        "Install it.); run: pip install --constraint constraints.txt --editable '.[trafilatura]', or use "
         "`extract: resiliparse`"
     )
 

@@ -253,7 +253,9 @@ def test_what_shows_a_corpus_shows_its_domains(corpus, capsys):
 
 def test_the_plan_says_which_sources_a_column_does_not_split(corpus):
     notices = list(undivided_notices(corpus.plan(GROUPED).config))
-    assert notices == [f"shards: no step writes {name} for code: not split by it" for name in ("topic", "score")]
+    assert notices == [
+        f"shards: no step writes {name} for code, which it therefore does not split" for name in ("topic", "score")
+    ]
     assert list(undivided_notices(corpus.plan().config)) == []
 
 

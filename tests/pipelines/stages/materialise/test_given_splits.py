@@ -156,7 +156,7 @@ def test_only_what_reads_splits_depends_on_them(corpus, tmp_path):
     [
         ("valid", "split.kind: got 'valid', expected one of train, validation, test"),
         ("{{kind: field, field: subset}}", "split.validation: got no value"),
-        ("{{kind: field, field: subset, validation: [a], test: [a]}}", "test: 'a' is a value of validation too"),
+        ("{{kind: field, field: subset, validation: [a], test: [a]}}", "test: 'a' is also a value of validation"),
         ("{{kind: field, field: text, validation: [a]}}", "split: field: got 'text'"),
         ("{{kind: ids}}", "validation: got no file"),
         ("{{kind: ids, test: {root}/none.txt}}", "source web: split.test: no file .*none.txt"),
@@ -165,7 +165,7 @@ def test_only_what_reads_splits_depends_on_them(corpus, tmp_path):
         ("{{kind: ids, test: {root}/words.txt}}", "words.txt: 'a word': not a document id"),
         (
             "{{kind: ids, validation: {root}/dev.txt, test: {root}/dev.txt}}",
-            "the id 'web/all.jsonl#20' is in validation too",
+            "the id 'web/all.jsonl#20' is also in validation",
         ),
     ],
 )
@@ -207,7 +207,7 @@ def test_near_copies_of_held_out_documents_are_dropped_from_training_if_asked(co
     assert load_step(corpus.root.parent / "asked", step["directory"]).facts == {"dropped": 2}
     assert manifest.sources["web"]["splits"]["train"]["kept"] == 17
     assert [row["dropped"] for row in manifest.funnel if row["step"] == "dedup_held_out"] == [{"dedup_held_out": 2}]
-    with pytest.raises(ConfigError, match="step dedup_held_out: no source of it gives a `split`"):
+    with pytest.raises(ConfigError, match="step dedup_held_out: none of its sources gives a `split`"):
         corpus.plan(one_source("null"), asked + TOKENS)
     with pytest.raises(ConfigError, match="after the deduplication step dedup_minhash"):
         corpus.plan(FIELD, STEPS + "  - dedup_held_out: {}\n" + TOKENS)
