@@ -29,10 +29,10 @@ finetune() { # TASK LENGTH STEPS model=... a.b=value ...
 
 for task in "$@"; do
   case $task in
-  cola | sst2) finetune "$task" 48 600 "${encoder[@]}" optimizer.learning_rate=5e-4 head.pooling=mean ;;
-  stsb | mrpc) finetune "$task" 96 500 "${encoder[@]}" optimizer.learning_rate=5e-4 head.pooling=mean ;;
-  rte) finetune "$task" 128 240 "${encoder[@]}" optimizer.learning_rate=5e-4 head.pooling=mean ;;
-  qqp | mnli | qnli) finetune "$task" 96 900 "${encoder[@]}" optimizer.learning_rate=5e-4 head.pooling=mean ;;
+  cola | sst2) finetune "$task" 48 600 "${encoder[@]}" optimizer.learning_rate=2e-3 head.pooling=mean ;;
+  stsb | mrpc) finetune "$task" 96 500 "${encoder[@]}" optimizer.learning_rate=2e-3 head.pooling=mean ;;
+  rte) finetune "$task" 128 240 "${encoder[@]}" optimizer.learning_rate=2e-3 head.pooling=mean ;;
+  qqp | mnli | qnli) finetune "$task" 96 700 "${encoder[@]}" optimizer.learning_rate=2e-3 head.pooling=mean ;;
   wnut17 | ud_pos) finetune "$task" 128 300 "${encoder[@]}" optimizer.learning_rate=1e-3 encoding.stride=32 ;;
   squad) finetune squad 192 300 "${encoder[@]}" optimizer.learning_rate=1e-3 encoding.stride=64 ;;
   dialogsum) finetune dialogsum 256 100 "${gpt[@]}" optimizer.learning_rate=1e-3 ;;

@@ -83,8 +83,13 @@ class CorpusComparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures, without the documents."""
-        fingerprints = {"old": self.old.manifest.fingerprint, "new": self.new.manifest.fingerprint}
-        return {**fingerprints, "sources": {name: asdict(change) for name, change in self.sources.items()}}
+        both = {"old": self.old.manifest, "new": self.new.manifest}
+        named = {side: {"corpus": each.corpus, "fingerprint": each.fingerprint} for side, each in both.items()}
+        sources = {
+            name: {**asdict(change), "kept_before": change.kept_before, "kept_now": change.kept_now}
+            for name, change in self.sources.items()
+        }
+        return {**named, "sources": sources}
 
 
 def compare_corpora(old: Location, new: Location) -> CorpusComparison:

@@ -11,7 +11,7 @@ from gristmill.storage.remote import file_name, has_query, list_urls, shown
 from pipelines.reading.entries.files import SourceFile, printable_name, read_error
 from pipelines.reading.entries.globs import covers, matches, may_contain
 from pipelines.reading.entries.hf_dataset import select_saved_files
-from pipelines.reading.entries.named_files import ask_facts, read_names
+from pipelines.reading.entries.named_files import ask_facts, chosen_patterns, read_names
 from pipelines.reading.sources.source import Source
 
 _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
@@ -31,11 +31,12 @@ def list_files(source: Source) -> list[SourceFile]:
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)
     found: dict[str, SourceFile] = {}
-    unmatched = set(source.include)
+    patterns = chosen_patterns(source)
+    unmatched = set(patterns)
     for raw in names:
-        hits = [pattern for pattern in source.include if matches(raw, (pattern,))]
+        hits = [pattern for pattern in patterns if matches(raw, (pattern,))]
         unmatched.difference_update(hits)
-        file = describe(raw) if hits and not matches(raw, source.exclude) else None
+        file = describe(raw) if (hits or not patterns) and not matches(raw, source.exclude) else None
         if file is None:
             continue
         if file.path in found:
@@ -44,7 +45,7 @@ def list_files(source: Source) -> list[SourceFile]:
             )
         found[file.path] = file
     if unmatched:
-        pattern = next(p for p in source.include if p in unmatched)
+        pattern = next(p for p in patterns if p in unmatched)
         raise SourceError(
             f"{where}: include {pattern!r} matches no file under {shown(source.root)!r}; globs are relative to the root, "
             "* stays within a name, ** crosses directories, and a leading dot must be spelled"
@@ -99,7 +100,8 @@ def _list_remote(source: Source, where: str) -> _Listing:
     """
     root = source.root if has_query(source.root) else source.root.rstrip("/")
     if source.files is not None:
-        names = [name for name in read_names(source, where) if matches(name, source.include)]
+        patterns = chosen_patterns(source)
+        names = [name for name in read_names(source, where) if not patterns or matches(name, patterns)]
         wanted = [name for name in names if not matches(name, source.exclude)]
         known = ask_facts(source, root, wanted, where)
         return names, lambda name: SourceFile(

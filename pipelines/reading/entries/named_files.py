@@ -13,8 +13,16 @@ from pipelines.reading.entries.files import SourceFile, file_chunks, printable_n
 from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.sources.source import Source
 
-_LARGEST_LIST_BYTES = 1 << 30  # decompressed; a crawl of Common Crawl has 100,000 names, 14 MB
+_LARGEST_LIST_BYTES = 64 << 20  # decompressed; a crawl of Common Crawl has 100,000 names, 14 MB
 _AT_ONCE = 64  # concurrent requests for sizes
+
+
+def chosen_patterns(source: Source) -> tuple[str, ...]:
+    """Return the patterns of `include` that a name must match. A list without `include` is read as a whole, hidden
+    files included.
+    """
+    everything = source.files is not None and source.include == Source.include
+    return () if everything else source.include
 
 
 def read_names(source: Source, where: str) -> list[str]:

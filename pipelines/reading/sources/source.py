@@ -44,7 +44,7 @@ class Source:
     files: str | None = field(default=None, metadata=ADDED)
     """File, or URL, with the paths of the files to read, relative to root, one a line, compressed or not; nothing is listed
     then. `root: https://data.commoncrawl.org` and `files: https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/wet.paths.gz`
-    read a crawl. `include` and `exclude` choose among its lines."""
+    read a crawl. Without `include`, every line is read; `include` and `exclude` choose among them."""
     members: tuple[str, ...] = ()
     """Globs over member names of tar, zip and wheel archives; empty means all. Members are streamed, never extracted."""
     encoding: str = "utf-8"

@@ -158,7 +158,8 @@ def test_the_command_prints_and_writes_the_figures(corpora, tmp_path, capsys):
     assert "web/a.jsonl#30" in shown
     figures = json.loads((tmp_path / "diff.json").read_text())
     assert figures["sources"]["books"]["same"] == 5
-    assert figures["old"] != figures["new"]
+    assert figures["old"]["fingerprint"] != figures["new"]["fingerprint"]
+    assert figures["sources"]["books"]["kept_now"] == 5
 
 
 def test_corpora_without_a_common_source_are_refused(corpora, tmp_path):

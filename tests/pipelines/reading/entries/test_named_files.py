@@ -34,6 +34,11 @@ def test_named_files_are_read_and_no_others(root, compress):
     assert [file.size for file in list_files(made)] == [7, 4]
 
 
+def test_a_list_is_read_as_a_whole_hidden_files_included(root):
+    assert [file.path for file in list_files(source(root, "b/.d.txt\na.txt\n"))] == ["a.txt", "b/.d.txt"]
+    assert [file.path for file in list_files(source(root, "b/.d.txt\na.txt\n", exclude=("a.txt",)))] == ["b/.d.txt"]
+
+
 def test_include_and_exclude_choose_among_the_names(root):
     names = "a.txt\nb/c.txt\ne.md\nnot there.rst\n"
     assert [f.path for f in list_files(source(root, names, include=("**/*.txt",), exclude=("b/**",)))] == ["a.txt"]
