@@ -20,6 +20,7 @@ from trainers.studies.laws.cross_validation import (
 )
 from trainers.studies.laws.law_set import LawSet, fit_laws
 from trainers.studies.laws.regression_law import Law, fit_censored
+from trainers.studies.laws.single_thread import single_threaded
 from trainers.studies.run_table import RunTable
 
 _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
@@ -45,6 +46,7 @@ def laws_of(names: Sequence[str]) -> list[Law]:
     return [LAWS[name] for name in names]
 
 
+@single_threaded()
 def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law]:
     """Choose a law for each metric of `table`. Raises ConfigError if there are too few runs for one of them."""
     for law in laws:
@@ -53,6 +55,7 @@ def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law
     return [choose_law(laws, table.ratios, values, censored, seed) for values, censored in columns]
 
 
+@single_threaded()
 def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
     """Choose, validate and fit a law for each metric of `table`. `tests` has the same domains and metrics.
 

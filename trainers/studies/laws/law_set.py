@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainers.studies.laws.regression_law import FittedLaw, Law, fit_censored
+from trainers.studies.laws.single_thread import single_threaded
 
 _ATTEMPTS = 20  # attempts to draw enough measured runs; after them, all runs are used
 
@@ -49,6 +50,7 @@ class LawSet:
         return 0.01 * (gradients - (gradients @ ratios)[:, None])
 
 
+@single_threaded()
 def fit_laws(
     laws: Sequence[Law],
     domains: Sequence[str],

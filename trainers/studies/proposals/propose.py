@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainers.studies.laws.law_set import LawSet
+from trainers.studies.laws.single_thread import single_threaded
 from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
 from trainers.studies.proposals.objective import MixtureObjective, minimise
 from trainers.studies.proposals.proposal_settings import ProposalSettings
@@ -57,6 +58,7 @@ class Proposal:
         return [name for name, far in zip(self.domains, outside, strict=True) if far]
 
 
+@single_threaded()
 def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: int = 0) -> Proposal:
     """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains].
 
