@@ -9,6 +9,7 @@ from gristmill.storage.paths import local_path
 
 if TYPE_CHECKING:
     from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+    from trainers.studies.laws.law_set import LawSet
     from trainers.studies.outcomes.study_steps import StudyFit
     from trainers.studies.run_table import RunTable
 
@@ -154,7 +155,7 @@ def _run(options: argparse.Namespace) -> int:
     _train(opened.proxies, root / RUNS, options.workers)
     if opened.study.has_mixtures:
         fit = _fit_study(opened, root)
-        _propose_study(opened, root, fit)
+        _propose_study(opened, root, fit.table, fit.laws)
     if opened.study.confirmation is not None:
         _confirm_study(opened, root, options.workers)
     elif not opened.study.has_mixtures:
@@ -176,11 +177,11 @@ def _fit_study(opened: "OpenStudy", root: LocalPath) -> "StudyFit":
     return fit
 
 
-def _propose_study(opened: "OpenStudy", root: LocalPath, fit: "StudyFit") -> None:
+def _propose_study(opened: "OpenStudy", root: LocalPath, table: "RunTable", laws: "LawSet") -> None:
     from trainers.studies.outcomes.study_steps import PROPOSAL, propose_step
     from trainers.studies.proposals.propose import proposal_lines
 
-    print("\n".join(proposal_lines(propose_step(opened, root, fit))))
+    print("\n".join(proposal_lines(propose_step(opened, root, table, laws))))
     _say(str(root / PROPOSAL))
 
 
@@ -253,7 +254,7 @@ def _fit_table(options: argparse.Namespace) -> int:
     fits = fit_metrics(table, laws, tests, options.seed)
     print("\n".join(fit_lines(table, fits)))
     if options.output:
-        write_json(options.output, fit_record(table, fits, law_set(table, fits, draws=0)))
+        write_json(options.output, fit_record(table, fits, law_set(table, fits, draws=0), table.ratios.mean(axis=0)))
         print(options.output)
     return 0
 
@@ -261,8 +262,17 @@ def _fit_table(options: argparse.Namespace) -> int:
 def _propose(options: argparse.Namespace) -> int:
     if not _is_study(options):
         return _propose_table(options)
+    from trainers.studies.outcomes.study_steps import fitted_laws, require_mixtures
+    from trainers.studies.outcomes.study_table import run_table
+    from trainers.studies.running.study_directory import results_of
+
     opened, root = _open(options)
-    _propose_study(opened, root, _fit_study(opened, root))
+    require_mixtures(opened, "propose from")
+    table = run_table(opened, results_of(root, opened.proxies))
+    laws = fitted_laws(opened, root, table)
+    if laws is None:  # not fitted yet, or to other runs
+        laws = _fit_study(opened, root).laws
+    _propose_study(opened, root, table, laws)
     return 0
 
 

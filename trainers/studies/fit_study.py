@@ -81,13 +81,13 @@ def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: 
     return fit_laws(laws, table.domains, table.metrics, table.ratios, table.values, table.censored, draws, seed)
 
 
-def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet) -> dict[str, Any]:
-    """Return the results of a fit as JSON: scores, parameters, out-of-fold predictions and, at the mean
-    mixture of the runs, the effect of one percentage point of each domain.
+def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet, centre: np.ndarray) -> dict[str, Any]:
+    """Return the results of a fit as JSON: scores, parameters, out-of-fold predictions and, at the mixture
+    `centre` [domains], the effect of one percentage point of each domain.
     """
-    centre = table.ratios.mean(axis=0)
     record: dict[str, Any] = {"runs": list(table.runs), "domains": list(table.domains), "metrics": {}}
-    for fit, law, effects in zip(fits, laws.laws, laws.effects(centre), strict=True):
+    rows = zip(fits, laws.laws, laws.effects(centre), table.values.T, strict=True)
+    for fit, law, effects, measured in rows:
         record["metrics"][fit.metric] = {
             "law": fit.law.name,
             "negated": fit.metric in table.negated,
@@ -97,11 +97,17 @@ def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet) -> dict
             "laws_chosen": fit.validation.chosen,
             "held_out": fit.held_out.fields() if fit.held_out else None,
             "learning_curve": [{"runs": runs, "spearman": value} for runs, value in fit.curve.points],
-            "enough_runs": fit.curve.is_enough,
-            "predicted": [None if np.isnan(value) else value for value in fit.validation.predicted],
+            "enough_runs": None if fit.curve.last_gain is None else fit.curve.is_enough,
+            "measured": _listed(measured),
+            "predicted": _listed(fit.validation.predicted),
             "effect_of_one_point": dict(zip(table.domains, effects.tolist(), strict=True)),
         }
     return record
+
+
+def _listed(values: np.ndarray) -> list[float | None]:
+    """Return values as JSON, with None for NaN."""
+    return [None if np.isnan(value) else value for value in values.tolist()]
 
 
 def fit_lines(table: RunTable, fits: Sequence[MetricFit]) -> list[str]:

@@ -7,11 +7,14 @@ metrics.csv   the same key, then a column per metric
 import csv
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
 from gristmill.errors import ConfigError
+from gristmill.storage.store import digest
 
 KEYS = ("run_id", "run", "index", "name")
 """Columns that identify a run. The two files are joined by the first one that both have."""
@@ -39,6 +42,12 @@ class RunTable:
     def censored(self) -> np.ndarray:
         """Which values are missing, bool [runs, metrics]."""
         return np.isnan(self.values)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the names and numbers of the table."""
+        names = [self.runs, self.domains, self.metrics, sorted(self.negated)]
+        return digest([*names, sha256(self.ratios.tobytes() + self.values.tobytes()).hexdigest()])
 
     def select(self, metrics: Sequence[str]) -> "RunTable":
         """Return the table with `metrics` alone. Raises ConfigError for a metric that it does not have."""

@@ -46,8 +46,17 @@ class LawSet:
         """Return the change of each metric, [metrics, domains], when a domain of the mixture `ratios`
         [domains] gains one percentage point, taken from all domains in proportion to their shares.
         """
-        gradients = np.stack([law.gradient(ratios[None])[0] for law in self.laws])
-        return 0.01 * (gradients - (gradients @ ratios)[:, None])
+        return _effects(self.laws, ratios)
+
+    def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
+        """Return the `effects` of each domain on the metrics averaged with `weights` [metrics], with their 95 %
+        interval; its ends are None without draws.
+        """
+        best = weights @ _effects(self.laws, ratios)
+        drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
+        limits = np.quantile(drawn, [0.025, 0.975], axis=0).tolist() if len(drawn) else [[None] * len(best)] * 2
+        rows = zip(self.domains, best.tolist(), *limits, strict=True)
+        return {name: {"effect": effect, "low": low, "high": high} for name, effect, low, high in rows}
 
 
 @single_threaded()
@@ -84,6 +93,11 @@ def _draw(generator: np.random.Generator, censored: np.ndarray, least: int) -> n
         if (~censored[rows]).sum(axis=0).min() >= least:
             return rows
     return np.arange(len(censored))
+
+
+def _effects(laws: Sequence[FittedLaw], ratios: np.ndarray) -> np.ndarray:
+    gradients = np.stack([law.gradient(ratios[None])[0] for law in laws])
+    return np.asarray(0.01 * (gradients - (gradients @ ratios)[:, None]))
 
 
 def _weighted(laws: Sequence[FittedLaw], ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:

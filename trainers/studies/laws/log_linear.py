@@ -108,9 +108,7 @@ def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
     return np.append(np.linalg.solve(gram, ratios.T @ (logarithms - mean)) + mean, offset)
 
 
-def _search(
-    parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowest: float
-) -> tuple[np.ndarray, float]:
+def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowest: float) -> tuple[np.ndarray, float]:
     """Return the minimum of the loss that L-BFGS finds from `parameters`, whose last is at least `lowest`, and
     the loss there.
 
