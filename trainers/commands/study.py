@@ -42,6 +42,16 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--output", metavar="FILE", type=local_path, help="write YAML, for data.weights=FILE of a run too"
     )
     propose.set_defaults(handler=_propose)
+    scaling = verbs.add_parser("scaling", help="a law of model size and tokens, and the largest runs predicted by it")
+    _add_study(scaling, required=False)
+    scaling.add_argument(
+        "--runs", metavar="FILE", type=local_path, help="CSV instead of a study: run, parameters, tokens, metrics"
+    )
+    scaling.add_argument("--metric", metavar="NAME", help="a metric of the file, needed if it has several")
+    scaling.add_argument("--key", metavar="NAME", help="the column that names runs, as for `study fit`")
+    scaling.add_argument("--seed", type=int, default=0, help="of the bootstrap")
+    scaling.add_argument("--output", metavar="FILE", type=local_path, help="write the law and predictions as JSON")
+    scaling.set_defaults(handler=_scaling)
     confirm = verbs.add_parser("confirm", help="larger runs of the candidates with paired seeds, and the verdict")
     _add_study(confirm, required=True)
     confirm.set_defaults(handler=_confirm)
@@ -66,6 +76,11 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     _add_study(parser, required=False)
     parser.add_argument("--ratios", metavar="FILE", type=local_path, help="CSV instead of a study: a mixture per run")
     parser.add_argument("--metrics", metavar="FILE", type=local_path, help="CSV instead of a study: metrics per run")
+    parser.add_argument(
+        "--key",
+        metavar="NAME",
+        help="the column that names runs; default: run_id, run, index or name, if it comes first",
+    )
     parser.add_argument("--metric", metavar="NAME", action="append", help="a metric to fit; default: all")
     parser.add_argument(
         "--higher-is-better", metavar="NAME", action="append", default=[], help="a metric of which more is better"
@@ -166,11 +181,11 @@ def _run(options: argparse.Namespace) -> int:
 def _fit_study(opened: "OpenStudy", root: LocalPath) -> "StudyFit":
     from trainers.studies.fit_study import fit_lines
     from trainers.studies.outcomes.study_steps import fit_step
-    from trainers.studies.outcomes.study_table import missing_lines
+    from trainers.studies.outcomes.study_table import missing_lines, unmeasured_lines
     from trainers.studies.running.study_directory import results_of
 
     results = results_of(root, opened.proxies)
-    for line in missing_lines(opened.proxies, results):
+    for line in [*missing_lines(opened.proxies, results), *unmeasured_lines(opened, results)]:
         _say(line)
     fit = fit_step(opened, root, results)
     print("\n".join(fit_lines(fit.table, fit.fits)))
@@ -249,13 +264,42 @@ def _fit_table(options: argparse.Namespace) -> int:
         raise ConfigError("--test-ratios: give both --test-ratios and --test-metrics, or neither")
     if options.test_ratios is not None:
         better = options.higher_is_better
-        tests = read_run_table(options.test_ratios, options.test_metrics, options.normalise, better)
+        files = options.test_ratios, options.test_metrics
+        tests = read_run_table(*files, options.normalise, better, options.key, options.metric or ())
         tests = align_domains(table, tests, options.test_ratios).select(table.metrics)
     fits = fit_metrics(table, laws, tests, options.seed)
     print("\n".join(fit_lines(table, fits)))
     if options.output:
         write_json(options.output, fit_record(table, fits, law_set(table, fits, draws=0), table.ratios.mean(axis=0)))
         print(options.output)
+    return 0
+
+
+def _scaling(options: argparse.Namespace) -> int:
+    from gristmill.storage.store import write_json
+    from trainers.studies.outcomes.study_ladder import (
+        SCALING,
+        fit_ladder,
+        ladder_of,
+        read_ladder,
+        scaling_lines,
+        scaling_record,
+    )
+    from trainers.studies.running.study_directory import results_of
+
+    output = options.output
+    if (_split(options)[0] is None) == (options.runs is None):
+        raise ConfigError("give a STUDY or --runs FILE")
+    if options.runs is not None:
+        ladder = read_ladder(options.runs, options.metric, options.key)
+    else:
+        opened, root = _open(options)
+        ladder, output = ladder_of(opened, results_of(root, opened.proxies)), output or root / SCALING
+    found = fit_ladder(ladder, seed=options.seed)
+    print("\n".join(scaling_lines(found)))
+    if output:
+        write_json(output, scaling_record(found))
+        print(output)
     return 0
 
 
@@ -303,8 +347,9 @@ def _table(options: argparse.Namespace) -> "RunTable":
     """Read the table of runs and print how many of its metrics are censored."""
     from trainers.studies.run_table import read_run_table
 
-    table = read_run_table(options.ratios, options.metrics, options.normalise, options.higher_is_better)
-    table = table.select(options.metric or table.metrics)
+    better, chosen = options.higher_is_better, options.metric or ()
+    table = read_run_table(options.ratios, options.metrics, options.normalise, better, options.key, chosen)
+    table = table.select(chosen or table.metrics)
     for name, missing in zip(table.metrics, table.censored.T, strict=True):
         if missing.any():
             runs = [run for run, gone in zip(table.runs, missing, strict=True) if gone]

@@ -65,7 +65,7 @@ def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult
         "format": FORMAT,
         "basis": basis_of(opened, table),
         **fit_record(table, fits, laws, opened.prior),
-        "mean_effects": laws.mean_effects(opened.prior, opened.settings.metric_weights(opened.metrics)),
+        "mean_effects": laws.mean_effects(opened.prior, opened.settings.metric_weights(table.metrics)),
         "noise": {n.metric: {"anchors": n.anchors, "noise": _finite(n.noise), "signal": n.signal} for n in noise},
     }
     write_json(root / FIT, record)

@@ -15,7 +15,7 @@ from gristmill.storage.disk import LocalPath
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
 from trainers.studies.outcomes.paired_comparison import PairedComparison
 from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, read_fit, read_full_proposal
-from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table
+from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table, unmeasured_lines
 from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
 from trainers.studies.page.study_words import effect_words, proposal_words, verdict_words
@@ -54,7 +54,7 @@ def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
 def collect(opened: OpenStudy, root: LocalPath) -> Findings:
     """Read what a study has found so far."""
     runs, results = opened.proxies, results_of(root, opened.proxies)
-    missing = missing_lines(runs, results)
+    missing = missing_lines(runs, results) + unmeasured_lines(opened, results)
     fit = proposal = verdict = None
     if opened.study.has_mixtures:
         basis = basis_of(opened, run_table(opened, results))

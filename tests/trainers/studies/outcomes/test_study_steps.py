@@ -21,7 +21,13 @@ from trainers.studies.outcomes.study_steps import (
     read_full_proposal,
     read_proposal,
 )
-from trainers.studies.outcomes.study_table import metric_noise, missing_lines, run_table, write_tables
+from trainers.studies.outcomes.study_table import (
+    metric_noise,
+    missing_lines,
+    run_table,
+    unmeasured_lines,
+    write_tables,
+)
 from trainers.studies.outcomes.study_verdict import candidate_runs, judge, verdict_lines
 from trainers.studies.page.study_page import write_study_page
 from trainers.studies.planning.plan_study import calibration_runs, plan_lines, plan_study
@@ -161,6 +167,25 @@ def test_a_study_without_results_has_nothing_to_fit(file):
     study, root = opened(file)
     with pytest.raises(UserError, match="no run has finished; train them with `study run`"):
         fit_step(study, root, {})
+
+
+def test_held_out_text_without_targets_is_left_out(finished):
+    study, root, results = finished
+    finish(root, study.proxies, metrics={"code": 2.0})
+    finish(root, study.proxies[:1], metrics={"code": 2.5})
+    results = results_of(root, study.proxies)
+    assert run_table(study, results).metrics == ("code",)
+    verdict = judge(study, candidate_runs(study, root, {"code": 1.0}), {})
+    assert {each.verdict for each in verdict.overall} == {"tie", "open"}
+    runs = candidate_runs(study, root, {"code": 1.0})
+    finish(root, runs, metrics={"code": 2.0})
+    finish(root, runs[:1], metrics={"code": 2.0, "plays": 2.0})
+    verdict = judge(study, runs, results_of(root, runs))
+    assert {each.entry: each.verdict for each in verdict.by_metric["code"]} == dict.fromkeys(
+        ("proposal", "prior", "more_code"), "tie"
+    )
+    assert verdict.by_metric["plays"][0].verdict == "open"
+    assert unmeasured_lines(study, results) == ["left out, because no run has a value of it: plays"]
 
 
 def test_too_few_finished_runs_are_an_error_that_names_the_law(file):
