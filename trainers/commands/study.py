@@ -90,7 +90,7 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
         "--law",
         metavar="NAME",
         action="append",
-        help="log_linear (default), linear, quadratic, gaussian_process; "
+        help="log_linear (default), linear, quadratic, gaussian_process, lightgbm; "
         "of several the best in an inner cross-validation is taken",
     )
     parser.add_argument("--seed", type=int, default=0, help="of folds and of the bootstrap")

@@ -39,10 +39,11 @@ class MetricFit:
 
 
 def laws_of(names: Sequence[str]) -> list[Law]:
-    """Return the laws of these names. Raises ConfigError for an unknown one."""
+    """Return the laws of these names. Raises ConfigError for an unknown one, and UserError for one whose library is missing."""
     for name in names:
         if name not in LAWS:
             raise ConfigError(f"--law: got {name!r}, allowed {', '.join(LAWS)}")
+        LAWS[name].require_library()
     return [LAWS[name] for name in names]
 
 

@@ -30,6 +30,11 @@ class LawSet:
         """Whether every law is convex; then every weighted mean of them is too."""
         return all(law.is_convex for law in self.laws)
 
+    @property
+    def is_smooth(self) -> bool:
+        """Whether the gradients of all laws are derivatives."""
+        return all(law.is_smooth for law in self.laws)
+
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the predicted metrics of each mixture, averaged with `weights` [metrics]; [mixtures]."""
         return _weighted(self.laws, ratios, weights)

@@ -41,6 +41,9 @@ class LogLinear:
         """Return one more than the number of parameters, which are one per domain and the offset."""
         return domains + 2
 
+    def require_library(self) -> None:
+        """Need nothing."""
+
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
         """Fit the law. If `start` is a fit of this family, it is the only starting point."""
         centre, spread = _centre_and_spread(values)
@@ -72,6 +75,11 @@ class FittedLogLinear:
     @property
     def is_convex(self) -> bool:
         """True: the exponential of a linear function is convex."""
+        return True
+
+    @property
+    def is_smooth(self) -> bool:
+        """True: gradients lead to a minimum."""
         return True
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:

@@ -15,11 +15,12 @@ from trainers.studies.laws.single_thread import single_threaded
 
 _HUBER = 1e-3  # threshold in log L (Hoffmann et al., 2022, section D.2)
 _STARTS = tuple((e, a, b) for e in (-1.0, 0.0, 1.0) for a in (0.2, 0.5) for b in (0.2, 0.5))  # log E, exponents
-_BOUNDS = ((-20.0, 5.0), (-20.0, 30.0), (-20.0, 30.0), (0.0, 3.0), (0.0, 3.0))
 _PARAMETERS = 5
-_LEAST_LEVELS = (
-    3  # different sizes, and different numbers of tokens: a power law and a constant cannot bend through two
-)
+_DAMPING = 1e-9  # share of the curvature that is added, so that a flat direction has a scale too
+_STEPS, _ROUNDS = 30, 20  # of L-BFGS before its coordinates are chosen again, and choices at most
+_PRECISION, _DRAWN_PRECISION = 1e-13, 1e-10  # relative change of the loss that ends a search: of runs, of a draw
+_LEAST_LEVELS = 3
+"""Different sizes, and different numbers of tokens: two do not tell a power law from a constant."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def fit_scaling(
     generator, resampled = np.random.default_rng(seed), []
     for _ in range(draws):
         drawn = fitted + generator.choice(residuals, len(residuals))
-        resampled.append(_law(_search(found, *at[:2], drawn)[0]))
+        resampled.append(_law(_search(found, *at[:2], drawn, _DRAWN_PRECISION)[0]))
     return ScalingFit(_law(found), tuple(resampled))
 
 
@@ -108,26 +109,41 @@ def _starts(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> list[l
     return starts
 
 
-def _search(start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, float]:
+def _search(
+    start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, precision: float = _PRECISION
+) -> tuple[np.ndarray, float]:
     """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are logarithms,
     which are centred for the search: otherwise A is almost a function of a, and B of b.
     """
     from scipy.optimize import minimize
 
     middle = float(sizes.mean()), float(tokens.mean())
-    shift = np.array([0.0, middle[0], middle[1]])
+    at = sizes - middle[0], tokens - middle[1]
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
-        predicted, slopes = _log_loss(x, sizes - middle[0], tokens - middle[1])
+        predicted, slopes = _log_loss(x, *at)
         gaps = (predicted - losses) / _HUBER
         clipped = np.clip(gaps, -1, 1)
         return float((clipped * (gaps - 0.5 * clipped)).mean()), slopes.T @ clipped / (_HUBER * len(losses))
 
-    inner = np.append(start[:3] - shift * np.array([0.0, start[3], start[4]]), start[3:])
-    options = {"maxiter": 2000, "maxfun": 5000, "ftol": 1e-13, "gtol": 1e-9}
-    result = minimize(objective, inner, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=options)
-    x = result.x
-    return np.append(x[:3] + shift * np.array([0.0, x[3], x[4]]), x[3:]), float(result.fun)
+    x = np.append(start[:3] - np.array([0.0, middle[0] * start[3], middle[1] * start[4]]), start[3:])
+    loss = float("inf")
+    for _ in range(_ROUNDS):  # in coordinates in which the loss curves equally in all directions, as in `log_linear`
+        predicted, slopes = _log_loss(x, *at)
+        importance = 1 / np.maximum(np.abs(predicted - losses), _HUBER)
+        second = slopes.T @ (importance[:, None] * slopes) / (_HUBER * len(losses))
+        back = np.linalg.inv(np.linalg.cholesky(second + _DAMPING * np.trace(second) * np.eye(_PARAMETERS)).T)
+
+        def scaled(z: np.ndarray, origin: np.ndarray = x, back: np.ndarray = back) -> tuple[float, np.ndarray]:
+            value, gradient = objective(origin + back @ z)
+            return value, back.T @ gradient
+
+        options = {"maxiter": _STEPS, "ftol": precision, "gtol": 1e-9}
+        result = minimize(scaled, np.zeros(_PARAMETERS), jac=True, method="L-BFGS-B", options=options)
+        x, before, loss = x + back @ result.x, loss, float(result.fun)
+        if result.nit < _STEPS or before - loss <= precision * loss:
+            break
+    return np.append(x[:3] + np.array([0.0, middle[0] * x[3], middle[1] * x[4]]), x[3:]), loss
 
 
 def _log_loss(x: np.ndarray, sizes: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -28,18 +28,18 @@ def ladder(noise, seed=0, sizes=5):
 
 def test_a_ladder_without_noise_gives_the_law_that_made_it():
     fit = fit_scaling(*ladder(0.0), draws=2)
-    assert fit.law.coefficients() == pytest.approx(PUBLISHED, rel=2e-2)
-    assert fit.law.model_share == pytest.approx(0.28 / 0.62, abs=2e-3)
+    assert fit.law.coefficients() == pytest.approx(PUBLISHED, rel=1e-6)
+    assert fit.law.model_share == pytest.approx(0.28 / 0.62, abs=1e-6)
 
 
 def test_the_intervals_hold_the_truth_in_most_ladders():
     inside = []
-    for seed in range(8):
-        fit = fit_scaling(*ladder(0.01, seed), draws=40)
+    for seed in range(3):
+        fit = fit_scaling(*ladder(0.01, seed), draws=24)
         for name in ("E", "a", "b"):
             low, high = fit.interval([law.coefficients()[name] for law in fit.resampled])
             inside.append(low <= PUBLISHED[name] <= high)
-    assert np.mean(inside) > 0.75
+    assert np.mean(inside) > 0.7
 
 
 def write(path, columns):
