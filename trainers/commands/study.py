@@ -85,6 +85,13 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--higher-is-better", metavar="NAME", action="append", default=[], help="a metric of which more is better"
     )
+    parser.add_argument(
+        "--at",
+        metavar="NAME=SIZE",
+        action="append",
+        default=[],
+        help="a column of the ratios that is a size, and the target",
+    )
     parser.add_argument("--normalise", action="store_true", help="divide each mixture by its sum")
     parser.add_argument(
         "--law",
@@ -255,17 +262,17 @@ def _fit(options: argparse.Namespace) -> int:
 
 def _fit_table(options: argparse.Namespace) -> int:
     from gristmill.storage.store import write_json
-    from trainers.studies.fit_study import fit_lines, fit_metrics, fit_record, law_set, laws_of
+    from trainers.studies.fit_study import fit_lines, fit_metrics, fit_record, law_set, laws_of, sized
     from trainers.studies.run_table import align_domains, read_run_table
 
     table, tests = _table(options), None
-    laws = laws_of(options.law or ["log_linear"])
+    laws = sized(laws_of(options.law or ["log_linear"]), table)
     if (options.test_ratios is None) != (options.test_metrics is None):
         raise ConfigError("--test-ratios: give both --test-ratios and --test-metrics, or neither")
     if options.test_ratios is not None:
         better = options.higher_is_better
         files = options.test_ratios, options.test_metrics
-        tests = read_run_table(*files, options.normalise, better, options.key, options.metric or ())
+        tests = read_run_table(*files, options.normalise, better, options.key, options.metric or (), _sizes(options.at))
         tests = align_domains(table, tests, options.test_ratios).select(table.metrics)
     fits = fit_metrics(table, laws, tests, options.seed)
     print("\n".join(fit_lines(table, fits)))
@@ -324,7 +331,7 @@ def _propose_table(options: argparse.Namespace) -> int:
     import yaml
 
     from gristmill.config import load_yaml, override, parse
-    from trainers.studies.fit_study import choose_laws, laws_of
+    from trainers.studies.fit_study import choose_laws, laws_of, sized
     from trainers.studies.laws.law_set import fit_laws
     from trainers.studies.proposals.proposal_settings import ProposalSettings
     from trainers.studies.proposals.propose import proposal_lines, proposal_record, propose
@@ -332,8 +339,8 @@ def _propose_table(options: argparse.Namespace) -> int:
     data = load_yaml(options.settings) if options.settings else {}
     settings = parse(ProposalSettings, override(data, _split(options)[1]), str(options.settings or "study propose"))
     table = _table(options)
-    laws = choose_laws(table, laws_of(options.law or ["log_linear"]), options.seed)
-    runs = (table.ratios, table.values, table.censored)
+    laws = choose_laws(table, sized(laws_of(options.law or ["log_linear"]), table), options.seed)
+    runs = (table.features, table.values, table.censored)
     fitted = fit_laws(laws, table.domains, table.metrics, *runs, settings.draws, options.seed)
     proposal = propose(fitted, table.ratios, settings, options.seed)
     print("\n".join(proposal_lines(proposal)))
@@ -343,12 +350,27 @@ def _propose_table(options: argparse.Namespace) -> int:
     return 0
 
 
+def _sizes(words: list[str]) -> dict[str, float]:
+    """Return the sizes of the target by column, from NAME=SIZE."""
+    sizes = {}
+    for word in words:
+        name, _, size = word.rpartition("=")
+        try:
+            sizes[name] = float(size)
+        except ValueError:
+            sizes[name] = 0.0
+        if not (name and 0 < sizes[name] < float("inf")):
+            raise ConfigError(f"--at: got {word!r}, expected NAME=SIZE with a number above 0")
+    return sizes
+
+
 def _table(options: argparse.Namespace) -> "RunTable":
     """Read the table of runs and print how many of its metrics are censored."""
     from trainers.studies.run_table import read_run_table
 
     better, chosen = options.higher_is_better, options.metric or ()
-    table = read_run_table(options.ratios, options.metrics, options.normalise, better, options.key, chosen)
+    files = options.ratios, options.metrics
+    table = read_run_table(*files, options.normalise, better, options.key, chosen, _sizes(options.at))
     table = table.select(chosen or table.metrics)
     for name, missing in zip(table.metrics, table.censored.T, strict=True):
         if missing.any():

@@ -4,7 +4,7 @@ ratios.csv    a key (run_id, run, index or name), then a column per domain with 
 metrics.csv   the same key, then a column per metric; with a column `item` after the key, a row per run and item
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -26,7 +26,8 @@ class RunTable:
 
     `censored`, bool [runs, metrics], marks metrics that a run does not have because it diverged; their value
     is NaN. `negated` names metrics for which higher is better; their values are stored with the opposite
-    sign.
+    sign. `sizes` [runs, sizes] are the logarithms of the runs' sizes over those of the target; the columns have the
+    names `size_names`.
     """
 
     runs: tuple[str, ...]
@@ -35,17 +36,24 @@ class RunTable:
     metrics: tuple[str, ...]
     values: np.ndarray
     negated: frozenset[str] = frozenset()
+    sizes: np.ndarray | None = None
+    size_names: tuple[str, ...] = ()
 
     @property
     def censored(self) -> np.ndarray:
         """Which values are missing, bool [runs, metrics]."""
         return np.isnan(self.values)
 
+    @property
+    def features(self) -> np.ndarray:
+        """What laws are fitted to: the mixtures, followed by the sizes if there are any, [runs, columns]."""
+        return self.ratios if self.sizes is None else np.concatenate([self.ratios, self.sizes], axis=1)
+
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the names and numbers of the table."""
         names = [self.runs, self.domains, self.metrics, sorted(self.negated)]
-        return digest([*names, sha256(self.ratios.tobytes() + self.values.tobytes()).hexdigest()])
+        return digest([*names, sha256(self.features.tobytes() + self.values.tobytes()).hexdigest()])
 
     def select(self, metrics: Sequence[str]) -> "RunTable":
         """Return the table with `metrics` alone. Raises ConfigError for a metric that it does not have."""
@@ -74,10 +82,11 @@ def read_run_table(
     higher_is_better: Collection[str] = (),
     key: str | None = None,
     chosen: Collection[str] = (),
+    target: Mapping[str, float] | None = None,
 ) -> RunTable:
     """Read the mixtures and the metrics of runs; `normalise` divides each mixture by its sum. `key` is the column that
     names runs (default: the first of KEYS that both files begin with), and `chosen` are the metrics to read (default:
-    all).
+    all). `target` names columns of `ratios` that are sizes of the runs and not domains, with the size of the target.
 
     A metric that is empty, `nan` or infinite is censored. Raises ConfigError, in one line, for a file that cannot be
     read as such a table, runs that only one file has, and mixtures that do not sum to 1.
@@ -98,8 +107,28 @@ def read_run_table(
     places = {run: i for i, run in enumerate(second)}
     values = scores.values[[places[run] for run in first]]
     values[:, [scores.columns.index(name) for name in higher_is_better]] *= -1
-    mixtures = _mixtures(ratios, key, shares, normalise)
-    return RunTable(first, shares.columns, mixtures, scores.columns, values, frozenset(higher_is_better))
+    shares, sizes = _split_sizes(ratios, shares, target or {})
+    mixtures, better = _mixtures(ratios, key, shares, normalise), frozenset(higher_is_better)
+    return RunTable(first, shares.columns, mixtures, scores.columns, values, better, sizes, tuple(target or ()))
+
+
+def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
+    """Return the columns that are domains, and the logarithms of the others over the target, [runs, sizes]."""
+    if not target:
+        return shares, None
+    columns = []
+    for name, size in target.items():
+        if name not in shares.columns:
+            raise ConfigError(f"--at: got {name!r}, {path} has {listed(shares.columns)}")
+        values = shares.values[:, shares.columns.index(name)]
+        if not (values > 0).all():
+            raise ConfigError(f"{path}: {name}: a value is missing or not above 0")
+        columns.append(np.log(values / size))
+    kept = [i for i, name in enumerate(shares.columns) if name not in target]
+    if not kept:
+        raise ConfigError(f"{path}: has no column beside {', '.join(target)}; expected one per domain")
+    names = tuple(shares.columns[i] for i in kept)
+    return replace(shares, columns=names, values=shares.values[:, kept]), np.stack(columns, axis=1)
 
 
 def _common_key(ratios: Path, shares: RunColumns, metrics: Path, scores: RunColumns) -> str:

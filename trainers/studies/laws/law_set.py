@@ -9,6 +9,7 @@ import numpy as np
 
 from trainers.studies.laws.regression_law import FittedLaw, Law, fit_censored
 from trainers.studies.laws.single_thread import single_threaded
+from trainers.studies.laws.sized_law import FittedSizedLaw
 
 _ATTEMPTS = 20  # attempts to draw enough measured runs; after them, all runs are used
 
@@ -76,20 +77,24 @@ def fit_laws(
     seed: int = 0,
 ) -> LawSet:
     """Fit `laws` [metrics] to `values` [runs, metrics] of the mixtures `ratios` [runs, domains], and to
-    `draws` bootstrap draws of the runs.
+    `draws` bootstrap draws of the runs. Of laws with sizes (`SizedLaw`), the set holds the law of mixtures at the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)
     generator, resampled = np.random.default_rng(seed), []
-    least = max(law.minimum_runs(len(domains)) for law in laws)
+    least = max(law.minimum_runs(ratios.shape[1]) for law in laws)
     for _ in range(draws):
         rows = _draw(generator, censored, least)
         again = [
             fit_censored(law, ratios[rows], column[rows], missing[rows], start)
             for (law, column, missing), start in zip(columns, fitted, strict=True)
         ]
-        resampled.append(tuple(again))
-    return LawSet(tuple(domains), tuple(metrics), fitted, tuple(resampled))
+        resampled.append(_at_target(again))
+    return LawSet(tuple(domains), tuple(metrics), _at_target(fitted), tuple(resampled))
+
+
+def _at_target(laws: Sequence[FittedLaw]) -> tuple[FittedLaw, ...]:
+    return tuple(law.law if isinstance(law, FittedSizedLaw) else law for law in laws)
 
 
 def _draw(generator: np.random.Generator, censored: np.ndarray, least: int) -> np.ndarray:
