@@ -1,5 +1,5 @@
 """Benchmark the laws of studies on the runs of RegMix (`sail-sg/regmix`, Pile-CC loss): how well they rank mixtures that
-they have not seen, how close cross-validation comes to that, and what a fit costs.
+they have not seen, how close cross-validation comes to that, what a fit costs, and how few large runs suffice beside small ones.
 
     GRISTMILL_DATA=... python -m benchmarks.study_laws [LAW ...]
 
@@ -24,6 +24,7 @@ from trainers.studies.laws.agreement import spearman
 from trainers.studies.laws.cross_validation import cross_validate
 from trainers.studies.laws.regression_law import Law
 from trainers.studies.laws.single_thread import single_threaded
+from trainers.studies.laws.sized_law import SizedLaw
 from trainers.studies.run_table import read_run_table
 
 TARGET = "metric/the_pile_pile_cc_val_loss"
@@ -92,6 +93,32 @@ def validate(law: Law) -> None:
         )
 
 
+def sizes() -> None:
+    """Predict runs of 60M from all runs of 1M and a few of 60M, and from these few alone."""
+    small, (mixtures, losses) = read("train_1m"), read("test_60m")
+    law = LAWS["log_linear"]
+    for runs in (4, 8, 32, 64):
+        rows = []
+        for seed in range(DRAWS // 2):
+            kept, others = np.split(np.random.default_rng(seed).permutation(len(losses)), [runs])
+            features = np.concatenate([_at(small[0], 1 / 60), _at(mixtures[kept], 1.0)])
+            both = SizedLaw(law, 1).fit(features, np.concatenate([small[1], losses[kept]]))
+            fits = [both.predict(_at(mixtures[others], 1.0))]
+            if runs >= law.minimum_runs(mixtures.shape[1]):
+                fits.append(law.fit(mixtures[kept], losses[kept]).predict(mixtures[others]))
+            rows.append([(_error(found, losses[others]), spearman(losses[others], found)) for found in fits])
+        shown = [f"error {error:.3f}, Spearman {rho:.3f}" for error, rho in np.mean(rows, axis=0)]
+        print(f"{runs} runs of 60M with those of 1M, then alone: {'; '.join(shown)}", flush=True)
+
+
+def _at(mixtures: np.ndarray, size: float) -> np.ndarray:
+    return np.concatenate([mixtures, np.full((len(mixtures), 1), np.log(size))], axis=1)
+
+
+def _error(predicted: np.ndarray, measured: np.ndarray) -> float:
+    return float(np.sqrt(((predicted - measured) ** 2).mean()))
+
+
 @single_threaded()
 def main() -> None:
     names = sys.argv[1:] or list(LAWS)
@@ -102,6 +129,7 @@ def main() -> None:
     if "log_linear" in names:
         score("scipy curve_fit", peer, SLOW_DRAWS)
         validate(LAWS["log_linear"])
+        sizes()
 
 
 if __name__ == "__main__":

@@ -129,9 +129,9 @@ def _mean_of_items(
             raise ConfigError(f"{path}: the item {item} of {first} {run} has two rows; keep one")
         cube[at], there[at] = row, True
     if not there.all():
-        run, item = (int(i) for i in np.argwhere(~there)[0])
+        lacking = np.argwhere(~there)[0].tolist()
         raise ConfigError(
-            f"{path}: {first} {runs[run]} has no row for item {all_items[item]}, which other runs have; add it, with an "
+            f"{path}: {first} {runs[lacking[0]]} has no row for item {all_items[lacking[1]]}, which other runs have; add it, with an "
             f"empty value if the run failed there"
         )
     counted = ~np.isnan(cube).all(axis=0)  # [items, columns]

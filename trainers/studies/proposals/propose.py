@@ -146,7 +146,8 @@ def parse_proposal(record: Mapping[str, Any]) -> Proposal:
             by_domain(each["weights"]),
             each["predicted"],
             each["difference"],
-            *each["interval"],
+            each["interval"][0],
+            each["interval"][1],
             each["tied"],
             each["feasible"],
         )
