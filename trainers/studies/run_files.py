@@ -131,8 +131,8 @@ def _mean_of_items(
     if not there.all():
         lacking = np.argwhere(~there)[0].tolist()
         raise ConfigError(
-            f"{path}: {first} {runs[lacking[0]]} has no row for item {all_items[lacking[1]]}, which other runs have; add it, with an "
-            f"empty value if the run failed there"
+            f"{path}: {first} {runs[lacking[0]]} has no row for item {all_items[lacking[1]]}, which other runs have; add "
+            f"it, with an empty value if the run failed there"
         )
     counted = ~np.isnan(cube).all(axis=0)  # [items, columns]
     sums = np.where(counted, cube, 0.0).sum(axis=1)
