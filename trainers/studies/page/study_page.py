@@ -24,6 +24,7 @@ from trainers.studies.running.study_directory import results_of
 from trainers.studies.running.train_study_run import RunResult
 
 PAGE = "report.html"
+_FULL = 0.75  # opacity of the largest effect, on which text can still be read
 _LISTED, _POINTS = 300, 1000  # runs in the table of runs, and at most as many points in a chart
 
 
@@ -101,6 +102,7 @@ def render_study(found: Findings) -> str:
         differences=difference_bars(found.verdict.overall) if found.verdict else None,
         ranked=sorted(found.verdict.overall, key=_rank) if found.verdict else [],
         scatters=_scatters(found.fit) if found.fit else [],
+        interactions=_interactions(found.fit) if found.fit else [],
         noise=_noise(found.fit) if found.fit else [],
         tokens=_tokens(found),
         ledger=_ledger(finished),
@@ -154,6 +156,20 @@ def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
             )
             charts.append((name, each["cross_validation"]["spearman"], chart))
     return charts
+
+
+def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:
+    """For each metric, the effect of one percentage point of each domain and the colour of its cell: green where it helps,
+    orange where it harms, and the fuller the larger the effect is among all.
+    """
+    effects = {name: list(each["effect_of_one_point"].values()) for name, each in fit["metrics"].items()}
+    largest = max((abs(effect) for its in effects.values() for effect in its), default=0.0) or 1.0
+
+    def colour(effect: float) -> str:
+        share = round(100 * _FULL * abs(effect) / largest)
+        return f"background: color-mix(in srgb, var({'--kept' if effect < 0 else '--lost'}) {share}%, transparent)"
+
+    return [(name, [(effect, colour(effect)) for effect in its]) for name, its in effects.items()]
 
 
 def _noise(fit: dict[str, Any]) -> list[MetricNoise]:

@@ -146,6 +146,9 @@ def test_the_page_reads_the_fit_and_says_when_it_is_out_of_date(finished, file, 
     page = write_study_page(study, root).read_text()
     assert f"Spearman {fit.fits[0].validation.agreement.spearman:.3f}" in page
     assert "renews it" not in page
+    fullest = re.findall(r"var\((--\w+)\) 75%, transparent\)\">([+-])", page)
+    assert fullest
+    assert set(fullest) <= {("--kept", "-"), ("--lost", "+")}
     finish(root, study.points[:1], metrics={"code": 2.0, "plays": 2.0})
     page = write_study_page(study, root).read_text()
     assert "fit.json is older than the runs or settings of the study: `study fit` renews it" in page
