@@ -50,6 +50,7 @@ HOMES = {
     "mlflow": ("trainers/runs/sinks.py",),
     "peft": ("trainers/adapters/shared/peft_layers.py",),
     "scipy": ("trainers/studies/",),
+    "lightgbm": ("trainers/studies/laws/boosted_trees.py",),
     "fsspec": ("gristmill/storage/remote.py",),
     "aiohttp": ("gristmill/storage/remote.py",),
 }

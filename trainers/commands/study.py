@@ -9,6 +9,7 @@ from gristmill.storage.paths import local_path
 
 if TYPE_CHECKING:
     from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+    from trainers.studies.laws.law_set import LawSet
     from trainers.studies.outcomes.study_steps import StudyFit
     from trainers.studies.run_table import RunTable
 
@@ -41,6 +42,16 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--output", metavar="FILE", type=local_path, help="write YAML, for data.weights=FILE of a run too"
     )
     propose.set_defaults(handler=_propose)
+    scaling = verbs.add_parser("scaling", help="a law of model size and tokens, and the largest runs predicted by it")
+    _add_study(scaling, required=False)
+    scaling.add_argument(
+        "--runs", metavar="FILE", type=local_path, help="CSV instead of a study: run, parameters, tokens, metrics"
+    )
+    scaling.add_argument("--metric", metavar="NAME", help="a metric of the file, needed if it has several")
+    scaling.add_argument("--key", metavar="NAME", help="the column that names runs, as for `study fit`")
+    scaling.add_argument("--seed", type=int, default=0, help="of the bootstrap")
+    scaling.add_argument("--output", metavar="FILE", type=local_path, help="write the law and predictions as JSON")
+    scaling.set_defaults(handler=_scaling)
     confirm = verbs.add_parser("confirm", help="larger runs of the candidates with paired seeds, and the verdict")
     _add_study(confirm, required=True)
     confirm.set_defaults(handler=_confirm)
@@ -65,16 +76,28 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     _add_study(parser, required=False)
     parser.add_argument("--ratios", metavar="FILE", type=local_path, help="CSV instead of a study: a mixture per run")
     parser.add_argument("--metrics", metavar="FILE", type=local_path, help="CSV instead of a study: metrics per run")
+    parser.add_argument(
+        "--key",
+        metavar="NAME",
+        help="the column that names runs; default: run_id, run, index or name, if it comes first",
+    )
     parser.add_argument("--metric", metavar="NAME", action="append", help="a metric to fit; default: all")
     parser.add_argument(
         "--higher-is-better", metavar="NAME", action="append", default=[], help="a metric of which more is better"
+    )
+    parser.add_argument(
+        "--at",
+        metavar="NAME=SIZE",
+        action="append",
+        default=[],
+        help="a column of the ratios that is a size, and the target",
     )
     parser.add_argument("--normalise", action="store_true", help="divide each mixture by its sum")
     parser.add_argument(
         "--law",
         metavar="NAME",
         action="append",
-        help="log_linear (default), linear, quadratic, gaussian_process; "
+        help="log_linear (default), linear, quadratic, gaussian_process, lightgbm; "
         "of several the best in an inner cross-validation is taken",
     )
     parser.add_argument("--seed", type=int, default=0, help="of folds and of the bootstrap")
@@ -154,7 +177,7 @@ def _run(options: argparse.Namespace) -> int:
     _train(opened.proxies, root / RUNS, options.workers)
     if opened.study.has_mixtures:
         fit = _fit_study(opened, root)
-        _propose_study(opened, root, fit)
+        _propose_study(opened, root, fit.table, fit.laws)
     if opened.study.confirmation is not None:
         _confirm_study(opened, root, options.workers)
     elif not opened.study.has_mixtures:
@@ -165,22 +188,22 @@ def _run(options: argparse.Namespace) -> int:
 def _fit_study(opened: "OpenStudy", root: LocalPath) -> "StudyFit":
     from trainers.studies.fit_study import fit_lines
     from trainers.studies.outcomes.study_steps import fit_step
-    from trainers.studies.outcomes.study_table import missing_lines
+    from trainers.studies.outcomes.study_table import missing_lines, unmeasured_lines
     from trainers.studies.running.study_directory import results_of
 
     results = results_of(root, opened.proxies)
-    for line in missing_lines(opened.proxies, results):
+    for line in [*missing_lines(opened.proxies, results), *unmeasured_lines(opened, results)]:
         _say(line)
     fit = fit_step(opened, root, results)
     print("\n".join(fit_lines(fit.table, fit.fits)))
     return fit
 
 
-def _propose_study(opened: "OpenStudy", root: LocalPath, fit: "StudyFit") -> None:
+def _propose_study(opened: "OpenStudy", root: LocalPath, table: "RunTable", laws: "LawSet") -> None:
     from trainers.studies.outcomes.study_steps import PROPOSAL, propose_step
     from trainers.studies.proposals.propose import proposal_lines
 
-    print("\n".join(proposal_lines(propose_step(opened, root, fit))))
+    print("\n".join(proposal_lines(propose_step(opened, root, table, laws))))
     _say(str(root / PROPOSAL))
 
 
@@ -239,30 +262,68 @@ def _fit(options: argparse.Namespace) -> int:
 
 def _fit_table(options: argparse.Namespace) -> int:
     from gristmill.storage.store import write_json
-    from trainers.studies.fit_study import fit_lines, fit_metrics, fit_record, law_set, laws_of
+    from trainers.studies.fit_study import fit_lines, fit_metrics, fit_record, law_set, laws_of, sized
     from trainers.studies.run_table import align_domains, read_run_table
 
     table, tests = _table(options), None
-    laws = laws_of(options.law or ["log_linear"])
+    laws = sized(laws_of(options.law or ["log_linear"]), table)
     if (options.test_ratios is None) != (options.test_metrics is None):
         raise ConfigError("--test-ratios: give both --test-ratios and --test-metrics, or neither")
     if options.test_ratios is not None:
         better = options.higher_is_better
-        tests = read_run_table(options.test_ratios, options.test_metrics, options.normalise, better)
+        files = options.test_ratios, options.test_metrics
+        tests = read_run_table(*files, options.normalise, better, options.key, options.metric or (), _sizes(options.at))
         tests = align_domains(table, tests, options.test_ratios).select(table.metrics)
     fits = fit_metrics(table, laws, tests, options.seed)
     print("\n".join(fit_lines(table, fits)))
     if options.output:
-        write_json(options.output, fit_record(table, fits, law_set(table, fits, draws=0)))
+        write_json(options.output, fit_record(table, fits, law_set(table, fits, draws=0), table.ratios.mean(axis=0)))
         print(options.output)
+    return 0
+
+
+def _scaling(options: argparse.Namespace) -> int:
+    from gristmill.storage.store import write_json
+    from trainers.studies.outcomes.study_ladder import (
+        SCALING,
+        fit_ladder,
+        ladder_of,
+        read_ladder,
+        scaling_lines,
+        scaling_record,
+    )
+    from trainers.studies.running.study_directory import results_of
+
+    output = options.output
+    if (_split(options)[0] is None) == (options.runs is None):
+        raise ConfigError("give a STUDY or --runs FILE")
+    if options.runs is not None:
+        ladder = read_ladder(options.runs, options.metric, options.key)
+    else:
+        opened, root = _open(options)
+        ladder, output = ladder_of(opened, results_of(root, opened.proxies)), output or root / SCALING
+    found = fit_ladder(ladder, seed=options.seed)
+    print("\n".join(scaling_lines(found)))
+    if output:
+        write_json(output, scaling_record(found))
+        print(output)
     return 0
 
 
 def _propose(options: argparse.Namespace) -> int:
     if not _is_study(options):
         return _propose_table(options)
+    from trainers.studies.outcomes.study_steps import fitted_laws, require_mixtures
+    from trainers.studies.outcomes.study_table import run_table
+    from trainers.studies.running.study_directory import results_of
+
     opened, root = _open(options)
-    _propose_study(opened, root, _fit_study(opened, root))
+    require_mixtures(opened, "propose from")
+    table = run_table(opened, results_of(root, opened.proxies))
+    laws = fitted_laws(opened, root, table)
+    if laws is None:  # not fitted yet, or to other runs
+        laws = _fit_study(opened, root).laws
+    _propose_study(opened, root, table, laws)
     return 0
 
 
@@ -270,7 +331,7 @@ def _propose_table(options: argparse.Namespace) -> int:
     import yaml
 
     from gristmill.config import load_yaml, override, parse
-    from trainers.studies.fit_study import choose_laws, laws_of
+    from trainers.studies.fit_study import choose_laws, laws_of, sized
     from trainers.studies.laws.law_set import fit_laws
     from trainers.studies.proposals.proposal_settings import ProposalSettings
     from trainers.studies.proposals.propose import proposal_lines, proposal_record, propose
@@ -278,8 +339,8 @@ def _propose_table(options: argparse.Namespace) -> int:
     data = load_yaml(options.settings) if options.settings else {}
     settings = parse(ProposalSettings, override(data, _split(options)[1]), str(options.settings or "study propose"))
     table = _table(options)
-    laws = choose_laws(table, laws_of(options.law or ["log_linear"]), options.seed)
-    runs = (table.ratios, table.values, table.censored)
+    laws = choose_laws(table, sized(laws_of(options.law or ["log_linear"]), table), options.seed)
+    runs = (table.features, table.values, table.censored)
     fitted = fit_laws(laws, table.domains, table.metrics, *runs, settings.draws, options.seed)
     proposal = propose(fitted, table.ratios, settings, options.seed)
     print("\n".join(proposal_lines(proposal)))
@@ -289,12 +350,28 @@ def _propose_table(options: argparse.Namespace) -> int:
     return 0
 
 
+def _sizes(words: list[str]) -> dict[str, float]:
+    """Return the sizes of the target by column, from NAME=SIZE."""
+    sizes = {}
+    for word in words:
+        name, _, size = word.rpartition("=")
+        try:
+            sizes[name] = float(size)
+        except ValueError:
+            sizes[name] = 0.0
+        if not (name and 0 < sizes[name] < float("inf")):
+            raise ConfigError(f"--at: got {word!r}, expected NAME=SIZE with a number above 0")
+    return sizes
+
+
 def _table(options: argparse.Namespace) -> "RunTable":
     """Read the table of runs and print how many of its metrics are censored."""
     from trainers.studies.run_table import read_run_table
 
-    table = read_run_table(options.ratios, options.metrics, options.normalise, options.higher_is_better)
-    table = table.select(options.metric or table.metrics)
+    better, chosen = options.higher_is_better, options.metric or ()
+    files = options.ratios, options.metrics
+    table = read_run_table(*files, options.normalise, better, options.key, chosen, _sizes(options.at))
+    table = table.select(chosen or table.metrics)
     for name, missing in zip(table.metrics, table.censored.T, strict=True):
         if missing.any():
             runs = [run for run, gone in zip(table.runs, missing, strict=True) if gone]

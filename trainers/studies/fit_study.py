@@ -20,6 +20,8 @@ from trainers.studies.laws.cross_validation import (
 )
 from trainers.studies.laws.law_set import LawSet, fit_laws
 from trainers.studies.laws.regression_law import Law, fit_censored
+from trainers.studies.laws.single_thread import single_threaded
+from trainers.studies.laws.sized_law import SizedLaw
 from trainers.studies.run_table import RunTable
 
 _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
@@ -38,21 +40,29 @@ class MetricFit:
 
 
 def laws_of(names: Sequence[str]) -> list[Law]:
-    """Return the laws of these names. Raises ConfigError for an unknown one."""
+    """Return the laws of these names. Raises ConfigError for an unknown one, and UserError for one whose library is missing."""
     for name in names:
         if name not in LAWS:
             raise ConfigError(f"--law: got {name!r}, allowed {', '.join(LAWS)}")
+        LAWS[name].require_library()
     return [LAWS[name] for name in names]
+
+
+@single_threaded()
+def sized(laws: Sequence[Law], table: RunTable) -> list[Law]:
+    """Return the laws, with the sizes of the runs if `table` has them."""
+    return [SizedLaw(law, len(table.size_names)) if table.size_names else law for law in laws]
 
 
 def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law]:
     """Choose a law for each metric of `table`. Raises ConfigError if there are too few runs for one of them."""
     for law in laws:
-        table.require_runs(law.name, max(_LEAST_SCORED, law.minimum_runs(len(table.domains)) + 1))
+        table.require_runs(law.name, max(_LEAST_SCORED, law.minimum_runs(table.features.shape[1]) + 1))
     columns = zip(table.values.T, table.censored.T, strict=True)
-    return [choose_law(laws, table.ratios, values, censored, seed) for values, censored in columns]
+    return [choose_law(laws, table.features, values, censored, seed) for values, censored in columns]
 
 
+@single_threaded()
 def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
     """Choose, validate and fit a law for each metric of `table`. `tests` has the same domains and metrics.
 
@@ -61,12 +71,12 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
     fits = []
     for column, (metric, law) in enumerate(zip(table.metrics, choose_laws(table, laws, seed), strict=True)):
         values, censored = table.values[:, column], table.censored[:, column]
-        validation = cross_validate(laws, table.ratios, values, censored, seed)
-        curve = learning_curve(law, table.ratios, values, censored, validation, seed)
+        validation = cross_validate(laws, table.features, values, censored, seed)
+        curve = learning_curve(law, table.features, values, censored, validation, seed)
         held_out = None
         if tests is not None:
             measured = ~tests.censored[:, column]
-            predicted = fit_censored(law, table.ratios, values, censored).predict(tests.ratios[measured])
+            predicted = fit_censored(law, table.features, values, censored).predict(tests.features[measured])
             held_out = agreement(tests.values[measured, column], predicted, seed=seed)
         fits.append(MetricFit(metric, law, int(censored.sum()), validation, curve, held_out))
     return fits
@@ -75,16 +85,16 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
 def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: int = 0) -> LawSet:
     """Fit the chosen laws to all runs and to `draws` draws of the bootstrap."""
     laws = [fit.law for fit in fits]
-    return fit_laws(laws, table.domains, table.metrics, table.ratios, table.values, table.censored, draws, seed)
+    return fit_laws(laws, table.domains, table.metrics, table.features, table.values, table.censored, draws, seed)
 
 
-def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet) -> dict[str, Any]:
-    """Return the results of a fit as JSON: scores, parameters, out-of-fold predictions and, at the mean
-    mixture of the runs, the effect of one percentage point of each domain.
+def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet, centre: np.ndarray) -> dict[str, Any]:
+    """Return the results of a fit as JSON: scores, parameters, out-of-fold predictions and, at the mixture
+    `centre` [domains], the effect of one percentage point of each domain.
     """
-    centre = table.ratios.mean(axis=0)
     record: dict[str, Any] = {"runs": list(table.runs), "domains": list(table.domains), "metrics": {}}
-    for fit, law, effects in zip(fits, laws.laws, laws.effects(centre), strict=True):
+    rows = zip(fits, laws.laws, laws.effects(centre), table.values.T, strict=True)
+    for fit, law, effects, measured in rows:
         record["metrics"][fit.metric] = {
             "law": fit.law.name,
             "negated": fit.metric in table.negated,
@@ -94,11 +104,17 @@ def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet) -> dict
             "laws_chosen": fit.validation.chosen,
             "held_out": fit.held_out.fields() if fit.held_out else None,
             "learning_curve": [{"runs": runs, "spearman": value} for runs, value in fit.curve.points],
-            "enough_runs": fit.curve.is_enough,
-            "predicted": [None if np.isnan(value) else value for value in fit.validation.predicted],
+            "enough_runs": None if fit.curve.last_gain is None else fit.curve.is_enough,
+            "measured": _listed(measured),
+            "predicted": _listed(fit.validation.predicted),
             "effect_of_one_point": dict(zip(table.domains, effects.tolist(), strict=True)),
         }
     return record
+
+
+def _listed(values: np.ndarray) -> list[float | None]:
+    """Return values as JSON, with None for NaN."""
+    return [None if np.isnan(value) else value for value in values.tolist()]
 
 
 def fit_lines(table: RunTable, fits: Sequence[MetricFit]) -> list[str]:

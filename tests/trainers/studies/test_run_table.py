@@ -55,6 +55,15 @@ def test_a_diverged_run_is_censored(tmp_path, value):
         (RATIOS, METRICS.replace("1.5,", ""), "row 2 has 2 cells, the header has 3"),
         (RATIOS.replace("index", "number"), METRICS, "has no column that names runs"),
         (RATIOS.replace("index", "run"), METRICS, "shares no key with"),
+        (
+            "run,index,web\na,0.4,0.6\n",
+            "run,loss\na,1\n",
+            "(run a to 0.6); correct them, or give --normalise to divide",
+        ),
+        ("run,index,web\na,0.4,0.6\n", "run,loss\na,1\n", "sum; if index is a domain, give --key run"),
+        ("run,index,web\na,3,1\n", "run,web,index\na,1,2\n", "index is taken for a key, but"),
+        (RATIOS, "index,item,loss\n1,q,1\n1,r,1\n2,q,1\n2,r,1\n3,q,1\n", "index 3 has no row for item r"),
+        (RATIOS, "index,item,loss\n1,q,1\n1,q,1\n", "the item q of index 1 has two rows"),
         ("index\n1\n", METRICS, "has no column beside index"),
         ("", METRICS, "has no rows"),
     ],
@@ -64,6 +73,40 @@ def test_a_bad_table_is_an_error_of_one_line(tmp_path, ratios, metrics, message)
         table(tmp_path, ratios, metrics)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_domain_may_have_the_name_of_a_key(tmp_path):
+    ratios, metrics = "run,index,name,run\na,0.2,0.3,0.5\nb,0.3,0.3,0.4\n", "run,index\nb,2\na,1\n"
+    read = table(tmp_path, ratios, metrics, key="run")
+    assert (read.domains, read.metrics) == (("index", "name", "run"), ("index",))
+    assert read.values[:, 0].tolist() == [1, 2]
+    later = table(tmp_path, "run,code,index\na,0.5,0.5\nb,0.3,0.7\n", metrics.replace("index", "loss"))
+    assert later.domains == ("code", "index")
+    with pytest.raises(ConfigError, match="--key: got 'id', the columns are run, index"):
+        table(tmp_path, ratios, metrics, key="id")
+
+
+def test_results_per_item_are_averaged_and_an_item_without_a_value_censors_its_run(tmp_path):
+    rows = ["1,q,1,", "1,r,0,", "1,s,,4", "2,q,1,", "2,r,1,", "2,s,,5", "3,q,nan,", "3,r,1,", "3,s,,6"]
+    read = table(tmp_path, metrics="\n".join(["index,item,correct,bits", *rows]), higher_is_better=["correct"])
+    assert read.runs == ("1", "2", "3")
+    assert read.values[:2].tolist() == [[-0.5, 4], [-1, 5]]
+    assert read.censored.tolist() == [[False, False], [False, False], [True, False]]
+
+
+def test_only_the_chosen_metrics_are_read(tmp_path):
+    metrics = "index,comment,loss\n1,good,1\n2,,2\n3,bad,3\n"
+    assert table(tmp_path, metrics=metrics, chosen=["loss"]).metrics == ("loss",)
+    with pytest.raises(ConfigError, match="has no column 'los'; it has comment, loss"):
+        table(tmp_path, metrics=metrics, chosen=["los"])
+    with pytest.raises(ConfigError, match="row 2, comment: got 'good', expected a number"):
+        table(tmp_path, metrics=metrics)
+
+
+def test_a_metric_that_no_run_has_is_an_error(tmp_path):
+    read = table(tmp_path, metrics="index,loss\n1,nan\n2,\n3,inf\n")
+    with pytest.raises(ConfigError, match="loss: no run has a value; leave this metric out"):
+        fit_metrics(read, laws_of(["linear"]))
 
 
 def test_mixtures_are_normalised_only_on_request(tmp_path):

@@ -39,7 +39,8 @@ def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 50
     low = high = float("nan")
     if repetitions:
         drawn = np.random.default_rng(seed).integers(0, len(measured), (repetitions, len(measured)))
-        samples = np.array([spearman(measured[rows], predicted[rows]) for rows in drawn])
+        codes = [np.unique(values, return_inverse=True)[1] for values in (measured, predicted)]
+        samples = np.array([_correlation(*(_ranks(code[rows]) for code in codes)) for rows in drawn])
         low, high = np.quantile(samples, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     centred = predicted - predicted.mean()
     variance = float(centred @ centred)
@@ -56,9 +57,19 @@ def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 50
 
 def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
     """Return Spearman's rank correlation; 0 if either side is constant."""
-    from scipy.stats import rankdata
+    return _correlation(*(_ranks(np.unique(values, return_inverse=True)[1]) for values in (measured, predicted)))
 
-    first, second = (rankdata(values) - (len(values) + 1) / 2 for values in (measured, predicted))
+
+def _ranks(codes: np.ndarray) -> np.ndarray:
+    """Return the rank of each value; equal values share their mean rank. `codes` are small integers in the
+    order of the values.
+    """
+    counts = np.bincount(codes)
+    return (np.cumsum(counts) - (counts - 1) / 2)[codes]
+
+
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    first, second = first - first.mean(), second - second.mean()
     norm = float(np.sqrt((first @ first) * (second @ second)))
     return float(first @ second) / norm if norm > 0 else 0.0
 
@@ -67,7 +78,9 @@ def decision_accuracy(measured: np.ndarray, predicted: np.ndarray) -> float:
     """Return the share of pairs that are in the same order, among the pairs whose measured values differ; NaN
     if there are none.
     """
-    first, second = np.triu_indices(len(measured), 1)
-    true = np.sign(measured[first] - measured[second])
-    same = true * np.sign(predicted[first] - predicted[second])
-    return float((1 + same[true != 0]).mean() / 2) if true.any() else float("nan")
+    agreeing = pairs = 0.0
+    for row in range(len(measured) - 1):  # all pairs at once take 16 bytes each, 800 MB for 10,000 runs
+        true = np.sign(measured[row + 1 :] - measured[row])
+        agreeing += float(true @ np.sign(predicted[row + 1 :] - predicted[row]))
+        pairs += np.count_nonzero(true)
+    return (1 + agreeing / pairs) / 2 if pairs else float("nan")

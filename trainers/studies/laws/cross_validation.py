@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainers.studies.laws.agreement import Agreement, agreement, spearman
-from trainers.studies.laws.regression_law import Law, fit_censored
+from trainers.studies.laws.regression_law import FittedLaw, Law, fit_censored
 
 _FOLDS = 10
 _FRACTIONS = (0.25, 0.5, 0.75)
@@ -69,9 +69,9 @@ def cross_validate(
     chosen = dict.fromkeys((law.name for law in laws), 0)
     for number, held_out in enumerate(_folds(censored, seed)):
         kept = np.setdiff1d(np.arange(len(values)), held_out)
-        law = choose_law(laws, ratios[kept], values[kept], censored[kept], seed + 1 + number)
+        law, fitted = _choose(laws, ratios[kept], values[kept], censored[kept], seed + 1 + number)
         chosen[law.name] += 1
-        predicted[held_out] = fit_censored(law, ratios[kept], values[kept], censored[kept]).predict(ratios[held_out])
+        predicted[held_out] = fitted.predict(ratios[held_out])
     scored = ~censored
     return CrossValidation(predicted, agreement(values[scored], predicted[scored], seed=seed), chosen)
 
@@ -80,18 +80,31 @@ def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, cens
     """Return the law with the smallest cross-validated median absolute error; the median is robust to a few
     bad runs.
     """
+    return laws[0] if len(laws) == 1 else _choose(laws, ratios, values, censored, seed)[0]
+
+
+def _choose(
+    laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int
+) -> tuple[Law, FittedLaw]:
+    """Return the law that `choose_law` returns, fitted to these runs.
+
+    The fits without a fold begin from that fit, which is ten times as fast. A Gaussian process keeps its kernel, so the
+    four parameters of that have seen the fold, which only this choice depends on.
+    """
+    fits = [fit_censored(law, ratios, values, censored) for law in laws]
     if len(laws) == 1:
-        return laws[0]
+        return laws[0], fits[0]
     folds = _folds(censored, seed)
     errors = []
-    for law in laws:
+    for law, whole in zip(laws, fits, strict=True):
         residuals = []
         for held_out in folds:
             kept = np.setdiff1d(np.arange(len(values)), held_out)
-            fitted = fit_censored(law, ratios[kept], values[kept], censored[kept])
+            fitted = fit_censored(law, ratios[kept], values[kept], censored[kept], whole)
             residuals.append(np.abs(fitted.predict(ratios[held_out]) - values[held_out]))
         errors.append(float(np.median(np.concatenate(residuals))))
-    return laws[int(np.argmin(errors))]
+    best = int(np.argmin(errors))
+    return laws[best], fits[best]
 
 
 def learning_curve(

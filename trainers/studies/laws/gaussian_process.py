@@ -25,6 +25,9 @@ class GaussianProcess:
         """Return two runs per domain."""
         return 2 * domains
 
+    def require_library(self) -> None:
+        """Need nothing."""
+
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedProcess":
         """Fit the law. If `start` is of this family, its kernel is used unchanged."""
         from scipy.linalg import cho_factor, cho_solve
@@ -61,6 +64,11 @@ class FittedProcess:
     def is_convex(self) -> bool:
         """False, because convexity is not guaranteed."""
         return False
+
+    @property
+    def is_smooth(self) -> bool:
+        """True: gradients lead to a minimum."""
+        return True
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
         """Return the predicted metric, [mixtures]."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainers.studies.laws.regression_law import FittedLaw, Law, fit_censored
+from trainers.studies.laws.single_thread import single_threaded
+from trainers.studies.laws.sized_law import FittedSizedLaw
 
 _ATTEMPTS = 20  # attempts to draw enough measured runs; after them, all runs are used
 
@@ -29,6 +31,11 @@ class LawSet:
         """Whether every law is convex; then every weighted mean of them is too."""
         return all(law.is_convex for law in self.laws)
 
+    @property
+    def is_smooth(self) -> bool:
+        """Whether the gradients of all laws are derivatives."""
+        return all(law.is_smooth for law in self.laws)
+
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the predicted metrics of each mixture, averaged with `weights` [metrics]; [mixtures]."""
         return _weighted(self.laws, ratios, weights)
@@ -45,10 +52,20 @@ class LawSet:
         """Return the change of each metric, [metrics, domains], when a domain of the mixture `ratios`
         [domains] gains one percentage point, taken from all domains in proportion to their shares.
         """
-        gradients = np.stack([law.gradient(ratios[None])[0] for law in self.laws])
-        return 0.01 * (gradients - (gradients @ ratios)[:, None])
+        return _effects(self.laws, ratios)
+
+    def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
+        """Return the `effects` of each domain on the metrics averaged with `weights` [metrics], with their 95 %
+        interval; its ends are None without draws.
+        """
+        best = weights @ _effects(self.laws, ratios)
+        drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
+        limits = np.quantile(drawn, [0.025, 0.975], axis=0).tolist() if len(drawn) else [[None] * len(best)] * 2
+        rows = zip(self.domains, best.tolist(), *limits, strict=True)
+        return {name: {"effect": effect, "low": low, "high": high} for name, effect, low, high in rows}
 
 
+@single_threaded()
 def fit_laws(
     laws: Sequence[Law],
     domains: Sequence[str],
@@ -60,20 +77,24 @@ def fit_laws(
     seed: int = 0,
 ) -> LawSet:
     """Fit `laws` [metrics] to `values` [runs, metrics] of the mixtures `ratios` [runs, domains], and to
-    `draws` bootstrap draws of the runs.
+    `draws` bootstrap draws of the runs. Of laws with sizes (`SizedLaw`), the set holds the law of mixtures at the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)
     generator, resampled = np.random.default_rng(seed), []
-    least = max(law.minimum_runs(len(domains)) for law in laws)
+    least = max(law.minimum_runs(ratios.shape[1]) for law in laws)
     for _ in range(draws):
         rows = _draw(generator, censored, least)
         again = [
             fit_censored(law, ratios[rows], column[rows], missing[rows], start)
             for (law, column, missing), start in zip(columns, fitted, strict=True)
         ]
-        resampled.append(tuple(again))
-    return LawSet(tuple(domains), tuple(metrics), fitted, tuple(resampled))
+        resampled.append(_at_target(again))
+    return LawSet(tuple(domains), tuple(metrics), _at_target(fitted), tuple(resampled))
+
+
+def _at_target(laws: Sequence[FittedLaw]) -> tuple[FittedLaw, ...]:
+    return tuple(law.law if isinstance(law, FittedSizedLaw) else law for law in laws)
 
 
 def _draw(generator: np.random.Generator, censored: np.ndarray, least: int) -> np.ndarray:
@@ -82,6 +103,11 @@ def _draw(generator: np.random.Generator, censored: np.ndarray, least: int) -> n
         if (~censored[rows]).sum(axis=0).min() >= least:
             return rows
     return np.arange(len(censored))
+
+
+def _effects(laws: Sequence[FittedLaw], ratios: np.ndarray) -> np.ndarray:
+    gradients = np.stack([law.gradient(ratios[None])[0] for law in laws])
+    return np.asarray(0.01 * (gradients - (gradients @ ratios)[:, None]))
 
 
 def _weighted(laws: Sequence[FittedLaw], ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -26,6 +26,9 @@ class Polynomial:
         """
         return domains + 1
 
+    def require_library(self) -> None:
+        """Need nothing."""
+
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedPolynomial":
         """Fit the law. `start` is not used, because the solution has a closed form."""
         features = _features(ratios, self.degree)
@@ -62,6 +65,11 @@ class FittedPolynomial:
         within = np.eye(domains) - 1 / domains
         curvatures = np.linalg.eigvalsh(within @ self.products @ within)
         return bool(curvatures[0] >= -1e-12 * max(1.0, abs(curvatures[-1])))
+
+    @property
+    def is_smooth(self) -> bool:
+        """True: gradients lead to a minimum."""
+        return True
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
         """Return the predicted metric, [mixtures]."""

@@ -21,6 +21,13 @@ class FittedLaw(Protocol):
         """Whether `predict` is convex over all mixtures, so that a local minimum is the global one."""
         ...
 
+    @property
+    def is_smooth(self) -> bool:
+        """Whether `gradient` is the derivative of `predict`; otherwise it is a slope over some distance, and a minimum is
+        searched for among samples.
+        """
+        ...
+
     def predict(self, ratios: np.ndarray) -> np.ndarray:
         """Return the predicted metric of each mixture, [mixtures]."""
         ...
@@ -44,6 +51,10 @@ class Law(Protocol):
 
     def minimum_runs(self, domains: int) -> int:
         """Return the smallest number of measured runs that a fit needs."""
+        ...
+
+    def require_library(self) -> None:
+        """Raise UserError if the law needs an extra that is not installed."""
         ...
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> FittedLaw:

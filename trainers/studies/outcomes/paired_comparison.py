@@ -70,10 +70,10 @@ def _compare(
         difference = float(gaps.mean()) if len(gaps) else nothing
         reason = lost or "fewer than two pairs"
         return PairedComparison(entry, len(gaps), mean, difference, nothing, nothing, nothing, "open", reason)
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     difference, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
-    width = float(t.ppf((1 + level) / 2, len(gaps) - 1)) * error
+    width = float(stdtrit(len(gaps) - 1, (1 + level) / 2)) * error
     low, high = difference - width, difference + width
     verdict: VerdictWord = "tie"
     if abs(difference) >= margin and (high < 0 or low > 0):

@@ -1,23 +1,30 @@
-"""Fit the laws of a study and propose its mixture, from the files in its directory."""
+"""Fit the laws of a study and propose its mixture, from the results of its runs; read again what was found.
+
+`fit.json` and `proposal.yaml` hold a digest of all that they depend on, `basis`, by which the steps that
+follow know whether they are up to date.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
-from gristmill.config import load_yaml
+from gristmill.config import load_yaml, plain
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
-from gristmill.storage.store import write_json
+from gristmill.storage.store import digest, read_json, write_json
 from trainers.studies.designs.study_runs import OpenStudy
-from trainers.studies.fit_study import MetricFit, fit_metrics, fit_record, law_set, laws_of
-from trainers.studies.laws.law_set import LawSet
+from trainers.studies.fit_study import MetricFit, fit_metrics, fit_record, laws_of
+from trainers.studies.laws import LAWS
+from trainers.studies.laws.law_set import LawSet, fit_laws
 from trainers.studies.outcomes.study_table import metric_noise, run_table, write_tables
-from trainers.studies.proposals.propose import Proposal, proposal_record, propose
+from trainers.studies.proposals.propose import Proposal, parse_proposal, proposal_record, propose
 from trainers.studies.run_table import RunTable
 from trainers.studies.running.train_study_run import RunResult
 
 FIT, PROPOSAL, CONFIRMATION = "fit.json", "proposal.yaml", "confirmation.json"
+FORMAT = 2  # of fit.json
 _DIGITS = 6  # of a proposal's shares, so that finding it again gives the same runs
 
 
@@ -41,35 +48,86 @@ def require_mixtures(opened: OpenStudy, what: str) -> None:
         )
 
 
+def basis_of(opened: OpenStudy, table: RunTable) -> str:
+    """Return a digest of all that fit and proposal depend on: the runs, the laws and the settings."""
+    return digest([table.fingerprint, list(opened.study.laws), plain(opened.settings)])
+
+
 def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult]) -> StudyFit:
     """Write `ratios.csv`, `metrics.csv` and `fit.json`. Raises ConfigError if there are too few runs for a law."""
     require_mixtures(opened, "fit")
     table = run_table(opened, results)
     write_tables(table, root)
     fits = fit_metrics(table, laws_of(opened.study.laws))
-    laws = law_set(table, fits, opened.settings.draws)
-    record = fit_record(table, fits, laws)
+    laws = _resampled(opened, table, [fit.law.name for fit in fits])
     noise = metric_noise(opened, results, table)
-    record["noise"] = {n.metric: {"anchors": n.anchors, "noise": _finite(n.noise), "signal": n.signal} for n in noise}
+    record = {
+        "format": FORMAT,
+        "basis": basis_of(opened, table),
+        **fit_record(table, fits, laws, opened.prior),
+        "mean_effects": laws.mean_effects(opened.prior, opened.settings.metric_weights(table.metrics)),
+        "noise": {n.metric: {"anchors": n.anchors, "noise": _finite(n.noise), "signal": n.signal} for n in noise},
+    }
     write_json(root / FIT, record)
     return StudyFit(table, fits, laws)
 
 
-def propose_step(opened: OpenStudy, root: LocalPath, fit: StudyFit) -> Proposal:
+def read_fit(root: LocalPath) -> dict[str, Any]:
+    """Return what `fit_step` wrote to `fit.json`. Raises UserError if it is missing or of another version."""
+    if not (root / FIT).exists():
+        raise UserError(f"{root}: has no {FIT} yet; make it with `study fit`")
+    record: dict[str, Any] = read_json(root / FIT, "make it again with `study fit`")
+    if record.get("format") != FORMAT:
+        raise UserError(f"{root / FIT}: was written by another version; make it again with `study fit`")
+    return record
+
+
+def fitted_laws(opened: OpenStudy, root: LocalPath, table: RunTable) -> LawSet | None:
+    """Return the laws of `fit.json` and their bootstrap, or None if there is no fit to these runs and settings."""
+    try:
+        record = read_fit(root)
+    except UserError:
+        return None
+    if record["basis"] != basis_of(opened, table):
+        return None
+    return _resampled(opened, table, [record["metrics"][name]["law"] for name in table.metrics])
+
+
+def _resampled(opened: OpenStudy, table: RunTable, laws: list[str]) -> LawSet:
+    chosen, draws = [LAWS[name] for name in laws], opened.settings.draws
+    return fit_laws(chosen, table.domains, table.metrics, table.ratios, table.values, table.censored, draws)
+
+
+def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawSet) -> Proposal:
     """Write `proposal.yaml`, whose `weights` a run takes as `data.weights=FILE`."""
-    proposal = propose(fit.laws, fit.table.ratios, opened.settings)
-    record = proposal_record(proposal)
+    proposal = propose(laws, table.ratios, opened.settings)
+    record = {**proposal_record(proposal), "basis": basis_of(opened, table)}
     (root / PROPOSAL).write_atomic(yaml.safe_dump(record, sort_keys=False).encode())
     return proposal
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
     """Return the mixture in `proposal.yaml`, to six digits. Raises UserError if there is none yet."""
-    if not (root / PROPOSAL).exists():
-        raise UserError(f"{root}: has no {PROPOSAL} yet; make it with `study propose`")
-    weights = load_yaml(root / PROPOSAL)["weights"]
+    weights = _load_proposal(root)["weights"]
     opened.require_domains(PROPOSAL, weights)
     return {name: round(float(share), _DIGITS) for name, share in weights.items()}
+
+
+def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:
+    """Return the proposal in `proposal.yaml` and its basis. Raises UserError if there is none yet, or only a
+    part of it.
+    """
+    record = _load_proposal(root)
+    try:
+        return parse_proposal(record), record["basis"]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{root / PROPOSAL}: lacks a part ({error}); make it again with `study propose`") from None
+
+
+def _load_proposal(root: LocalPath) -> dict[str, Any]:
+    if not (root / PROPOSAL).exists():
+        raise UserError(f"{root}: has no {PROPOSAL} yet; make it with `study propose`")
+    return load_yaml(root / PROPOSAL)
 
 
 def _finite(value: float) -> float | None:

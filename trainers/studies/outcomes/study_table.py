@@ -33,6 +33,21 @@ class MetricNoise:
         return self.signal / self.noise if self.noise else float("inf")
 
 
+def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tuple[str, ...]:
+    """Return the metrics that any finished run has. Held-out text without a target, for example of a single token, has
+    none.
+    """
+    there = {name for result in results.values() if result.state == "finished" for name in result.metrics}
+    return tuple(name for name in opened.metrics if name in there)
+
+
+def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
+    """Return a line that names the metrics that no finished run has."""
+    there = measured_metrics(opened, results)
+    missing = [name for name in opened.metrics if name not in there]
+    return [f"left out, because no run has a value of it: {', '.join(missing)}"] if there and missing else []
+
+
 def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
     """Return the table of the design's runs. Diverged ones are censored; failed and missing ones are left out.
 
@@ -42,10 +57,11 @@ def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
     if not any(results[run.key].state == "finished" for run in rows):
         raise UserError(f"study {opened.study.name}: no run has finished; train them with `study run`")
     nothing = float("nan")
-    values = [[results[run.key].metrics.get(name, nothing) for name in opened.metrics] for run in rows]
+    metrics = measured_metrics(opened, {run.key: results[run.key] for run in rows})
+    values = [[results[run.key].metrics.get(name, nothing) for name in metrics] for run in rows]
     ratios = np.array([[run.weights.get(name, 0.0) for name in opened.domains] for run in rows])
     ratios = ratios / ratios.sum(axis=1, keepdims=True)
-    return RunTable(tuple(run.entry for run in rows), opened.domains, ratios, opened.metrics, np.array(values))
+    return RunTable(tuple(run.entry for run in rows), opened.domains, ratios, metrics, np.array(values))
 
 
 def write_tables(table: RunTable, root: LocalPath) -> None:
@@ -64,7 +80,7 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
     finished = [results[r.key] for r in opened.anchors if r.key in results and results[r.key].state == "finished"]
     rows = []
     for column, name in enumerate(table.metrics):
-        values = [result.metrics[name] for result in finished]
+        values = [result.metrics[name] for result in finished if name in result.metrics]
         noise = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
         measured = table.values[~table.censored[:, column], column]
         rows.append(

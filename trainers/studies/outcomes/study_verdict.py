@@ -10,6 +10,7 @@ from gristmill.storage.disk import LocalPath
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun
 from trainers.studies.outcomes.paired_comparison import PairedComparison, compare_pairs
 from trainers.studies.outcomes.study_steps import read_proposal
+from trainers.studies.outcomes.study_table import measured_metrics
 from trainers.studies.running.train_study_run import RunResult
 
 
@@ -62,24 +63,29 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
     study = opened.study
     entries = list(dict.fromkeys(run.entry for run in runs))
     baseline = study.confirmation.baseline if study.confirmation else getattr(study.design, "baseline", entries[0])
-    weights = opened.settings.metric_weights(opened.metrics)
+    metrics = (
+        measured_metrics(opened, {run.key: results[run.key] for run in runs if run.key in results}) or opened.metrics
+    )
+    weights = opened.settings.metric_weights(metrics)
     rule = study.rule
 
     def compared(chosen: np.ndarray) -> tuple[PairedComparison, ...]:
         values: dict[str, dict[int, float | None]] = {entry: {} for entry in entries}
         for run in runs:
-            values[run.entry][run.job.seed] = _value(results.get(run.key), opened.metrics, chosen)
+            values[run.entry][run.job.seed] = _value(results.get(run.key), metrics, chosen)
         return tuple(compare_pairs(values, baseline, rule.level, rule.margin))
 
-    alone = np.eye(len(opened.metrics))
-    by_metric = {name: compared(alone[i]) for i, name in enumerate(opened.metrics)}
+    alone = np.eye(len(metrics))
+    by_metric = {name: compared(alone[i]) for i, name in enumerate(metrics)}
     return StudyVerdict(baseline, compared(weights), by_metric)
 
 
 def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
-    if result is None or result.state != "finished":
+    """Return the weighted mean of the metrics of a run, or None if it lacks one that has a weight."""
+    weighted = [(name, weight) for name, weight in zip(metrics, weights.tolist(), strict=True) if weight]
+    if result is None or result.state != "finished" or any(name not in result.metrics for name, _ in weighted):
         return None
-    return float(weights @ [result.metrics[name] for name in metrics])
+    return float(sum(weight * result.metrics[name] for name, weight in weighted))
 
 
 def verdict_lines(verdict: StudyVerdict, level: float) -> list[str]:

@@ -14,35 +14,39 @@ from gristmill.page.scatter import scatter
 from gristmill.storage.disk import LocalPath
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
 from trainers.studies.outcomes.paired_comparison import PairedComparison
-from trainers.studies.outcomes.study_steps import PROPOSAL, StudyFit, fit_step
-from trainers.studies.outcomes.study_table import MetricNoise, metric_noise, missing_lines
+from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, read_fit, read_full_proposal
+from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table, unmeasured_lines
 from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
 from trainers.studies.page.study_words import effect_words, proposal_words, verdict_words
-from trainers.studies.proposals.propose import Proposal, propose
+from trainers.studies.proposals.propose import Proposal
 from trainers.studies.running.study_directory import results_of
 from trainers.studies.running.train_study_run import RunResult
 
 PAGE = "report.html"
+_FULL = 0.75  # opacity of the largest effect, on which text can still be read
 _LISTED, _POINTS = 300, 1000  # runs in the table of runs, and at most as many points in a chart
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that is known of a study. Parts that do not exist yet are None, and the lines of `missing` say why."""
+    """All that is known of a study. Parts that do not exist yet are None, and the lines of `missing` say why.
+    `fit` is what `fit_step` wrote.
+    """
 
     opened: OpenStudy
     runs: tuple[StudyRun, ...]
     results: dict[str, RunResult]
-    fit: StudyFit | None
+    fit: dict[str, Any] | None
     proposal: Proposal | None
     verdict: StudyVerdict | None
-    noise: list[MetricNoise]
     missing: list[str]
 
 
 def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
-    """Write `report.html` from the files of a study, and return its path. Raises UserError if no run has finished."""
+    """Write `report.html` from the files of a study, and return its path. No law is fitted for it. Raises UserError if no
+    run has finished.
+    """
     page = root / PAGE
     page.write_atomic(render_study(collect(opened, root)).encode())
     return page
@@ -51,17 +55,16 @@ def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
 def collect(opened: OpenStudy, root: LocalPath) -> Findings:
     """Read what a study has found so far."""
     runs, results = opened.proxies, results_of(root, opened.proxies)
-    missing = missing_lines(runs, results)
+    missing = missing_lines(runs, results) + unmeasured_lines(opened, results)
     fit = proposal = verdict = None
-    noise: list[MetricNoise] = []
     if opened.study.has_mixtures:
+        basis = basis_of(opened, run_table(opened, results))
         try:
-            fit = fit_step(opened, root, results)
-            noise = metric_noise(opened, results, fit.table)
-            proposal = propose(fit.laws, fit.table.ratios, opened.settings)
+            fit = read_fit(root)
+            missing += _stale(FIT, fit["basis"], basis, "study fit")
+            proposal, made_of = read_full_proposal(root)
+            missing += _stale(PROPOSAL, made_of, basis, "study propose")
         except UserError as error:
-            if not results:
-                raise
             missing.append(str(error))
     judged: tuple[StudyRun, ...] = () if opened.study.has_mixtures else opened.points
     if opened.study.confirmation is not None and (root / PROPOSAL).exists():
@@ -71,7 +74,14 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
         results |= its
     if any(run.key in results for run in judged):
         verdict = judge(opened, judged, results)
-    return Findings(opened, unique((*runs, *judged)), results, fit, proposal, verdict, noise, missing)
+    return Findings(opened, unique((*runs, *judged)), results, fit, proposal, verdict, missing)
+
+
+def _stale(file: str, made_of: str, basis: str, command: str) -> list[str]:
+    """Return a line if a file was made of other runs or settings than those of now."""
+    return (
+        [] if made_of == basis else [f"{file} is older than the runs or settings of the study: `{command}` renews it"]
+    )
 
 
 def render_study(found: Findings) -> str:
@@ -86,15 +96,14 @@ def render_study(found: Findings) -> str:
         found=found,
         answer=verdict_words(found.verdict, study.rule) if found.verdict else [],
         proposed=proposal_words(found.proposal) if found.proposal else [],
-        effects=effect_words(found.fit.laws, opened.prior, opened.settings.metric_weights(opened.metrics))
-        if found.fit
-        else [],
+        effects=effect_words(found.fit["mean_effects"]) if found.fit else [],
         domains=_domains(found),
         shares=share_bars(_shares(found.proposal, opened)) if found.proposal else None,
         differences=difference_bars(found.verdict.overall) if found.verdict else None,
         ranked=sorted(found.verdict.overall, key=_rank) if found.verdict else [],
         scatters=_scatters(found.fit) if found.fit else [],
-        interactions=_interactions(found),
+        interactions=_interactions(found.fit) if found.fit else [],
+        noise=_noise(found.fit) if found.fit else [],
         tokens=_tokens(found),
         ledger=_ledger(finished),
         rows=[(run, found.results.get(run.key)) for run in found.runs[:_LISTED]],
@@ -132,29 +141,44 @@ def _domains(found: Findings) -> list[dict[str, Any]]:
     return rows
 
 
-def _scatters(fit: StudyFit) -> list[tuple[str, float, Any]]:
+def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
     """(metric, rho, chart of predicted against measured values) of the out-of-fold predictions."""
     charts = []
-    for column, each in enumerate(fit.fits):
-        rows = zip(
-            fit.table.runs, each.validation.predicted.tolist(), fit.table.values[:, column].tolist(), strict=True
-        )
-        points = [(run, x, y) for run, x, y in rows if x == x and y == y]
+    for name, each in fit["metrics"].items():
+        rows = zip(fit["runs"], each["predicted"], each["measured"], strict=True)
+        points = [(run, x, y) for run, x, y in rows if x is not None and y is not None]
         if points:
-            label = f"{each.metric}: predicted and measured"
             chart = scatter(
-                label, points[:: -(-len(points) // _POINTS)], ("predicted", "measured"), lambda value: f"{value:.2f}"
+                f"{name}: predicted and measured",
+                points[:: -(-len(points) // _POINTS)],
+                ("predicted", "measured"),
+                lambda value: f"{value:.2f}",
             )
-            charts.append((each.metric, each.validation.agreement.spearman, chart))
+            charts.append((name, each["cross_validation"]["spearman"], chart))
     return charts
 
 
-def _interactions(found: Findings) -> list[tuple[str, list[float]]]:
-    """For each metric, its change at the prior when a domain gains one percentage point of the mixture."""
-    if found.fit is None:
-        return []
-    effects = found.fit.laws.effects(found.opened.prior)
-    return [(name, row.tolist()) for name, row in zip(found.fit.table.metrics, effects, strict=True)]
+def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:
+    """For each metric, the effect of one percentage point of each domain and the colour of its cell: green where it helps,
+    orange where it harms, and the fuller the larger the effect is among all.
+    """
+    effects = {name: list(each["effect_of_one_point"].values()) for name, each in fit["metrics"].items()}
+    largest = max((abs(effect) for its in effects.values() for effect in its), default=0.0) or 1.0
+
+    def colour(effect: float) -> str:
+        share = round(100 * _FULL * abs(effect) / largest)
+        return f"background: color-mix(in srgb, var({'--kept' if effect < 0 else '--lost'}) {share}%, transparent)"
+
+    return [(name, [(effect, colour(effect)) for effect in its]) for name, its in effects.items()]
+
+
+def _noise(fit: dict[str, Any]) -> list[MetricNoise]:
+    rows = fit["noise"].items()
+    nothing = float("nan")
+    return [
+        MetricNoise(name, each["anchors"], nothing if each["noise"] is None else each["noise"], each["signal"])
+        for name, each in rows
+    ]
 
 
 def _tokens(found: Findings) -> list[dict[str, Any]]:

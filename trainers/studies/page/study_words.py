@@ -1,8 +1,7 @@
 """The findings of a study in sentences, with which its page begins."""
 
-import numpy as np
+from collections.abc import Mapping
 
-from trainers.studies.laws.law_set import LawSet
 from trainers.studies.outcomes.paired_comparison import PairedComparison
 from trainers.studies.outcomes.study_verdict import StudyVerdict
 from trainers.studies.proposals.propose import Proposal
@@ -60,25 +59,16 @@ def proposal_words(proposal: Proposal) -> list[str]:
     return words
 
 
-def effect_words(laws: LawSet, prior: np.ndarray, weights: np.ndarray) -> list[str]:
+def effect_words(effects: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return a sentence for each domain: by how much one more percentage point of it changes the weighted
-    mean of the metrics at the prior, with the 95 % interval of the bootstrap.
+    mean of the metrics at the prior, with the 95 % interval of the bootstrap (`LawSet.mean_effects`).
     """
-    best = _effects(laws, prior, weights, laws.laws)
-    drawn = np.array([_effects(laws, prior, weights, each) for each in laws.resampled])
     words = []
-    for i in np.argsort(best):
-        low, high = np.quantile(drawn[:, i], [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
-        name = laws.domains[i]
+    for name, each in sorted(effects.items(), key=lambda item: item[1]["effect"]):
+        low, high = each["low"], each["high"]
         sign = "helps" if high < 0 else "harms" if low > 0 else "changes nothing that the proxies can tell"
         words.append(
-            f"One more percentage point of {name}, taken from all domains in proportion, {sign}: {best[i]:+.5f} bits per byte "
-            f"({low:+.5f} to {high:+.5f})."
+            f"One more percentage point of {name}, taken from all domains in proportion, {sign}: {each['effect']:+.5f} "
+            f"bits per byte ({low:+.5f} to {high:+.5f})."
         )
     return words
-
-
-def _effects(laws: LawSet, prior: np.ndarray, weights: np.ndarray, each: tuple) -> np.ndarray:
-    from dataclasses import replace
-
-    return np.asarray(weights @ replace(laws, laws=each).effects(prior))

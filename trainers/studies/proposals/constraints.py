@@ -8,7 +8,8 @@ import numpy as np
 from gristmill.errors import ConfigError
 
 TOLERANCE = 1e-9
-_THINNING = 20  # steps of hit-and-run between two mixtures that are kept
+_CHAINS = 50  # of hit-and-run, side by side
+_THINNING = 20  # steps between two mixtures of a chain, and, for each domain, before its first
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,26 @@ class MixtureConstraints:
 
     def sample(self, count: int, seed: int = 0) -> np.ndarray:
         """Return mixtures drawn uniformly within the constraints by hit-and-run (Smith, 1984), [count, domains]."""
-        generator, mixtures = np.random.default_rng(seed), np.empty((count, len(self.domains)))
+        generator = np.random.default_rng(seed)
         free = np.flatnonzero(self.upper - self.lower > TOLERANCE)
-        at = self.project(np.full(len(self.domains), 1 / len(self.domains)))
-        for number in range(count):
-            for _ in range(_THINNING if len(free) > 1 else 0):
-                direction = np.zeros(len(at))
-                direction[free] = generator.normal(size=len(free))
-                direction[free] -= direction[free].mean()
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    limits = np.stack([(self.lower - at) / direction, (self.upper - at) / direction])[:, direction != 0]
-                least, most = np.nanmax(limits.min(axis=0)), np.nanmin(limits.max(axis=0))
-                at = np.clip(at + generator.uniform(least, max(least, most)) * direction, self.lower, self.upper)
-            mixtures[number] = at / at.sum()
-        return mixtures
+        start = self.project(np.full(len(self.domains), 1 / len(self.domains)))
+        mixtures = np.repeat(start[None], count, axis=0)
+        if len(free) < 2:
+            return mixtures
+        at, lower, upper = np.repeat(start[None, free], _CHAINS, axis=0), self.lower[free], self.upper[free]
+        kept: list[np.ndarray] = []
+        first = _THINNING * len(free)
+        for step in range(first + _THINNING * -(-count // _CHAINS)):
+            direction = generator.normal(size=at.shape)
+            direction -= direction.mean(axis=1, keepdims=True)
+            low, high = (lower - at) / direction, (upper - at) / direction
+            least, most = np.minimum(low, high).max(axis=1), np.maximum(low, high).min(axis=1)
+            moves = least + generator.random(_CHAINS) * np.maximum(most - least, 0.0)
+            at = np.clip(at + moves[:, None] * direction, lower, upper)
+            if step >= first and (step - first) % _THINNING == 0:
+                kept.append(at)
+        mixtures[:, free] = np.concatenate(kept)[:count]
+        return mixtures / mixtures.sum(axis=1, keepdims=True)
 
 
 def build_constraints(

@@ -10,6 +10,8 @@ from trainers.studies.laws.law_set import LawSet
 from trainers.studies.proposals.constraints import MixtureConstraints
 
 _SMALLEST = 1e-12  # share below which the logarithm of the divergence stops falling
+_POOL, _AVERAGED = 2000, 40  # random mixtures where a law has no derivatives, and how many of the best are averaged
+_WIDTHS = (1.0, 0.5, 0.5, 0.2, 0.2, 0.1)  # of the pool around the best mixture so far, as shares of the whole
 _STARTS = 12  # random starting points where a law is not convex
 
 
@@ -51,7 +53,7 @@ def minimise(
 ) -> np.ndarray:
     """Return the mixture [domains] with the lowest objective within the constraints, by sequential quadratic
     programming (SLSQP; Kraft, 1988): from `starts`, or else from the prior, from uniform weights and, unless
-    every law is convex, from random mixtures.
+    every law is convex, from random mixtures. If a law has no derivatives, the search is among random mixtures.
     """
     from scipy.optimize import minimize
 
@@ -59,6 +61,8 @@ def minimise(
         uniform = np.full_like(objective.prior, 1 / len(objective.prior))
         starts = [constraints.project(objective.prior), constraints.project(uniform)]
         starts.extend([] if objective.laws.is_convex else constraints.sample(_STARTS, seed))
+    if not objective.laws.is_smooth:
+        return _search_samples(objective, constraints, np.array(starts), seed)
     level = float(objective.value(starts[0][None])[0])
     scale = float(np.abs(objective.gradient(starts[0][None])).max()) or 1.0
     sums = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: np.ones((1, len(x)))}
@@ -74,3 +78,26 @@ def minimise(
         [constraints.project(result.x) for result in results if np.isfinite(result.x).all()] + list(starts)
     )
     return np.asarray(found[int(np.argmin(objective.value(found)))])
+
+
+def _search_samples(
+    objective: MixtureObjective, constraints: MixtureConstraints, starts: np.ndarray, seed: int
+) -> np.ndarray:
+    """Return the mean of the best of a pool of mixtures, which is drawn from all, then ever closer to the best so far.
+
+    The mean, as in RegMix, because the single best of many predictions is mostly the luckiest error. Uniform draws hardly
+    reach mixtures of few domains, so each is moved a random way to the mixture with the most of some domain. All stay
+    within the constraints, which are convex.
+    """
+    generator, domains = np.random.default_rng(seed), len(constraints.domains)
+    corners = np.stack([constraints.project(1e3 * one) for one in np.eye(domains)])[
+        generator.integers(0, domains, _POOL)
+    ]
+    pool = corners + generator.random((_POOL, 1)) * (constraints.sample(_POOL, seed) - corners)
+    best = starts[int(np.argmin(objective.value(starts)))]
+    for width in _WIDTHS:
+        tried = best + width * (pool - best)
+        centre = tried[np.argsort(objective.value(tried), kind="stable")[:_AVERAGED]].mean(axis=0)
+        at = np.stack([best, constraints.project(centre)])
+        best = at[int(np.argmin(objective.value(at)))]
+    return np.asarray(best)

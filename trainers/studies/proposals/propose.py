@@ -2,12 +2,14 @@
 weight, the predicted gain over the prior, and baselines.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trainers.studies.laws.law_set import LawSet
+from trainers.studies.laws.single_thread import single_threaded
 from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
 from trainers.studies.proposals.objective import MixtureObjective, minimise
 from trainers.studies.proposals.proposal_settings import ProposalSettings
@@ -36,8 +38,8 @@ class ComparedMixture:
 @dataclass(frozen=True)
 class Proposal:
     """The proposed mixture `ratios` [domains]; `ranges` [domains, 2] are the shares within the tie set
-    (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are in it. `tested`
-    [domains, 2] are the smallest and largest share of each domain in the runs.
+    (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are in it. `extrapolated`
+    names the domains whose share lies outside the range of the runs.
     """
 
     domains: tuple[str, ...]
@@ -45,18 +47,12 @@ class Proposal:
     value: float
     ranges: np.ndarray
     tied_share: float
-    tested: np.ndarray
+    extrapolated: tuple[str, ...]
     compared: tuple[ComparedMixture, ...]
     epochs: np.ndarray | None
 
-    @property
-    def extrapolated(self) -> list[str]:
-        """The domains whose share in the proposal lies outside the range of the runs."""
-        low, high = self.tested.T
-        outside = (self.ratios < low - 1e-6) | (self.ratios > high + 1e-6)
-        return [name for name, far in zip(self.domains, outside, strict=True) if far]
 
-
+@single_threaded()
 def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: int = 0) -> Proposal:
     """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains].
 
@@ -79,12 +75,17 @@ def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: in
         float(laws.predict(best[None], objective.weights)[0]),
         ties.ranges(constraints),
         float(ties.contains(sampled).mean()),
-        np.stack([runs.min(axis=0), runs.max(axis=0)], axis=1),
+        tuple(name for name, far in zip(laws.domains, _outside(best, runs), strict=True) if far),
         tuple(
             _compared(name, mixture, ties, constraints) for name, mixture in settings.baselines(laws.domains).items()
         ),
         epochs,
     )
+
+
+def _outside(ratios: np.ndarray, runs: np.ndarray) -> np.ndarray:
+    """Return which shares of a mixture lie outside the range of the runs, bool [domains]."""
+    return np.asarray((ratios < runs.min(axis=0) - 1e-6) | (ratios > runs.max(axis=0) + 1e-6))
 
 
 def residual_inflation(runs: int, parameters: int) -> float:
@@ -114,7 +115,7 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
         "weights": rounded,
         "predicted": proposal.value,
         "tie_set": {"ranges": ranges, "share_of_feasible_mixtures": proposal.tied_share},
-        "extrapolated": proposal.extrapolated,
+        "extrapolated": list(proposal.extrapolated),
         "baselines": {
             each.name: {
                 "weights": dict(zip(proposal.domains, np.round(each.ratios, 9).tolist(), strict=True)),
@@ -130,6 +131,38 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
     if proposal.epochs is not None:
         record["epochs"] = dict(zip(proposal.domains, np.round(proposal.epochs, 6).tolist(), strict=True))
     return record
+
+
+def parse_proposal(record: Mapping[str, Any]) -> Proposal:
+    """Return the proposal that `proposal_record` turned into `record`. Raises KeyError if a part is missing."""
+    domains = tuple(record["weights"])
+
+    def by_domain(values: Mapping[str, Any]) -> np.ndarray:
+        return np.array([values[name] for name in domains], dtype=float)
+
+    compared = [
+        ComparedMixture(
+            name,
+            by_domain(each["weights"]),
+            each["predicted"],
+            each["difference"],
+            each["interval"][0],
+            each["interval"][1],
+            each["tied"],
+            each["feasible"],
+        )
+        for name, each in record["baselines"].items()
+    ]
+    return Proposal(
+        domains,
+        by_domain(record["weights"]),
+        record["predicted"],
+        by_domain(record["tie_set"]["ranges"]),
+        record["tie_set"]["share_of_feasible_mixtures"],
+        tuple(record["extrapolated"]),
+        tuple(compared),
+        by_domain(record["epochs"]) if "epochs" in record else None,
+    )
 
 
 def proposal_lines(proposal: Proposal) -> list[str]:

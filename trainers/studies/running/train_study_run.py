@@ -157,7 +157,8 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
     events = drop_superseded(read_events(directory / "log.jsonl"))
     start = next(event for event in events if event["event"] == "start")
     validations = [event for event in events if event["event"] == "validation"][-run.metrics.last :]
-    names = run.metrics.domains or tuple(validations[-1]["sources"]) if validations else ()
+    sources = validations[-1]["sources"] if validations else {}
+    names = [name for name in run.metrics.domains or sources if name in sources]  # all that have targets
     try:
         metrics = {n: mean(float(v["sources"][n][run.metrics.measure]) for v in validations) for n in names}
     except KeyError:

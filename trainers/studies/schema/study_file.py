@@ -179,6 +179,7 @@ class Study:
         require(bool(self.laws), f"laws: are empty, allowed {', '.join(LAWS)}")
         for name in self.laws:
             require(name in LAWS, f"laws: got {name!r}, allowed {', '.join(LAWS)}")
+            LAWS[name].require_library()
         for name in flat_settings(self.settings):
             check_setting("settings", name)
         if self.has_mixtures:

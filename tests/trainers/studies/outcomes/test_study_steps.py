@@ -1,6 +1,7 @@
 """From results to tables, laws, proposal, verdict and page, with a planted truth and no training."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,26 @@ from gristmill.storage.store import read_json
 from tests.trainers.studies.study_files import finish, opened, write_study
 from trainers.commands.settings import read_weights
 from trainers.config.pretraining import Data
-from trainers.studies.outcomes.study_steps import PROPOSAL, fit_step, propose_step, read_proposal
-from trainers.studies.outcomes.study_table import metric_noise, missing_lines, run_table, write_tables
+from trainers.studies.laws.log_linear import LogLinear
+from trainers.studies.outcomes.study_steps import (
+    PROPOSAL,
+    fit_step,
+    fitted_laws,
+    propose_step,
+    read_full_proposal,
+    read_proposal,
+)
+from trainers.studies.outcomes.study_table import (
+    metric_noise,
+    missing_lines,
+    run_table,
+    unmeasured_lines,
+    write_tables,
+)
 from trainers.studies.outcomes.study_verdict import candidate_runs, judge, verdict_lines
 from trainers.studies.page.study_page import write_study_page
 from trainers.studies.planning.plan_study import calibration_runs, plan_lines, plan_study
+from trainers.studies.proposals.propose import proposal_record
 from trainers.studies.run_table import read_run_table
 from trainers.studies.running.study_directory import results_of
 
@@ -74,7 +90,7 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
     assert min(each.validation.agreement.spearman for each in fit.fits) > 0.95
     with pytest.raises(UserError, match=r"has no proposal.yaml yet"):
         candidate_runs(study, root)
-    proposal = propose_step(study, root, fit)
+    proposal = propose_step(study, root, fit.table, fit.laws)
     weights = read_proposal(study, root)
     assert sum(weights.values()) == pytest.approx(1, abs=1e-5)
     assert weights["notes"] < 0.02  # useless
@@ -100,7 +116,8 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
 
 def test_a_proposal_is_what_a_run_takes_as_weights(finished):
     study, root, results = finished
-    propose_step(study, root, fit_step(study, root, results))
+    fit = fit_step(study, root, results)
+    propose_step(study, root, fit.table, fit.laws)
     data = read_weights(Data(weights=str(root / PROPOSAL)))
     assert data.weights == yaml.safe_load((root / PROPOSAL).read_text())["weights"]
     assert read_weights(Data(weights="uniform")).weights == "uniform"
@@ -115,6 +132,38 @@ def test_a_page_without_a_verdict_says_so(finished):
     study, root, _ = finished
     page = write_study_page(study, root).read_text()
     assert "There is no verdict yet: the confirmation has not run" in page
+    assert "has no fit.json yet; make it with `study fit`" in page
+
+
+def test_the_page_reads_the_fit_and_says_when_it_is_out_of_date(finished, file, monkeypatch):
+    study, root, results = finished
+    fit = fit_step(study, root, results)
+    proposal = propose_step(study, root, fit.table, fit.laws)
+    again, _ = read_full_proposal(root)
+    assert again.ratios == pytest.approx(proposal.ratios, abs=1e-9)
+    assert proposal_record(again) == proposal_record(proposal)
+    monkeypatch.setattr(LogLinear, "fit", lambda *_: pytest.fail("the page fits a law"))
+    page = write_study_page(study, root).read_text()
+    assert f"Spearman {fit.fits[0].validation.agreement.spearman:.3f}" in page
+    assert "renews it" not in page
+    fullest = re.findall(r"var\((--\w+)\) 75%, transparent\)\">([+-])", page)
+    assert fullest
+    assert set(fullest) <= {("--kept", "-"), ("--lost", "+")}
+    finish(root, study.points[:1], metrics={"code": 2.0, "plays": 2.0})
+    page = write_study_page(study, root).read_text()
+    assert "fit.json is older than the runs or settings of the study: `study fit` renews it" in page
+    changed, _ = opened(file, "proposal.kl=0.1")
+    assert "proposal.yaml is older" in write_study_page(changed, root).read_text()
+    (root / PROPOSAL).write_text("weights: {code: 0.5, plays: 0.5}\n")
+    assert "make it again with `study propose`" in write_study_page(study, root).read_text()
+
+
+def test_a_proposal_uses_the_laws_that_were_fitted_before(finished):
+    study, root, results = finished
+    fit = fit_step(study, root, results)
+    laws = fitted_laws(study, root, fit.table)
+    assert laws.laws[0].parameters() == fit.laws.laws[0].parameters()
+    assert fitted_laws(study, root, replace(fit.table, values=fit.table.values + 1)) is None
 
 
 def test_a_study_without_results_has_nothing_to_fit(file):
@@ -123,12 +172,31 @@ def test_a_study_without_results_has_nothing_to_fit(file):
         fit_step(study, root, {})
 
 
+def test_held_out_text_without_targets_is_left_out(finished):
+    study, root, results = finished
+    finish(root, study.proxies, metrics={"code": 2.0})
+    finish(root, study.proxies[:1], metrics={"code": 2.5})
+    results = results_of(root, study.proxies)
+    assert run_table(study, results).metrics == ("code",)
+    verdict = judge(study, candidate_runs(study, root, {"code": 1.0}), {})
+    assert {each.verdict for each in verdict.overall} == {"tie", "open"}
+    runs = candidate_runs(study, root, {"code": 1.0})
+    finish(root, runs, metrics={"code": 2.0})
+    finish(root, runs[:1], metrics={"code": 2.0, "plays": 2.0})
+    verdict = judge(study, runs, results_of(root, runs))
+    assert {each.entry: each.verdict for each in verdict.by_metric["code"]} == dict.fromkeys(
+        ("proposal", "prior", "more_code"), "tie"
+    )
+    assert verdict.by_metric["plays"][0].verdict == "open"
+    assert unmeasured_lines(study, results) == ["left out, because no run has a value of it: plays"]
+
+
 def test_too_few_finished_runs_are_an_error_that_names_the_law(file):
     study, root = opened(file)
     finish(root, study.points[:6])
     with pytest.raises(ConfigError, match="the law log_linear of 3 domains needs 10 or more"):
         fit_step(study, root, results_of(root, study.proxies))
-    assert "needs 10 or more" in write_study_page(study, root).read_text()
+    assert "has no fit.json yet" in write_study_page(study, root).read_text()
 
 
 def test_a_design_that_compares_has_no_laws(file):

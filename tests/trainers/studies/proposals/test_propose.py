@@ -11,9 +11,9 @@ from gristmill.config import parse
 from gristmill.errors import ConfigError
 from trainers.__main__ import main
 from trainers.studies.laws import LAWS
-from trainers.studies.laws.law_set import fit_laws
+from trainers.studies.laws.law_set import LawSet, fit_laws
 from trainers.studies.proposals.constraints import build_constraints
-from trainers.studies.proposals.objective import MixtureObjective
+from trainers.studies.proposals.objective import MixtureObjective, minimise
 from trainers.studies.proposals.proposal_settings import ProposalSettings
 from trainers.studies.proposals.propose import propose, residual_inflation
 from trainers.studies.proposals.tie_set import TieSet
@@ -115,6 +115,23 @@ def test_floors_fixed_shares_and_the_prior_hold():
     assert proposal.ratios[1] == pytest.approx(0.25, abs=1e-9)
     pulled, *_ = study("plain", 32, 1, draws=20, kl=100.0)
     assert pulled.ratios == pytest.approx(np.full(6, 1 / 6), abs=0.01)
+
+
+def test_a_law_without_derivatives_is_searched_by_samples():
+    """A law of steps: the truth, rounded to hundredths. Its gradient is 0 nearly everywhere."""
+
+    class Steps:
+        is_convex = is_smooth = False
+
+        def predict(self, ratios):
+            return truth(ratios, EFFECTS[:1])[:, 0].round(2)
+
+    laws = LawSet(DOMAINS, ("x",), (Steps(),), ())
+    limits = build_constraints(DOMAINS, {"f": 0.05}, {"b": 0.1})
+    found = minimise(MixtureObjective(laws, np.ones(1), 0.0, np.full(6, 1 / 6)), limits)
+    assert limits.contains(found[None], 1e-9)[0]
+    best = 0.85 * np.eye(6)[0] + [0, 0.1, 0, 0, 0, 0.05]
+    assert truth(found, EFFECTS[:1])[0] < truth(best, EFFECTS[:1])[0] + 0.02
 
 
 def test_random_mixtures_are_feasible_and_spread():

@@ -1,0 +1,103 @@
+"""Scaling laws of ladders whose law is known, their predictions of larger runs, and files that make no ladder."""
+
+import numpy as np
+import pytest
+
+from gristmill.storage.store import read_json
+from trainers.__main__ import main
+from trainers.studies.laws.scaling_law import fit_scaling
+from trainers.studies.outcomes.study_ladder import fit_ladder, read_ladder
+
+PUBLISHED = {"E": 1.69, "A": 406.4, "B": 410.7, "a": 0.34, "b": 0.28}
+"""Hoffmann et al. (2022), equation 10."""
+
+
+def loss(parameters, tokens):
+    law = PUBLISHED
+    return law["E"] + law["A"] / parameters ** law["a"] + law["B"] / tokens ** law["b"]
+
+
+def ladder(noise, seed=0, sizes=5):
+    parameters, tokens = (
+        np.repeat(10.0 ** np.linspace(7, 10, sizes), 5),
+        np.tile(10.0 ** np.linspace(8, 11, 5), sizes),
+    )
+    values = loss(parameters, tokens) * np.exp(noise * np.random.default_rng(seed).normal(size=len(tokens)))
+    return parameters, tokens, values
+
+
+def test_a_ladder_without_noise_gives_the_law_that_made_it():
+    fit = fit_scaling(*ladder(0.0), draws=2)
+    assert fit.law.coefficients() == pytest.approx(PUBLISHED, rel=1e-6)
+    assert fit.law.model_share == pytest.approx(0.28 / 0.62, abs=1e-6)
+
+
+def test_the_intervals_hold_the_truth_in_most_ladders():
+    inside = []
+    for seed in range(3):
+        fit = fit_scaling(*ladder(0.01, seed), draws=24)
+        for name in ("E", "a", "b"):
+            low, high = fit.interval([law.coefficients()[name] for law in fit.resampled])
+            inside.append(low <= PUBLISHED[name] <= high)
+    assert np.mean(inside) > 0.7
+
+
+def write(path, columns):
+    rows = zip(*columns.values(), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+
+
+def test_the_largest_model_is_predicted_from_the_others(tmp_path, capsys):
+    parameters, tokens, values = ladder(0.005)
+    write(
+        tmp_path / "ladder.csv",
+        {"run": [f"r{i}" for i in range(25)], "parameters": parameters, "tokens": tokens, "loss": values},
+    )
+    assert main(["study", "scaling", "--runs", f"{tmp_path}/ladder.csv", "--output", f"{tmp_path}/law.json"]) == 0
+    printed = capsys.readouterr().out
+    record = read_json(tmp_path / "law.json")
+    assert [row["run"] for row in record["held_out"]] == ["r20", "r21", "r22", "r23", "r24"]
+    for row in record["held_out"]:
+        assert row["predicted"] == pytest.approx(loss(row["parameters"], row["tokens"]), rel=0.05)
+    assert sum(row["low"] <= row["measured"] <= row["high"] for row in record["held_out"]) >= 4
+    assert "measured values lie in their interval" in printed
+    assert record["intervals"]["a"][0] < record["law"]["a"] < record["intervals"]["a"][1]
+
+
+def test_a_ladder_of_three_sizes_has_none_to_hold_out(tmp_path):
+    parameters, tokens, values = ladder(0.0, sizes=3)
+    values[4] = np.nan
+    names = [f"r{i}" for i in range(15)]
+    write(tmp_path / "ladder.csv", {"run": names, "tokens": tokens, "parameters": parameters, "loss": values})
+    read = read_ladder(tmp_path / "ladder.csv")
+    assert (read.missing, len(read.runs)) == (("r4",), 14)
+    found = fit_ladder(read, draws=2)
+    assert found.held_out == ()
+    assert found.reason == (
+        "the largest model cannot be held out: parameters: the runs have 2 different values; a scaling law needs 3 or more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("run,tokens,loss\na,1,2\n", "has no column parameters"),
+        ("run,parameters,tokens,loss,error\na,1,2,3,4\n", "has the metrics loss, error; choose one with --metric"),
+        ("run,parameters,tokens\na,1,2\n", "has the metrics none"),
+        ("run,parameters,tokens,loss\na,0,2,3\n", "a: parameters or tokens are missing or not above 0"),
+        ("run,parameters,tokens,loss\na,1,2,3\n", "parameters: the runs have 1 different values"),
+        ("run,parameters,tokens,loss\n" + "".join(f"{i},{i},{i},3\n" for i in (1, 2, 3)), "3 runs have a value"),
+        ("run,parameters,tokens,loss\n" + "".join(f"{i},{i},{i},-3\n" for i in range(1, 9)), "allowed above 0"),
+    ],
+)
+def test_a_file_that_makes_no_ladder_is_an_error_of_one_line(tmp_path, rows, message, capsys):
+    (tmp_path / "ladder.csv").write_text(rows)
+    assert main(["study", "scaling", "--runs", f"{tmp_path}/ladder.csv"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_study_or_a_file_is_needed(capsys):
+    assert main(["study", "scaling"]) == 2
+    assert "give a STUDY or --runs FILE" in capsys.readouterr().err

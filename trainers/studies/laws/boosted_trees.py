@@ -1,0 +1,99 @@
+"""Gradient-boosted trees (Ke et al., 2017, LightGBM), the law of RegMix (Liu et al., 2024): no formula, and steps
+instead of slopes.
+
+Trees are smaller than LightGBM's default, whose leaves of 20 runs cannot split 32 runs at all. The number of trees is
+fixed: stopping when the error on test mixtures rises, as RegMix's notebook does, would fit to these.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from gristmill.errors import UserError
+from gristmill.extras import install_extra
+from trainers.studies.laws.regression_law import FittedLaw
+
+_TREES = 400
+_SETTINGS = {
+    "objective": "regression",
+    "learning_rate": 0.05,
+    "num_leaves": 8,
+    "min_data_in_leaf": 3,
+    "lambda_l2": 0.01,  # as RegMix
+    "seed": 0,
+    "deterministic": True,
+    "force_row_wise": True,
+    "num_threads": 1,
+    "verbosity": -1,
+}
+_STEP = 0.01  # shares apart that a slope is measured over: one percentage point to each side
+
+
+@dataclass(frozen=True)
+class BoostedTrees:
+    """The family of sums of boosted trees."""
+
+    name: str = "lightgbm"
+
+    def minimum_runs(self, domains: int) -> int:
+        """Return two runs per domain, and at least 16: a tree needs several leaves of three runs."""
+        return max(16, 2 * domains)
+
+    def require_library(self) -> None:
+        """Raise UserError if LightGBM is missing; the message has the command that installs it."""
+        if find_spec("lightgbm") is None:
+            raise UserError(f"law {self.name}: needs lightgbm, which is not installed; run: {install_extra('studies')}")
+
+    def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedTrees":
+        """Fit the law. `start` is not used."""
+        self.require_library()
+        import lightgbm
+
+        centre, spread = float(np.median(values)), float(values.std()) or 1.0
+        data = lightgbm.Dataset(ratios, (values - centre) / spread, params={"verbosity": -1})
+        booster = lightgbm.train(_SETTINGS, data, _TREES)
+        return FittedTrees(centre, spread, booster.model_to_string())
+
+
+@dataclass(frozen=True)
+class FittedTrees:
+    """`centre` + `spread` x the sum of the trees of `model`, which is LightGBM's text of them."""
+
+    centre: float
+    spread: float
+    model: str
+
+    @property
+    def is_convex(self) -> bool:
+        """False: the trees are steps."""
+        return False
+
+    @property
+    def is_smooth(self) -> bool:
+        """False, so that the best mixture is searched for among samples."""
+        return False
+
+    @cached_property
+    def _booster(self) -> Any:
+        import lightgbm
+
+        return lightgbm.Booster(model_str=self.model)
+
+    def predict(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the predicted metric, [mixtures]."""
+        return self.centre + self.spread * np.asarray(self._booster.predict(ratios, num_threads=1))
+
+    def gradient(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the slopes over two percentage points of each domain, [mixtures, domains]."""
+        columns = []
+        for step in _STEP * np.eye(ratios.shape[1]):
+            columns.append((self.predict(ratios + step) - self.predict(ratios - step)) / (2 * _STEP))
+        return np.stack(columns, axis=1)
+
+    def parameters(self) -> dict[str, float | list[float]]:
+        """Return how much each domain lowered the squared error (LightGBM's `gain`), as shares of 1."""
+        gains = np.asarray(self._booster.feature_importance("gain"), dtype=float)
+        return {"gain": (gains / (gains.sum() or 1.0)).tolist()}

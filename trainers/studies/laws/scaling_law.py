@@ -1,0 +1,155 @@
+"""The scaling law L(N, D) = E + A / N^a + B / D^b (Hoffmann et al., 2022, equation 2), with intervals and with held-out
+predictions.
+
+N are parameters and D training tokens. As there, Huber's loss of the difference in log L is minimised with L-BFGS from a
+grid of starting points; E, A and B are fitted as logarithms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+from trainers.studies.laws.single_thread import single_threaded
+
+_HUBER = 1e-3  # threshold in log L (Hoffmann et al., 2022, section D.2)
+_STARTS = tuple((e, a, b) for e in (-1.0, 0.0, 1.0) for a in (0.2, 0.5) for b in (0.2, 0.5))  # log E, exponents
+_PARAMETERS = 5
+_DAMPING = 1e-9  # share of the curvature that is added, so that a flat direction has a scale too
+_STEPS, _ROUNDS = 30, 20  # of L-BFGS before its coordinates are chosen again, and choices at most
+_PRECISION, _DRAWN_PRECISION = 1e-13, 1e-10  # relative change of the loss that ends a search: of runs, of a draw
+_LEAST_LEVELS = 3
+"""Different sizes, and different numbers of tokens: two do not tell a power law from a constant."""
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """L(N, D) = exp(`logarithms`[0]) + exp(`logarithms`[1]) / N^a + exp(`logarithms`[2]) / D^b."""
+
+    logarithms: np.ndarray
+    exponents: np.ndarray
+
+    def predict(self, parameters: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Return the predicted loss of runs of so many parameters and tokens, [runs]."""
+        return np.exp(_log_loss(np.append(self.logarithms, self.exponents), np.log(parameters), np.log(tokens))[0])
+
+    def coefficients(self) -> dict[str, float]:
+        """Return E, A, B, a and b."""
+        values = [*np.exp(self.logarithms).tolist(), *self.exponents.tolist()]
+        return dict(zip(("E", "A", "B", "a", "b"), values, strict=True))
+
+    @property
+    def model_share(self) -> float:
+        """The exponent of the compute C in the best model size, N ~ C^(b / (a + b)), given C ~ N D; NaN if the loss
+        depends on neither.
+        """
+        total = float(self.exponents.sum())
+        return float(self.exponents[1]) / total if total else float("nan")
+
+
+@dataclass(frozen=True)
+class ScalingFit:
+    """A law fitted to runs, and `resampled`, the same law fitted to draws of the bootstrap."""
+
+    law: ScalingLaw
+    resampled: tuple[ScalingLaw, ...]
+
+    def interval(self, values: Sequence[float]) -> tuple[float, float]:
+        """Return the 95 % interval of values, one for each of `resampled`."""
+        low, high = np.quantile(np.array(values), [0.025, 0.975])
+        return float(low), float(high)
+
+
+@single_threaded()
+def fit_scaling(
+    parameters: np.ndarray, tokens: np.ndarray, losses: np.ndarray, draws: int = 200, seed: int = 0
+) -> ScalingFit:
+    """Fit the law to runs with finite `losses` above 0; all arguments are [runs].
+
+    The bootstrap draws residuals, in log L, and adds them to the fitted losses: the runs of a ladder are few and chosen,
+    and a draw of runs would often lack a whole size. Residuals are enlarged by (1 - 5 / runs)^-.5 (Efron and Tibshirani,
+    1993, section 9.3). Raises ConfigError unless there are at least three sizes, three numbers of tokens and eight runs.
+    """
+    for name, values in (("parameters", parameters), ("tokens", tokens)):
+        if (levels := len(np.unique(values))) < _LEAST_LEVELS:
+            raise ConfigError(
+                f"{name}: the runs have {levels} different values; a scaling law needs {_LEAST_LEVELS} or more"
+            )
+    if len(losses) < _PARAMETERS + 3:
+        raise ConfigError(
+            f"{len(losses)} runs have a value; a scaling law of 5 parameters needs {_PARAMETERS + 3} or more"
+        )
+    if (losses <= 0).any():
+        raise ConfigError(f"losses: the smallest is {losses.min():g}, allowed above 0")
+    at = np.log(parameters), np.log(tokens), np.log(losses)
+    found = min((_search(np.array(start), *at) for start in _starts(*at)), key=lambda result: result[1])[0]
+    fitted = _log_loss(found, *at[:2])[0]
+    residuals = (at[2] - fitted) * (1 - _PARAMETERS / len(losses)) ** -0.5
+    generator, resampled = np.random.default_rng(seed), []
+    for _ in range(draws):
+        drawn = fitted + generator.choice(residuals, len(residuals))
+        resampled.append(_law(_search(found, *at[:2], drawn, _DRAWN_PRECISION)[0]))
+    return ScalingFit(_law(found), tuple(resampled))
+
+
+def _law(found: np.ndarray) -> ScalingLaw:
+    return ScalingLaw(found[:3], found[3:])
+
+
+def _starts(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> list[list[float]]:
+    """Return starting points at which E is a share of the smallest loss and the other terms share the rest of the
+    mean one.
+    """
+    starts = []
+    for e, a, b in _STARTS:
+        constant = float(np.exp(losses.min()) / (1 + np.exp(-e)))
+        rest = np.log(max(1e-6, float(np.exp(losses).mean()) - constant) / 2)
+        starts.append([np.log(constant), rest + a * float(sizes.mean()), rest + b * float(tokens.mean()), a, b])
+    return starts
+
+
+def _search(
+    start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, precision: float = _PRECISION
+) -> tuple[np.ndarray, float]:
+    """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are logarithms,
+    which are centred for the search: otherwise A is almost a function of a, and B of b.
+    """
+    from scipy.optimize import minimize
+
+    middle = float(sizes.mean()), float(tokens.mean())
+    at = sizes - middle[0], tokens - middle[1]
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        predicted, slopes = _log_loss(x, *at)
+        gaps = (predicted - losses) / _HUBER
+        clipped = np.clip(gaps, -1, 1)
+        return float((clipped * (gaps - 0.5 * clipped)).mean()), slopes.T @ clipped / (_HUBER * len(losses))
+
+    x = np.append(start[:3] - np.array([0.0, middle[0] * start[3], middle[1] * start[4]]), start[3:])
+    loss = float("inf")
+    for _ in range(_ROUNDS):  # in coordinates in which the loss curves equally in all directions, as in `log_linear`
+        predicted, slopes = _log_loss(x, *at)
+        importance = 1 / np.maximum(np.abs(predicted - losses), _HUBER)
+        second = slopes.T @ (importance[:, None] * slopes) / (_HUBER * len(losses))
+        back = np.linalg.inv(np.linalg.cholesky(second + _DAMPING * np.trace(second) * np.eye(_PARAMETERS)).T)
+
+        def scaled(z: np.ndarray, origin: np.ndarray = x, back: np.ndarray = back) -> tuple[float, np.ndarray]:
+            value, gradient = objective(origin + back @ z)
+            return value, back.T @ gradient
+
+        options = {"maxiter": _STEPS, "ftol": precision, "gtol": 1e-9}
+        result = minimize(scaled, np.zeros(_PARAMETERS), jac=True, method="L-BFGS-B", options=options)
+        x, before, loss = x + back @ result.x, loss, float(result.fun)
+        if result.nit < _STEPS or before - loss <= precision * loss:
+            break
+    return np.append(x[:3] + np.array([0.0, middle[0] * x[3], middle[1] * x[4]]), x[3:]), loss
+
+
+def _log_loss(x: np.ndarray, sizes: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log L of each run, [runs], and its derivatives by the five parameters, [runs, 5]."""
+    terms = np.stack([np.full(len(sizes), x[0]), x[1] - x[3] * sizes, x[2] - x[4] * tokens], axis=1)
+    highest = terms.max(axis=1)
+    total = highest + np.log(np.exp(terms - highest[:, None]).sum(axis=1))
+    shares = np.exp(terms - total[:, None])
+    return total, np.concatenate([shares, -shares[:, 1:] * np.stack([sizes, tokens], axis=1)], axis=1)
