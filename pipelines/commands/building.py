@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import time
 
 from gristmill.errors import UserError
@@ -9,6 +10,8 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
 from pipelines.commands.arguments import add_config
+
+_VARIANT = re.compile(r"[\w-]+", re.ASCII)
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,6 +40,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="set documents aside that break a stage or the reader, instead of stopping; they are listed in poison.json",
     )
+    build.add_argument(
+        "--variant", metavar="NAME",
+        help="publish as variant-NAME.json beside manifest.json, without a report: another corpus in the same directory, "
+        "which shares all steps that both have (corpus=OUTPUT/variant-NAME.json of a training run)",
+    )  # fmt: skip
     build.add_argument(
         "--address",
         help="join the Ray cluster at this address instead of starting one (default: RAY_ADDRESS, as in a job)",
@@ -134,6 +142,8 @@ def _build(options: argparse.Namespace) -> int:
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
+    if options.variant is not None and not _VARIANT.fullmatch(options.variant):
+        raise UserError(f"--variant: got {options.variant!r}, expected letters, digits, _ and -")
     refuse_known("pyarrow")  # it reads untrusted bytes
     config = load_corpus_config(options.config, options.overrides)
     output = config.place
@@ -148,7 +158,9 @@ def _build(options: argparse.Namespace) -> int:
         else:
             cluster = RayCluster(options.workers, options.address, display.progress, display.say, memory)
         try:
-            corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=options.quarantine_poison)
+            corpus = plan_and_build(
+                config, inventories, cluster, display.say, quarantine=options.quarantine_poison, variant=options.variant
+            )
             close_and_record(cluster, output, began, display.say)
         finally:
             cluster.close()
