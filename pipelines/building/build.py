@@ -82,9 +82,7 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
     (root / old).rename_if_possible(root / new)
 
 
-def build(
-    plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: str | None = None
-) -> CorpusManifest:
+def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: str | None = None) -> CorpusManifest:
     """Run every step of the plan that is not published, then publish the corpus, or a variant of it under this name.
     Returns its manifest.
     """

@@ -136,8 +136,8 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
     """Resolve one job of each kind. Jobs that differ only in mixture, seed and name are of one kind."""
     measure = opened.study.metrics.measure
-    for run in {_kind(run.job): run for run in runs}.values():
-        resolve(run.job, opened.corpus)
+    for run in {(_kind(run.job), run.corpus): run for run in runs if run.is_ready}.values():
+        resolve(run.job, opened.corpora.of(run.job))
         objective = run.job.objective
         likely = any(member.gives_likelihood for member, _ in objective.members())
         if not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
@@ -166,9 +166,9 @@ def _stage(name: str, opened: OpenStudy, runs: Sequence[StudyRun], root: LocalPa
     for result in known.values():
         states[result.state] = states.get(result.state, 0) + 1
     left = [run for run in runs if run.key not in known or known[run.key].state == "failed"]
-    costs = [_costs(run.job, opened) for run in runs]
+    costs = {run.key: _costs(run, opened) for run in runs}
     tokens = sum(run.job.budget.tokens or 0 for run in left)
-    flops = sum((run.job.budget.tokens or 0) * _costs(run.job, opened)[0] for run in left)
+    flops = sum((run.job.budget.tokens or 0) * costs[run.key][0] for run in left)
     return StagePlan(
         name,
         len(runs),
@@ -176,15 +176,17 @@ def _stage(name: str, opened: OpenStudy, runs: Sequence[StudyRun], root: LocalPa
         len(left),
         tokens,
         flops,
-        max(cost for cost, _ in costs),
-        max(size for _, size in costs),
+        max(cost for cost, _ in costs.values()),
+        max(size for _, size in costs.values()),
     )
 
 
-def _costs(job: Pretraining, opened: OpenStudy) -> tuple[float, int]:
-    """Return the operations per token of a job, and its parameters."""
-    vocabulary, specials = opened.corpus.tokenizer.vocab_size, tuple(opened.corpus.tokenizer.specials.items())
-    return _model_costs(job, vocabulary, specials)
+def _costs(run: StudyRun, opened: OpenStudy) -> tuple[float, int]:
+    """Return the operations per token of a run, and its parameters. Until its corpus is built, the tokenizer of the
+    study's corpus stands in.
+    """
+    tokenizer = (opened.corpora.of(run.job) if run.is_ready else opened.corpus).tokenizer
+    return _model_costs(run.job, tokenizer.vocab_size, tuple(tokenizer.specials.items()))
 
 
 _COSTS: dict[str, tuple[float, int]] = {}

@@ -16,7 +16,7 @@ RESERVED = {
     "name": "runs are named by the study",
     "kind": "a study pretrains",
     "seed": "set proxies.seed, or seeds of the design",
-    "data.corpora": "set corpora",
+    "data.corpora": "set corpora or corpus_file",
     "data.weights": "set proposal.prior or weights of an entry",
     "data.subset": "set proxies.matched",
     "budget": "set proxies.tokens",
@@ -149,9 +149,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: its `question`; the `corpora` whose domains it mixes; the `recipe` of all runs (a name or the
-    path of a YAML file), with `settings` on top, by dotted name; and the directory `output`, which holds all
-    of its files.
+    """A study: its `question`; the data, either built `corpora` or a `corpus_file`, from which the study builds
+    what its entries read; the `recipe` of all runs (a name or the path of a YAML file), with `settings` on
+    top, by dotted name; and the directory `output`, which holds all of its files.
 
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
     of its runs, and `proposal` finds the mixture with the best predictions. The `tokens` and `target_tokens`
@@ -160,10 +160,11 @@ class Study:
 
     name: str
     output: str
-    corpora: tuple[str, ...]
     recipe: str
     design: Design
     proxies: Proxies
+    corpora: tuple[str, ...] = ()
+    corpus_file: str | None = None
     question: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     target: Target | None = None
@@ -175,7 +176,10 @@ class Study:
 
     def check(self) -> None:
         """Validate the rules that span several sections."""
-        require(bool(self.corpora), "corpora: are empty; name the directory of a corpus")
+        require(
+            bool(self.corpora) != (self.corpus_file is not None),
+            "corpora: name the directory of a corpus, or a corpus_file from which the study builds it; one of the two",
+        )
         require(bool(self.laws), f"laws: are empty, allowed {', '.join(LAWS)}")
         for name in self.laws:
             require(name in LAWS, f"laws: got {name!r}, allowed {', '.join(LAWS)}")

@@ -105,7 +105,7 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["design={kind: swarms}"], "expected one of 'swarm'|design.kind: got 'swarms'"),
         (["confirmation=null", LIST.replace("FIELD", "seed")], "design: b.seed: is set by the study"),
         (["confirmation=null", LIST.replace("FIELD", "model.layerz")], "did you mean 'layers'"),
-        (["corpora=[]"], "corpora: are empty"),
+        (["corpora=[]"], "corpora: name the directory of a corpus, or a corpus_file"),
         (["proxies.anchors=1"], "anchors: got 1, allowed 2 or more"),
     ],
 )
