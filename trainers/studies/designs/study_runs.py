@@ -131,7 +131,7 @@ class OpenStudy:
         prior = self.mixture(self.prior)
         return tuple(self.proxy("prior", prior, first + number) for number in range(self.study.proxies.anchors))
 
-    @property
+    @cached_property
     def proxies(self) -> tuple[StudyRun, ...]:
         """The runs of the design and the anchors, without duplicates."""
         return unique((*self.points, *self.anchors))
