@@ -13,7 +13,7 @@ from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import digest
 from trainers.config.job import TrainingBudget
-from trainers.config.pretraining import Pretraining
+from trainers.config.pretraining import MixtureStage, Pretraining
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.resolve import identity
 from trainers.studies.designs.draw_mixtures import draw_mixtures
@@ -36,6 +36,7 @@ from trainers.studies.schema.study_file import Metrics, Study
 LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
 _KEY = 16  # hexadecimal digits of the name of a run's directory
 _NOT_BUILT = "not built: "
+_IDENTITIES: dict[str, dict[str, object]] = {}
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,26 @@ class StudyRun:
         return not self.corpus.startswith(_NOT_BUILT)
 
     @cached_property
+    def kind(self) -> str:
+        """The job without its name, seed and mixture, as a text."""
+        return repr(replace(self.job, seed=0, name="", data=replace(self.job.data, weights={})))
+
+    @cached_property
     def key(self) -> str:
         """A digest of everything that the result depends on. The unresolved job is enough, because the
         resolved job is a function of it and the corpus.
         """
-        return digest([identity(self.job), plain(self.metrics), self.corpus])[:_KEY]
+        return digest([self._identity(), plain(self.metrics), self.corpus])[:_KEY]
+
+    def _identity(self) -> dict[str, object]:
+        """Return the fields that identify the job. Those that runs of one kind share are computed once."""
+        if self.kind not in _IDENTITIES:
+            _IDENTITIES.clear()  # runs of one kind follow one another
+            _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))
+        weights = self.job.data.weights
+        shares = {f"data.weights.{n}": w for n, w in weights.items()} if isinstance(weights, dict) else {}
+        named = {"data.weights": weights} if isinstance(weights, str) else shares
+        return {**_IDENTITIES[self.kind], **named, "seed": self.job.seed}
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,11 @@ class OpenStudy:
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)
 
+    @cached_property
+    def prior_mixture(self) -> dict[str, float]:
+        """The prior by domain."""
+        return self.mixture(self.prior)
+
     def mixture(self, shares: np.ndarray) -> dict[str, float]:
         """Return `shares`, [domains], as a mapping by domain."""
         return dict(zip(self.domains, shares.tolist(), strict=True))
@@ -109,7 +130,7 @@ class OpenStudy:
     def points(self) -> tuple[StudyRun, ...]:
         """The runs of the design. In a mixture design, the first is the prior."""
         design, first = self.study.design, self.study.proxies.seed
-        prior = self.mixture(self.prior)
+        prior = self.prior_mixture
         if isinstance(design, Swarm | Sobol | Simplex):
             drawn = self._mixtures(design)
             names = [f"{design.kind}-{number:0{len(str(len(drawn)))}}" for number in range(1, len(drawn) + 1)]
@@ -128,7 +149,7 @@ class OpenStudy:
         if not self.study.has_mixtures:
             return ()
         first = self.study.proxies.seed
-        prior = self.mixture(self.prior)
+        prior = self.prior_mixture
         return tuple(self.proxy("prior", prior, first + number) for number in range(self.study.proxies.anchors))
 
     @cached_property
@@ -154,7 +175,8 @@ class OpenStudy:
         self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, settings: Mapping[str, Any]
     ) -> StudyRun:
         """Return a run of a mixture of the study's corpus."""
-        data = replace(self.base.data, weights=dict(weights), subset=self.share_read(tokens))
+        stages = self._first_phase(tokens, self.prior_mixture)
+        data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
         job = replace(self.base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
         job = job_with(job, settings, f"study {self.study.name}, {entry}")
         return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint)
@@ -165,23 +187,29 @@ class OpenStudy:
         if its.variant is not None and not self.corpora.has(its.variant):
             return StudyRun(name, {}, job, self._measured, f"{_NOT_BUILT}{its.variant.key}")
         corpus = self.corpora.of(job)
-        weights = self._entry_weights(name, its, corpus)
-        if not its.sets_mixture:
-            job = replace(job, data=replace(job.data, weights=weights))
+        prior = self._prior_of(corpus)
+        weights = prior if its.weights is None else leaf_weights(its.weights, _sizes(corpus), f"design: {name}")
+        stages = self._first_phase(int(job.budget.tokens or 0), prior)
+        job = replace(
+            job, data=replace(job.data, stages=stages, weights=job.data.weights if its.sets_mixture else weights)
+        )
         return StudyRun(name, weights, job, self._measured, corpus.fingerprint)
 
-    def _entry_weights(self, name: str, its: StudyEntry, corpus: TrainingCorpus) -> dict[str, float]:
-        """Return the mixture of an entry by domain of its corpus; by default the prior, which is proportional to the
-        tokens of that corpus unless the study sets it.
+    def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
+        """Return the prior by domain of the corpus of an entry. It is proportional to the tokens of that corpus unless the
+        study sets it.
         """
-        if its.weights is not None:
-            sizes = {domain: source.tokens for domain, source in corpus.train.items()}
-            return leaf_weights(its.weights, sizes, f"design: {name}")
         if (corpus.fingerprint, corpus.shard_set) == (self.corpus.fingerprint, self.corpus.shard_set):
-            return self.mixture(self.prior)
+            return self.prior_mixture
         domains = tuple(sorted(corpus.train))
-        prior = leaf_settings(self.study.proposal, corpus, None).prior_of(domains)
+        prior = leaf_settings(self.study, corpus).prior_of(domains)
         return dict(zip(domains, prior.tolist(), strict=True))
+
+    def _first_phase(self, tokens: int, prior: dict[str, float]) -> tuple[MixtureStage, ...]:
+        """Return the stage before the mixture in question, in a study of two phases."""
+        if self.study.anneal is None:
+            return ()
+        return (MixtureStage(max(1, round((1 - self.study.anneal) * tokens)), prior),)
 
     @cached_property
     def _measured(self) -> Metrics:
@@ -217,8 +245,7 @@ class OpenStudy:
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
         """Return weights by domains of any level as shares of all leaves, which sum to 1."""
-        sizes = {name: source.tokens for name, source in self.corpus.train.items()}
-        its, total = leaf_weights(weights, sizes, section), sum(weights.values())
+        its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.domains}
 
 
@@ -243,7 +270,7 @@ def open_study(study: Study) -> OpenStudy:
         raise UserError(f"{corpus.directory}: has no held-out documents to measure; build it with a validation_share")
     different = {(its.fingerprint, its.shard_set): its for its in [corpus, *map(corpora.of, jobs)]}
     metrics = measured_domains(list(different.values()), study)
-    settings = leaf_settings(study.proposal, corpus, study.target.tokens if study.target else None)
+    settings = leaf_settings(study, corpus)
     opened = OpenStudy(study, corpus, base, settings, entries, metrics, corpora)
     opened.settings.metric_weights(opened.metrics)  # raises for a metric that is not measured
     assert opened.prior is not None
@@ -256,6 +283,10 @@ def open_study(study: Study) -> OpenStudy:
         for name, weights in study.confirmation.own.items():
             opened.require_domains(f"confirmation.own.{name}", weights)
     return opened
+
+
+def _sizes(corpus: TrainingCorpus) -> dict[str, int]:
+    return {name: source.tokens for name, source in corpus.train.items()}
 
 
 def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:

@@ -10,7 +10,6 @@ from gristmill.storage.disk import LocalPath
 from gristmill.terminal import human_bytes
 from trainers.config.architecture import fill
 from trainers.config.job import TrainingBudget
-from trainers.config.pretraining import Pretraining
 from trainers.runs.resolve import resolve
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
 from trainers.studies.outcomes.study_steps import PROPOSAL
@@ -94,9 +93,8 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
     results = {name: results_of(root, runs) for name, runs in stages.items()}
     planned = []
     for name, runs in stages.items():
-        kinds = [_kind(run.job) for run in runs]
-        _check_jobs(opened, runs, kinds)
-        planned.append(_stage(name, runs, _costs(opened, runs, kinds), results[name]))
+        _check_jobs(opened, runs)
+        planned.append(_stage(name, runs, _costs(opened, runs), results[name]))
     rate = measured_rate(opened, root, list(results["proxies"].values()))
     return StudyPlan(opened, tuple(planned), workers, rate, _run_bytes(root, results["proxies"]))
 
@@ -137,10 +135,10 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
     )
 
 
-def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun], kinds: Sequence[str]) -> None:
+def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
     """Resolve one job of each kind and corpus. Jobs that differ only in mixture, seed and name are of one kind."""
     measure = opened.study.metrics.measure
-    for run in {(kind, run.corpus): run for kind, run in zip(kinds, runs, strict=True) if run.is_ready}.values():
+    for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
         resolve(run.job, opened.corpora.of(run.job))
         objective = run.job.objective
         likely = any(member.gives_likelihood for member, _ in objective.members())
@@ -149,10 +147,6 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun], kinds: Sequence[str
                 f"metrics.measure: got {measure}, which objective {objective.kind} of {run.entry} does not have; allowed are "
                 f"objectives that predict text"
             )
-
-
-def _kind(job: Pretraining) -> str:
-    return repr(replace(job, seed=0, name="", data=replace(job.data, weights="uniform")))
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
@@ -177,17 +171,18 @@ def _stage(
     return StagePlan(name, len(runs), states, len(left), tokens, flops, per_token, int(parameters))
 
 
-def _costs(opened: OpenStudy, runs: Sequence[StudyRun], kinds: Sequence[str]) -> dict[str, tuple[float, int]]:
+def _costs(opened: OpenStudy, runs: Sequence[StudyRun]) -> dict[str, tuple[float, int]]:
     """Return the operations per token and the parameters of each run, by key. Until its corpus is built, the tokenizer of
     the study's corpus stands in.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}
-    for run, kind in zip(runs, kinds, strict=True):
-        if (kind, run.corpus) not in known:
+    for run in runs:
+        its = run.kind, run.corpus
+        if its not in known:
             tokenizer = (opened.corpora.of(run.job) if run.is_ready else opened.corpus).tokenizer
-            known[kind, run.corpus] = _count(run.job, tokenizer.vocab_size, tokenizer.specials)
-        costs[run.key] = known[kind, run.corpus]
+            known[its] = _count(run.job, tokenizer.vocab_size, tokenizer.specials)
+        costs[run.key] = known[its]
     return costs
 
 

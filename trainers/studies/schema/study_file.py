@@ -18,6 +18,7 @@ RESERVED = {
     "seed": "set proxies.seed, or seeds of the design",
     "data.corpora": "set corpora or corpus_file",
     "data.weights": "set proposal.prior or weights of an entry",
+    "data.stages": "set anneal",
     "data.subset": "set proxies.matched",
     "budget": "set proxies.tokens",
     "validation": "set metrics",
@@ -156,6 +157,9 @@ class Study:
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
     of its runs, and `proposal` finds the mixture with the best predictions. The `tokens` and `target_tokens`
     of the proposal default to those of the corpora and of the target.
+
+    With `anneal`, a run has two phases: it reads the prior first, and the mixture in question only for this
+    share of its tokens, at the end. A cap in epochs covers both.
     """
 
     name: str
@@ -168,6 +172,7 @@ class Study:
     question: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     target: Target | None = None
+    anneal: float | None = None
     metrics: Metrics = field(default_factory=Metrics)
     laws: tuple[str, ...] = ("log_linear",)
     proposal: ProposalSettings = field(default_factory=ProposalSettings)
@@ -180,6 +185,7 @@ class Study:
             bool(self.corpora) != (self.corpus_file is not None),
             "corpora: name the directory of a corpus, or a corpus_file from which the study builds it; one of the two",
         )
+        require(self.anneal is None or 0 < self.anneal < 1, f"anneal: got {self.anneal}, allowed above 0 and below 1")
         require(bool(self.laws), f"laws: are empty, allowed {', '.join(LAWS)}")
         for name in self.laws:
             require(name in LAWS, f"laws: got {name!r}, allowed {', '.join(LAWS)}")

@@ -108,6 +108,33 @@ def test_a_mixture_design_builds_the_file_as_it_is(file):
     assert study.domains == ("code", "web")
 
 
+def test_weights_prior_caps_and_metrics_name_any_level(file):
+    """Two corpora whose sources are split by the number of words: `web` is then `web:q1` and `web:q2`, and the others, whose
+    texts are of one length, are in q2."""
+    groups = "corpus: {'steps.shards.group_by': [{column: word_count, quantiles: 2}]}"
+    entries = (
+        f"design.entries={{all: {{{groups}}}, more: {{{groups}, weights: {{web: 0.5, 'web:q2': 0.3, code: 0.2}}}}}}"
+    )
+    build_variants(file, entries)
+    study, _ = opened(file, entries)
+    assert study.domains == ("code:q2", "web:q1", "web:q2")
+    assert study.metrics == ("held:q2",)
+    more = next(run for run in study.points if run.entry == "more")
+    assert more.weights == pytest.approx({"code:q2": 0.2, "web:q1": 0.5, "web:q2": 0.3})
+    sizes = {name: source.tokens for name, source in study.corpus.train.items()}
+    limits = ["proposal.prior={web: 0.6, code: 0.4}", "proposal.floors={web: 0.2}", "proposal.weights={held: 1}"]
+    study, _ = opened(
+        file, entries, *limits, "metrics.domains=[held]", "target.tokens=10e3", "proposal.max_epochs={web: 2}"
+    )
+    web = sizes["web:q1"] + sizes["web:q2"]
+    assert study.prior == pytest.approx([0.4, 0.6 * sizes["web:q1"] / web, 0.6 * sizes["web:q2"] / web])
+    assert study.constraints.lower[1:].sum() == pytest.approx(0.2)
+    assert study.constraints.upper[1:] == pytest.approx([min(1, 2 * sizes[f"web:q{i}"] / 10e3) for i in (1, 2)])
+    assert study.metrics == ("held:q2",)
+    with pytest.raises(ConfigError, match=r"design: more.wob: no such domain; did you mean 'web'"):
+        opened(file, entries.replace("{web: 0.5", "{wob: 0.5"))
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
