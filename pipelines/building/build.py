@@ -51,16 +51,17 @@ def plan_and_build(
     say: Callable[[str], None],
     *,
     quarantine: bool = False,
+    variant: str | None = None,
 ) -> CorpusManifest:
     """Plan without the documents that were set aside before, and build. A document that breaks a step ends
     the build with PoisonError. With `quarantine`, the document is set aside instead, and the build is planned
-    again.
+    again. `variant` is as in `build`.
     """
     output = config.place
     while True:
         plan = make_plan(config, inventories, load_poison(output))
         try:
-            return build(plan, cluster, say)
+            return build(plan, cluster, say, variant)
         except PoisonError as error:
             if not quarantine:
                 raise
@@ -82,13 +83,15 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
     (root / old).rename_if_possible(root / new)
 
 
-def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:
-    """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
+def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: str | None = None) -> CorpusManifest:
+    """Run every step of the plan that is not published, then publish the corpus, or a variant of it under this name.
+    Returns its manifest.
+    """
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
     sweep(root)
     plan = add_published_files(plan)
-    state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name), forgotten(root))
+    state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name), forgotten(root), variant)
     _find_published(state)
     before = frozenset(state.published)
     if len(before) == len(plan.steps):

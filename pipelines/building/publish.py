@@ -12,6 +12,7 @@ from pipelines.contracts.manifest import (
     StepManifest,
     save_corpus,
     shard_set_of,
+    variant_file,
 )
 from pipelines.contracts.mixtures import proportional, temperature, unimax
 from pipelines.planning.corpus import plain_config
@@ -90,11 +91,14 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write `manifest.json` of the corpus, and its report if anything changed.
+    """Write `manifest.json` of the corpus, and its report if anything changed; of a variant, only its manifest.
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """
     manifest = corpus_manifest(state.plan, state.published, state.gone)
+    if state.variant is not None:
+        save_corpus(state.root, manifest, state.check_steps, variant_file(state.variant))
+        return manifest
     save_corpus(state.root, manifest, state.check_steps)
     with spend("report"):
         written = write_report(state.plan, state.published, manifest, state.root, state.check_forgotten)

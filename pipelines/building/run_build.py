@@ -26,14 +26,16 @@ def run_build(
     in_process: bool = False,
     quarantine: bool = False,
     memory: int | None = None,
+    variant: str | None = None,
     before: float = 0.0,
 ) -> CorpusManifest:
     """Build a corpus, show the progress, and return its manifest.
 
     It runs on the Ray cluster at `address`, or on this machine with so many `workers`, by default its cores. With
     `in_process` and without `address`, every task runs in this process. `memory` is the number of bytes that a task may
-    use. With `quarantine`, documents that break a stage are set aside instead of ending the build.
-    `before` is the processor time in seconds that this process has spent on other things.
+    use. With `quarantine`, documents that break a stage are set aside instead of ending the build. `variant` is the name
+    under which the corpus is published beside that of the output. `before` is the processor time in seconds that this
+    process has spent on other things.
     """
     workers = workers if workers is not None else os.cpu_count() or 1
     if workers < 1:
@@ -52,7 +54,7 @@ def run_build(
         else:
             cluster = RayCluster(workers, address, display.progress, display.say, memory)
         try:
-            corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=quarantine)
+            corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=quarantine, variant=variant)
             close_and_record(cluster, output, began, display.say, before)
         finally:
             cluster.close()

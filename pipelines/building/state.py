@@ -35,6 +35,8 @@ class Build:
     metrics: BuildMetrics
     gone: Mapping[str, Sequence[str]]
     """The records that the output had forgotten when the build began, `path#record` by source."""
+    variant: str | None = None
+    """The name under which the corpus is published beside that of the directory."""
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
         """Return the output of a step, through which its tasks write their files."""

@@ -10,6 +10,8 @@ from gristmill.storage.paths import local_path
 from gristmill.terminal import human_bytes, printable
 from pipelines.commands.arguments import add_config
 
+_VARIANT = re.compile(r"[\w-]+", re.ASCII)
+
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands that plan and build."""
@@ -42,6 +44,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="set documents aside that break a stage or the reader, instead of stopping; they are listed in poison.json",
     )
+    build.add_argument(
+        "--variant", metavar="NAME",
+        help="publish as variant-NAME.json beside manifest.json, without a report: another corpus in the same directory, "
+        "which shares all steps that both have (corpus=OUTPUT/variant-NAME.json of a training run)",
+    )  # fmt: skip
     build.add_argument(
         "--address",
         help="join the Ray cluster at this address instead of starting one (default: RAY_ADDRESS, as in a job)",
@@ -150,6 +157,8 @@ def _build(options: argparse.Namespace) -> int:
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
+    if options.variant is not None and not _VARIANT.fullmatch(options.variant):
+        raise UserError(f"--variant: got {options.variant!r}, expected letters, digits, _ and -")
     corpus = run_build(
         load_corpus_config(options.config, options.overrides),
         options.workers,
@@ -157,6 +166,7 @@ def _build(options: argparse.Namespace) -> int:
         in_process=options.in_process,
         quarantine=options.quarantine_poison,
         memory=memory,
+        variant=options.variant,
     )
     show_funnel(corpus)
     return 0

@@ -27,6 +27,7 @@ STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
 LEVEL = ":"
 """Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
+_VARIANT = "variant-"
 Place = TypeVar("Place", bound=Location)
 
 
@@ -423,12 +424,24 @@ class CorpusManifest:
     mixtures: dict[str, dict[str, float]]
 
 
-def save_corpus(directory: Location, manifest: CorpusManifest, check: Check) -> None:
-    """Publish a corpus: write `manifest.json` into its directory.
+def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, name: str = "manifest.json") -> None:
+    """Publish a corpus: write its manifest, the file `name`, into its directory.
 
     `check` must raise an error if a step is missing, or documents were forgotten since the steps were published.
     """
-    write_json(directory / "manifest.json", {"format": CORPUS_FORMAT, **plain(manifest)}, check)
+    write_json(directory / name, {"format": CORPUS_FORMAT, **plain(manifest)}, check)
+
+
+def variant_file(name: str) -> str:
+    """Return the name of the manifest of a variant: a corpus in the same directory, which shares the steps that both
+    have.
+    """
+    return f"{_VARIANT}{name}.json"
+
+
+def variants_in(directory: Place) -> list[Place]:
+    """Return the manifests of the variants in the directory of a corpus."""
+    return [directory / path.name for path in sorted(directory.glob(f"{_VARIANT}*.json"), key=str)]
 
 
 def load_corpus(directory: Location) -> CorpusManifest:

@@ -116,12 +116,18 @@ def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
             data = {}
         if not set(before).isdisjoint(marks):
             lines.append(f"trained on the corpus with them: {record.parent}")
-        elif directory.resolve() in {Path(name).resolve() for name in data.get("corpora") or () if not is_url(name)}:
+        elif directory.resolve() in _directories(data.get("corpora") or ()):
             lines.append(
                 f"trained on another state of the corpus or on several corpora, possibly on the forgotten documents: "
                 f"{record.parent}"
             )
     return lines or [f"no run under {runs} was trained on this corpus"]
+
+
+def _directories(corpora: Sequence[str]) -> set[Path]:
+    """Return the local directories of corpora, of which a variant is named by its manifest."""
+    paths = [Path(name).resolve() for name in corpora if not is_url(name)]
+    return {path.parent if path.suffix == ".json" else path for path in paths}
 
 
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:

@@ -5,6 +5,8 @@ changes, and nothing is measured again. The record becomes a quarantined one of 
 `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written first, so the same
 command resumes after a kill, and later reads in this directory skip the records in it.
 
+Variants of the corpus are removed: the command that built one builds it again.
+
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
 document stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a
 file's name and a number.
@@ -43,6 +45,7 @@ from pipelines.contracts.manifest import (
     schema_facts,
     shard_set_of,
     sweep,
+    variants_in,
     write_table,
 )
 from pipelines.contracts.shard_set import open_shard, write_shard
@@ -100,6 +103,8 @@ def forget(
     """
     tombstone = _begin(directory, identifiers, urls, check)
     docs, mark = [_Doc(**entry) for entry in tombstone["pending"]], digest(tombstone["records"])
+    for variant in variants_in(directory):  # the command that built one builds it again, without these documents
+        variant.unlink(missing_ok=True)
     remove_steps(list_unreached(directory, {step.directory.name for step in open_corpus(directory).steps}), check)
     written = _rewrite_steps(directory, docs, mark)
     _publish_corpus(open_corpus(directory), tombstone["records"], mark)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
-from pipelines.contracts.manifest import load_corpus, set_aside
+from pipelines.contracts.manifest import load_corpus, set_aside, variants_in
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import FINGERPRINT_DIGITS, make_plan
@@ -23,7 +23,8 @@ class UnreachedStep:
 
 
 def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[UnreachedStep]:
-    """Return the steps in the configurations' output that neither their plans nor the published corpus use.
+    """Return the steps in the configurations' output that neither their plans, nor the published corpus, nor its
+    variants use.
 
     Raises UserError if the configurations have different outputs.
     """
@@ -48,7 +49,7 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
     for step in steps:
         check()
         output, aside = step.path.parent, set_aside(step.path)
-        for manifest in output.glob(".manifest.json.*.tmp"):
+        for manifest in output.glob(".*.json.*.tmp"):
             manifest.unlink(missing_ok=True)  # of a build that has checked that the step exists: it must check again
         if step.path.name in _used(output):
             aside.rename_if_possible(step.path)
@@ -58,10 +59,9 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
 
 
 def _used(output: LocalPath) -> set[str]:
-    """Return the names of the steps of the published corpus; empty if there is none."""
-    if not (output / "manifest.json").exists():
-        return set()
-    return {str(step["directory"]) for step in load_corpus(output).steps}
+    """Return the names of the steps of the published corpus and of its variants; empty if there are none."""
+    published = [path for path in (output / "manifest.json", *variants_in(output)) if path.exists()]
+    return {str(step["directory"]) for path in published for step in load_corpus(path).steps}
 
 
 def list_unreached(output: LocalPath, reached: Collection[str]) -> list[UnreachedStep]:

@@ -8,6 +8,9 @@ import yaml
 from pipelines.__main__ import main
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import load_corpus_config, plain_config
+from tests.trainers.conftest import build_corpus
+from trainers.__main__ import main as study_main
+from trainers.studies.designs.study_entries import study_entries, variants_of
 from trainers.studies.running.study_directory import load_study
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +71,35 @@ def test_every_study_file_is_valid_and_names_a_corpus_file_of_the_repository(pat
     study = load_study(path)
     outputs = {yaml.safe_load(corpus.read_text()).get("output") for corpus in CORPORA}
     assert set(study.corpora) <= outputs
+    assert study.corpus_file is None or ROOT / study.corpus_file in CORPORA
     assert study.question
+    assert f"studies/{path.name}" in (ROOT / "docs" / "studies.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    """A tiny corpus in place of one that users build."""
+    return build_corpus(tmp_path_factory.mktemp("stand_in"))
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
+def test_every_study_plans_and_starts_nothing(path, stand_in, tmp_path, monkeypatch, capsys):
+    (tmp_path / "corpora_configs").symlink_to(ROOT / "corpora_configs")
+    monkeypatch.chdir(tmp_path)
+    study = load_study(path)
+    changes = [] if study.corpus_file else [f"corpora=[{stand_in}]", "confirmation=null", "proposal.max_epochs=null"]
+    assert study_main(["study", "plan", str(path), *changes]) == 0
+    assert [item.name for item in tmp_path.iterdir()] == ["corpora_configs"]
+    said = capsys.readouterr().out
+    if study.corpus_file is None:
+        assert "to train" in said
+        return
+    variants = variants_of(study)
+    assert said.count(": to build  ") == len(variants)
+    for variant in variants:
+        assert main(["plan", variant.file, *variant.changes, "--check"]) == 0
+    sources = {source["name"] for source in yaml.safe_load((ROOT / study.corpus_file).read_text())["sources"]}
+    assert {name for entry in study_entries(study).values() for name in entry.weights or ()} <= sources
 
 
 def test_there_is_a_demo():

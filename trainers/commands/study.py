@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trainers.studies.laws.law_set import LawSet
     from trainers.studies.outcomes.study_steps import StudyFit
     from trainers.studies.run_table import RunTable
+    from trainers.studies.schema.study_file import Study
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -114,6 +115,13 @@ def _split(options: argparse.Namespace) -> tuple[str | None, list[str]]:
 def _open(options: argparse.Namespace) -> tuple["OpenStudy", LocalPath]:
     """Open the study that a command names."""
     from trainers.studies.designs.study_runs import open_study
+
+    study, root = _load(options)
+    return open_study(study), root
+
+
+def _load(options: argparse.Namespace) -> "tuple[Study, LocalPath]":
+    """Load the study that a command names, and return it with its directory."""
     from trainers.studies.running.study_directory import load_study, root_of
 
     name, settings = _split(options)
@@ -122,7 +130,7 @@ def _open(options: argparse.Namespace) -> tuple["OpenStudy", LocalPath]:
     if options.workers < 1:
         raise ConfigError(f"--workers: got {options.workers}, allowed 1 or more")
     study = load_study(local_path(name), settings)
-    return open_study(study), root_of(study)
+    return study, root_of(study)
 
 
 def _is_study(options: argparse.Namespace) -> bool:
@@ -141,10 +149,19 @@ def _say(line: str) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from trainers.studies.designs.study_entries import variants_of
+    from trainers.studies.designs.study_runs import open_study
     from trainers.studies.planning.plan_study import calibration_runs, plan_lines, plan_study
+    from trainers.studies.running.build_corpora import corpora_lines
     from trainers.studies.running.study_directory import CALIBRATION
 
-    opened, root = _open(options)
+    study, root = _load(options)
+    print("".join(f"{line}\n" for line in corpora_lines(study, root)), end="")
+    variants = variants_of(study)
+    if variants and not any(variant.is_built for variant in variants):
+        print("`study run` builds these corpora first; the cost of the runs is known once one of them is built")
+        return 0
+    opened = open_study(study)
     if options.calibrate:
         _train(calibration_runs(opened, options.workers), root / CALIBRATION, options.workers)
     print("\n".join(plan_lines(plan_study(opened, root, options.workers))))
@@ -158,7 +175,7 @@ def _train(runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int) -> 
     from trainers.studies.running.train_study_run import read_result
 
     results = {run.key: read_result(directory / run.key) for run in runs}
-    left = [run for run in runs if (known := results[run.key]) is None or known.state == "failed"]
+    left = [run for run in runs if run.is_ready and ((known := results[run.key]) is None or known.state == "failed")]
     if left:
         _say(f"{len(left)} of {len(runs)} runs to train on {workers} workers  {directory}")
         threads = max(1, usable_cores() // workers)
@@ -166,13 +183,19 @@ def _train(runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int) -> 
 
 
 def _run(options: argparse.Namespace) -> int:
+    from trainers.studies.designs.study_runs import open_study
     from trainers.studies.planning.plan_study import plan_lines, plan_study
-    from trainers.studies.running.study_directory import RUNS, register
+    from trainers.studies.running.build_corpora import build_corpora, record_failed_builds
+    from trainers.studies.running.study_directory import RUNS, check_registered, register
 
-    opened, root = _open(options)
+    study, root = _load(options)
+    check_registered(study, root)
+    build_corpora(study, root, options.workers, _say)
+    opened = open_study(study)
     plan = plan_study(opened, root, options.workers)
     for change in register(opened.study, root):
         _say(f"changed since it last ran: {change}")
+    record_failed_builds(opened, root)
     _say("\n".join(plan_lines(plan)))
     _train(opened.proxies, root / RUNS, options.workers)
     if opened.study.has_mixtures:

@@ -112,8 +112,8 @@ def corpus_of(config: Pretraining) -> TrainingCorpus:
 
 
 def _open_one(directory: Location, wanted: str | None, frame: Frame) -> TrainingCorpus:
+    manifest = load_corpus(directory)  # the path of a manifest names a variant of the corpus of its directory
     directory = directory.parent if directory.suffix == ".json" else directory
-    manifest = load_corpus(directory)
     names = sorted(manifest.shard_sets)
     if not names:
         raise UserError(f"{directory}: the corpus has no shards; add a `shards` step and build it again")

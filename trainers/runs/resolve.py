@@ -31,6 +31,7 @@ FREE = (
     *("name", "log_every", "sinks", "checkpoints", "execution"),
     *("data.corpora", "files", "final_splits", "optimizer.max_skipped_in_row"),
 )
+_BELOW_FREE = tuple(f"{name}." for name in FREE)
 # Up to this many samples, the tokens of a budget are counted exactly by drawing the order, which takes two
 # seconds. For more samples they are estimated from the average tokens per sequence.
 EXACT = 1 << 24
@@ -291,7 +292,7 @@ def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
 
 def is_free(name: str) -> bool:
     """Whether a field may change within a run."""
-    return any(name == free or name.startswith(f"{free}.") for free in FREE)
+    return name in FREE or name.startswith(_BELOW_FREE)
 
 
 def identity(config: Job) -> dict[str, object]:

@@ -64,25 +64,30 @@ def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints
     the others are moved to the nearest mixture that is.
     """
     _require_room(constraints)
-    chosen: list[np.ndarray] = []
+    chosen, count = np.empty((runs, len(constraints.domains))), 0
     moved, attempts = False, 0
     for mixture in drawn:
         attempts += 1
         outside = moved and not constraints.contains(mixture[None])[0]
         rounded = _rounded(constraints.project(mixture) if outside else mixture)
-        near = bool(chosen) and float(np.abs(np.stack(chosen) - rounded).sum(axis=1).min() / 2) <= distance
-        if constraints.contains(rounded[None], 1e-5)[0] and not near:
-            chosen.append(rounded)
-        if len(chosen) == runs:
+        if constraints.contains(rounded[None], 1e-5)[0] and not _is_near(rounded, chosen[:count], distance):
+            chosen[count] = rounded
+            count += 1
+        if count == runs:
             break
-        if not moved and attempts > _ATTEMPTS * (len(chosen) + 1):
+        if not moved and attempts > _ATTEMPTS * (count + 1):
             moved, attempts = True, 0
-        if moved and attempts > _MOVED_ATTEMPTS * (len(chosen) + 1):
+        if moved and attempts > _MOVED_ATTEMPTS * (count + 1):
             raise ConfigError(
-                f"design: the limits of the proposal and design.distance ({distance:g}) allow {len(chosen)} of {runs} "
+                f"design: the limits of the proposal and design.distance ({distance:g}) allow {count} of {runs} "
                 f"mixtures; ask for fewer runs, lower distance, or widen floors, fixed and max_epochs"
             )
-    return np.stack(chosen)
+    return chosen
+
+
+def _is_near(mixture: np.ndarray, others: np.ndarray, distance: float) -> bool:
+    """Return whether one of `others`, [mixtures, domains], is at most `distance` away."""
+    return bool(len(others)) and float(np.abs(others - mixture).sum(axis=1).min() / 2) <= distance
 
 
 def _centroids(constraints: MixtureConstraints) -> np.ndarray:

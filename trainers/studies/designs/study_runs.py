@@ -2,8 +2,6 @@
 corpus.
 """
 
-import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,41 +9,41 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.config import load_yaml, override, parse, plain
+from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import digest
 from trainers.config.job import TrainingBudget
-from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import TrainingCorpus, corpus_of
-from trainers.recipes import RECIPES
+from trainers.config.pretraining import MixtureStage, Pretraining
+from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.resolve import identity
 from trainers.studies.designs.draw_mixtures import draw_mixtures
+from trainers.studies.designs.level_weights import leaf_settings, leaf_weights, require_levels
+from trainers.studies.designs.study_corpora import OpenCorpora, measured_domains
+from trainers.studies.designs.study_entries import (
+    StudyEntry,
+    job_with,
+    recipe_of,
+    share_read,
+    study_entries,
+    variant_of,
+)
 from trainers.studies.laws import LAWS
 from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
 from trainers.studies.proposals.proposal_settings import ProposalSettings
-from trainers.studies.schema.study_designs import (
-    Grid,
-    LeaveOneOut,
-    Listed,
-    ListEntry,
-    MixtureDesign,
-    Simplex,
-    Sobol,
-    Swarm,
-)
-from trainers.studies.schema.study_file import Metrics, Study, check_setting, flat_settings
+from trainers.studies.schema.study_designs import LeaveOneOut, MixtureDesign, Simplex, Sobol, Swarm
+from trainers.studies.schema.study_file import Metrics, Study
 
 LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
-_OF_ENTRIES = ("data.weights", "data.subset", "budget.tokens")  # reserved fields that an entry may set
 _KEY = 16  # hexadecimal digits of the name of a run's directory
+_NOT_BUILT = "not built: "
+_IDENTITIES: dict[str, dict[str, object]] = {}
 
 
 @dataclass(frozen=True)
 class StudyRun:
     """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
     `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
-    share it and are trained once.
+    share it and are trained once. `corpus` is the fingerprint of its corpus, or says that it is not built.
     """
 
     entry: str
@@ -59,34 +57,54 @@ class StudyRun:
         """The name in messages and tables: the entry and the seed."""
         return f"{self.entry}/seed-{self.job.seed}"
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether its corpus is built."""
+        return not self.corpus.startswith(_NOT_BUILT)
+
+    @cached_property
+    def kind(self) -> str:
+        """The job without its name, seed and mixture, as a text."""
+        return repr(replace(self.job, seed=0, name="", data=replace(self.job.data, weights={})))
+
     @cached_property
     def key(self) -> str:
         """A digest of everything that the result depends on. The unresolved job is enough, because the
         resolved job is a function of it and the corpus.
         """
-        return digest([identity(self.job), plain(self.metrics), self.corpus])[:_KEY]
+        return digest([self._identity(), plain(self.metrics), self.corpus])[:_KEY]
+
+    def _identity(self) -> dict[str, object]:
+        """Return the fields that identify the job. Those that runs of one kind share are computed once."""
+        if self.kind not in _IDENTITIES:
+            _IDENTITIES.clear()  # runs of one kind follow one another
+            _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))
+        weights = self.job.data.weights
+        shares = {f"data.weights.{n}": w for n, w in weights.items()} if isinstance(weights, dict) else {}
+        named = {"data.weights": weights} if isinstance(weights, str) else shares
+        return {**_IDENTITIES[self.kind], **named, "seed": self.job.seed}
 
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study with its corpus. `base` is the job of its recipe. `settings` are those of the proposal,
-    completed by the tokens of the corpus and of the target.
+    """A study with its corpus. `base` is the job of its recipe. `settings` are those of the proposal by leaf,
+    completed by the tokens of the corpus and of the target. `metrics` names the domains that are measured:
+    those with held-out text, or those that the study names. Where entries read different corpora, `corpus` is
+    that of the baseline or, until it is built, of another entry.
     """
 
     study: Study
     corpus: TrainingCorpus
     base: Pretraining
     settings: ProposalSettings
+    entries: Mapping[str, StudyEntry]
+    metrics: tuple[str, ...]
+    corpora: OpenCorpora
 
-    @property
+    @cached_property
     def domains(self) -> tuple[str, ...]:
         """The domains with training documents, ordered by name."""
         return tuple(sorted(self.corpus.train))
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics: the domains with held-out text, or those that the study names."""
-        return self.study.metrics.domains or tuple(sorted(self.corpus.validation))
 
     @cached_property
     def prior(self) -> np.ndarray:
@@ -99,6 +117,11 @@ class OpenStudy:
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)
 
+    @cached_property
+    def prior_mixture(self) -> dict[str, float]:
+        """The prior by domain."""
+        return self.mixture(self.prior)
+
     def mixture(self, shares: np.ndarray) -> dict[str, float]:
         """Return `shares`, [domains], as a mapping by domain."""
         return dict(zip(self.domains, shares.tolist(), strict=True))
@@ -107,15 +130,16 @@ class OpenStudy:
     def points(self) -> tuple[StudyRun, ...]:
         """The runs of the design. In a mixture design, the first is the prior."""
         design, first = self.study.design, self.study.proxies.seed
-        prior = self.mixture(self.prior)
+        prior = self.prior_mixture
         if isinstance(design, Swarm | Sobol | Simplex):
             drawn = self._mixtures(design)
             names = [f"{design.kind}-{number:0{len(str(len(drawn)))}}" for number in range(1, len(drawn) + 1)]
             weights = {"prior": prior} | {n: self.mixture(row) for n, row in zip(names, drawn, strict=True)}
             return tuple(self.proxy(name, its, first) for name, its in weights.items())
-        entries = self._entries(design)
         seeds = range(first, first + design.seeds)
-        return tuple(self.proxy(name, each.weights or prior, s, each) for name, each in entries.items() for s in seeds)
+        if isinstance(design, LeaveOneOut):
+            return tuple(self.proxy(name, its, s) for name, its in self._left_out().items() for s in seeds)
+        return tuple(self._entry_run(name, each, s) for name, each in self.entries.items() for s in seeds)
 
     @property
     def anchors(self) -> tuple[StudyRun, ...]:
@@ -125,40 +149,75 @@ class OpenStudy:
         if not self.study.has_mixtures:
             return ()
         first = self.study.proxies.seed
-        prior = self.mixture(self.prior)
+        prior = self.prior_mixture
         return tuple(self.proxy("prior", prior, first + number) for number in range(self.study.proxies.anchors))
 
-    @property
+    @cached_property
     def proxies(self) -> tuple[StudyRun, ...]:
         """The runs of the design and the anchors, without duplicates."""
         return unique((*self.points, *self.anchors))
 
-    def proxy(self, entry: str, weights: Mapping[str, float], seed: int, its: ListEntry | None = None) -> StudyRun:
-        """Return a proxy run."""
-        return self._run(entry, weights, seed, self.study.proxies.tokens, {}, its or ListEntry())
+    def proxy(self, entry: str, weights: Mapping[str, float], seed: int) -> StudyRun:
+        """Return a proxy run of a mixture by domain."""
+        return self._run(entry, weights, seed, self.study.proxies.tokens, {})
 
     def candidate(self, name: str, weights: Mapping[str, float], seed: int) -> StudyRun:
         """Return a run of the confirmation."""
         confirmation = self.study.confirmation
         assert confirmation is not None
-        return self._run(name, weights, seed, confirmation.tokens, confirmation.settings, ListEntry())
+        return self._run(name, weights, seed, confirmation.tokens, confirmation.settings)
 
     def share_read(self, tokens: int) -> float:
-        """Return the share of each domain that a run of `tokens` tokens may read, so that its epochs match
-        the target's; 1 if proxies are not matched.
-        """
-        target = self.study.target
-        return min(1.0, tokens / target.tokens) if target and self.study.proxies.matched else 1.0
+        """Return the share of each domain that a run of `tokens` tokens may read (`study_entries.share_read`)."""
+        return share_read(self.study, tokens)
 
     def _run(
-        self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, more: Mapping[str, Any], its: ListEntry
+        self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, settings: Mapping[str, Any]
     ) -> StudyRun:
-        base = self.base if its.recipe is None else _recipe(self.study, its.recipe)
-        data = replace(base.data, weights=dict(weights), subset=self.share_read(tokens))
-        job = replace(base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
-        if settings := {**more, **its.settings}:
-            job = _with(job, settings, f"study {self.study.name}, {entry}")
-        return StudyRun(entry, weights, job, self.study.metrics, self.corpus.fingerprint)
+        """Return a run of a mixture of the study's corpus."""
+        stages = self._first_phase(tokens, self.prior_mixture)
+        data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
+        job = replace(self.base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
+        job = job_with(job, settings, f"study {self.study.name}, {entry}")
+        return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint)
+
+    def _entry_run(self, name: str, its: StudyEntry, seed: int) -> StudyRun:
+        """Return a run of an entry of a list or a grid, on its corpus and with its mixture."""
+        job = replace(its.job, seed=seed)
+        if its.variant is not None and not self.corpora.has(its.variant):
+            return StudyRun(name, {}, job, self._measured, f"{_NOT_BUILT}{its.variant.key}")
+        corpus = self.corpora.of(job)
+        prior = self._prior_of(corpus)
+        weights = prior if its.weights is None else leaf_weights(its.weights, _sizes(corpus), f"design: {name}")
+        stages = self._first_phase(int(job.budget.tokens or 0), prior)
+        job = replace(
+            job, data=replace(job.data, stages=stages, weights=job.data.weights if its.sets_mixture else weights)
+        )
+        return StudyRun(name, weights, job, self._measured, corpus.fingerprint)
+
+    def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
+        """Return the prior by domain of the corpus of an entry. It is proportional to the tokens of that corpus unless the
+        study sets it.
+        """
+        if (corpus.fingerprint, corpus.shard_set) == (self.corpus.fingerprint, self.corpus.shard_set):
+            return self.prior_mixture
+        domains = tuple(sorted(corpus.train))
+        prior = leaf_settings(self.study, corpus).prior_of(domains)
+        return dict(zip(domains, prior.tolist(), strict=True))
+
+    def _first_phase(self, tokens: int, prior: dict[str, float]) -> tuple[MixtureStage, ...]:
+        """Return the stage before the mixture in question, in a study of two phases."""
+        if self.study.anneal is None:
+            return ()
+        return (MixtureStage(max(1, round((1 - self.study.anneal) * tokens)), prior),)
+
+    @cached_property
+    def _measured(self) -> Metrics:
+        """The metrics as runs measure them. Names of all domains with held-out text are left out."""
+        everything = self.metrics == tuple(sorted(self.corpus.validation))
+        if everything and not self.study.metrics.domains:
+            return self.study.metrics
+        return replace(self.study.metrics, domains=self.metrics)
 
     def _mixtures(self, design: MixtureDesign) -> np.ndarray:
         drawn = draw_mixtures(design, self.prior, self.constraints)
@@ -171,56 +230,63 @@ class OpenStudy:
             )
         return drawn
 
-    def _entries(self, design: Listed | Grid | LeaveOneOut) -> dict[str, ListEntry]:
-        if isinstance(design, LeaveOneOut):
-            left = {"prior": self.prior} | {
-                f"without-{name}": np.where(np.arange(len(self.prior)) == i, 0.0, self.prior)
-                for i, name in enumerate(self.domains)
-                if 0 < self.prior[i] < 1
-            }
-            return {name: ListEntry(weights=self.mixture(shares / shares.sum())) for name, shares in left.items()}
-        if isinstance(design, Grid):
-            rows = [dict(zip(design.axes, row, strict=True)) for row in itertools.product(*design.axes.values())]
-            entries = {",".join(f"{k}={_shown(v)}" for k, v in row.items()): ListEntry(settings=row) for row in rows}
-        else:
-            entries = dict(design.entries)
-        for name, entry in entries.items():
-            for field_name in flat_settings(entry.settings):
-                try:
-                    check_setting(f"design: {name}", field_name, _OF_ENTRIES)
-                except ValueError as error:
-                    raise ConfigError(str(error)) from None
-            self.require_domains(f"design: {name}", entry.weights or {})
-        return entries
+    def _left_out(self) -> dict[str, dict[str, float]]:
+        """Return the prior, and for each of its domains the prior without it."""
+        left = {"prior": self.prior} | {
+            f"without-{name}": np.where(np.arange(len(self.prior)) == i, 0.0, self.prior)
+            for i, name in enumerate(self.domains)
+            if 0 < self.prior[i] < 1
+        }
+        return {name: self.mixture(shares / shares.sum()) for name, shares in left.items()}
 
     def require_domains(self, section: str, weights: Mapping[str, float]) -> None:
-        """Raise ConfigError for a domain that the corpus does not have."""
-        for name in weights:
-            if name not in self.domains:
-                raise ConfigError(f"{section}.{name}: no such domain; the corpus has {', '.join(self.domains)}")
+        """Raise ConfigError for a name that is no domain of the corpus at any level."""
+        require_levels(section, weights, self.corpus)
+
+    def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
+        """Return weights by domains of any level as shares of all leaves, which sum to 1."""
+        its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
+        return {name: its.get(name, 0.0) / total for name in self.domains}
 
 
 def open_study(study: Study) -> OpenStudy:
-    """Open the corpus of a study and check that the two fit. Raises UserError if they do not."""
-    base = _recipe(study, study.recipe)
-    corpus = corpus_of(base)
+    """Open the corpora of a study and check that they and the study fit. Raises UserError if they do not, or if none of
+    the corpora that it builds is built yet.
+    """
+    entries, corpora = study_entries(study), OpenCorpora()
+    base = recipe_of(study, study.recipe)
+    jobs = [its.job for its in entries.values() if corpora.has(its.variant)]
+    if study.corpus_file is not None:
+        plain_variant = variant_of(study, {})
+        if not entries and corpora.has(plain_variant):
+            jobs = [replace(base, data=replace(base.data, corpora=(str(plain_variant.manifest),)))]
+        if not jobs:
+            raise UserError(
+                f"study {study.name}: no corpus of {study.corpus_file} is built yet; build it with `study run`"
+            )
+        base = replace(base, data=replace(base.data, corpora=jobs[0].data.corpora))
+    corpus = corpora.of(base)
     if not corpus.validation:
-        raise UserError(f"{study.corpora[0]}: has no held-out documents to measure; build it with a validation_share")
-    for name in study.metrics.domains:
-        if name not in corpus.validation:
-            there = ", ".join(sorted(corpus.validation))
-            raise ConfigError(f"metrics.domains: got {name!r}, held-out text have {there}")
-    tokens = study.proposal.tokens or {name: source.tokens for name, source in corpus.train.items()}
-    target = study.proposal.target_tokens or (study.target.tokens if study.target else None)
-    opened = OpenStudy(study, corpus, base, replace(study.proposal, tokens=tokens, target_tokens=target))
+        raise UserError(f"{corpus.directory}: has no held-out documents to measure; build it with a validation_share")
+    different = {(its.fingerprint, its.shard_set): its for its in [corpus, *map(corpora.of, jobs)]}
+    metrics = measured_domains(list(different.values()), study)
+    settings = leaf_settings(study, corpus)
+    opened = OpenStudy(study, corpus, base, settings, entries, metrics, corpora)
     opened.settings.metric_weights(opened.metrics)  # raises for a metric that is not measured
     assert opened.prior is not None
     if study.has_mixtures and len(opened.domains) < 2:
-        raise ConfigError(f"{study.corpora[0]}: has one source, {opened.domains[0]}; a mixture needs two or more")
+        raise ConfigError(f"{corpus.directory}: has one source, {opened.domains[0]}; a mixture needs two or more")
+    for name, its in entries.items():
+        if its.weights is not None and corpora.has(its.variant):
+            require_levels(f"design: {name}", its.weights, corpora.of(its.job))
     if study.confirmation is not None:
         for name, weights in study.confirmation.own.items():
             opened.require_domains(f"confirmation.own.{name}", weights)
     return opened
+
+
+def _sizes(corpus: TrainingCorpus) -> dict[str, int]:
+    return {name: source.tokens for name, source in corpus.train.items()}
 
 
 def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
@@ -229,28 +295,3 @@ def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
     for run in runs:
         first.setdefault(run.key, run)
     return tuple(first.values())
-
-
-def _recipe(study: Study, name: str) -> Pretraining:
-    """Return a recipe with the corpora and settings of the study."""
-    if name in RECIPES:
-        data = plain(RECIPES[name]())
-    elif name.endswith((".yaml", ".yml")):
-        data = load_yaml(parse_local(name, "recipe"))
-    else:
-        raise ConfigError(f"study {study.name}: recipe: got {name!r}, allowed {', '.join(RECIPES)}, or a YAML file")
-    where = f"study {study.name}, recipe {name}"
-    config = parse(Pretraining, override(data, _assignments(study.settings)), where)
-    return replace(config, data=replace(config.data, corpora=study.corpora, stages=()))
-
-
-def _with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretraining:
-    return parse(Pretraining, override(plain(job), _assignments(settings)), where)
-
-
-def _assignments(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={json.dumps(plain(value))}" for name, value in flat_settings(settings).items()]
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(plain(value))

@@ -49,8 +49,7 @@ def candidate_runs(
         if name == "proposal":
             mixtures[name] = proposal or read_proposal(opened, root)
         elif name in confirmation.own:
-            total = sum(confirmation.own[name].values())
-            mixtures[name] = {d: confirmation.own[name].get(d, 0.0) / total for d in opened.domains}
+            mixtures[name] = opened.leaf_shares(f"confirmation.own.{name}", confirmation.own[name])
         else:
             mixtures[name] = opened.mixture(baselines[name])
     first = opened.study.proxies.seed

@@ -1,6 +1,6 @@
 """What a study will cost: runs, tokens, operations, time and disk. Nothing is trained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,6 @@ from gristmill.storage.disk import LocalPath
 from gristmill.terminal import human_bytes
 from trainers.config.architecture import fill
 from trainers.config.job import TrainingBudget
-from trainers.config.pretraining import Pretraining
 from trainers.runs.resolve import resolve
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
 from trainers.studies.outcomes.study_steps import PROPOSAL
@@ -91,18 +90,21 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
     stages = {"proxies": opened.proxies}
     if opened.study.confirmation is not None:
         stages["confirmation"] = _confirmation(opened, root)
-    for runs in stages.values():
+    results = {name: results_of(root, runs) for name, runs in stages.items()}
+    planned = []
+    for name, runs in stages.items():
         _check_jobs(opened, runs)
-    results = list(results_of(root, opened.proxies).values())
-    planned = tuple(_stage(name, opened, runs, root) for name, runs in stages.items())
-    return StudyPlan(opened, planned, workers, measured_rate(opened, root, results), _run_bytes(opened, root))
+        planned.append(_stage(name, runs, _costs(opened, runs), results[name]))
+    rate = measured_rate(opened, root, list(results["proxies"].values()))
+    return StudyPlan(opened, tuple(planned), workers, rate, _run_bytes(root, results["proxies"]))
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
     """Return one short run per worker, on the first mixtures of the design."""
     runs = []
+    ready = [run for run in opened.points if run.is_ready]
     for number in range(workers):
-        run = opened.points[number % len(opened.points)]
+        run = ready[number % len(ready)]
         batch = run.job.batch.tokens or (run.job.batch.sequences or 1) * run.job.data.sequence_length
         tokens = max(int(run.job.budget.tokens or 0) * _CALIBRATION_SHARE, _CALIBRATION_STEPS * batch)
         schedule = replace(run.job.schedule, warmup_steps=0, warmup_fraction=None)  # it may outlast this run
@@ -134,10 +136,10 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
-    """Resolve one job of each kind. Jobs that differ only in mixture, seed and name are of one kind."""
+    """Resolve one job of each kind and corpus. Jobs that differ only in mixture, seed and name are of one kind."""
     measure = opened.study.metrics.measure
-    for run in {_kind(run.job): run for run in runs}.values():
-        resolve(run.job, opened.corpus)
+    for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
+        resolve(run.job, opened.corpora.of(run.job))
         objective = run.job.objective
         likely = any(member.gives_likelihood for member, _ in objective.members())
         if not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
@@ -145,10 +147,6 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
                 f"metrics.measure: got {measure}, which objective {objective.kind} of {run.entry} does not have; allowed are "
                 f"objectives that predict text"
             )
-
-
-def _kind(job: Pretraining) -> str:
-    return repr(replace(job, seed=0, name="", data=replace(job.data, weights="uniform")))
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
@@ -160,41 +158,32 @@ def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
     return candidate_runs(opened, root, opened.mixture(opened.prior))
 
 
-def _stage(name: str, opened: OpenStudy, runs: Sequence[StudyRun], root: LocalPath) -> StagePlan:
-    known = results_of(root, runs)
+def _stage(
+    name: str, runs: Sequence[StudyRun], costs: Mapping[str, tuple[float, int]], known: Mapping[str, RunResult]
+) -> StagePlan:
     states: dict[str, int] = {}
     for result in known.values():
         states[result.state] = states.get(result.state, 0) + 1
     left = [run for run in runs if run.key not in known or known[run.key].state == "failed"]
-    costs = [_costs(run.job, opened) for run in runs]
     tokens = sum(run.job.budget.tokens or 0 for run in left)
-    flops = sum((run.job.budget.tokens or 0) * _costs(run.job, opened)[0] for run in left)
-    return StagePlan(
-        name,
-        len(runs),
-        states,
-        len(left),
-        tokens,
-        flops,
-        max(cost for cost, _ in costs),
-        max(size for _, size in costs),
-    )
+    flops = sum((run.job.budget.tokens or 0) * costs[run.key][0] for run in left)
+    per_token, parameters = (max(values) for values in zip(*costs.values(), strict=True))
+    return StagePlan(name, len(runs), states, len(left), tokens, flops, per_token, int(parameters))
 
 
-def _costs(job: Pretraining, opened: OpenStudy) -> tuple[float, int]:
-    """Return the operations per token of a job, and its parameters."""
-    vocabulary, specials = opened.corpus.tokenizer.vocab_size, tuple(opened.corpus.tokenizer.specials.items())
-    return _model_costs(job, vocabulary, specials)
-
-
-_COSTS: dict[str, tuple[float, int]] = {}
-
-
-def _model_costs(job: Pretraining, vocabulary: int, specials: tuple[tuple[str, int], ...]) -> tuple[float, int]:
-    known = f"{_kind(job)} {vocabulary}"
-    if known not in _COSTS:
-        _COSTS[known] = _count(job, vocabulary, dict(specials))
-    return _COSTS[known]
+def _costs(opened: OpenStudy, runs: Sequence[StudyRun]) -> dict[str, tuple[float, int]]:
+    """Return the operations per token and the parameters of each run, by key. Until its corpus is built, the tokenizer of
+    the study's corpus stands in.
+    """
+    known: dict[tuple[str, str], tuple[float, int]] = {}
+    costs = {}
+    for run in runs:
+        its = run.kind, run.corpus
+        if its not in known:
+            tokenizer = (opened.corpora.of(run.job) if run.is_ready else opened.corpus).tokenizer
+            known[its] = _count(run.job, tokenizer.vocab_size, tokenizer.specials)
+        costs[run.key] = known[its]
+    return costs
 
 
 def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, int]:
@@ -214,14 +203,12 @@ def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, 
     return flops.read + flops.decoded + flops.predicted, parameters
 
 
-def _run_bytes(opened: OpenStudy, root: LocalPath) -> int:
+def _run_bytes(root: LocalPath, results: Mapping[str, RunResult]) -> int:
     """Return the bytes that a finished run keeps, measured on the first one; an estimate if none has
     finished.
     """
-    for run in opened.proxies:
-        directory = root / RUNS / run.key
-        if read_result(directory) is not None:
-            return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    for key in results:
+        return sum(file.stat().st_size for file in (root / RUNS / key).rglob("*") if file.is_file())
     return _LOG_BYTES
 
 

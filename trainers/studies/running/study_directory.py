@@ -4,6 +4,7 @@ study.yaml         the study as it was last run, every field
 registered.json    the rule of the verdict, written before the first run
 runs/KEY/          a run: its log, ledger, settings and result (result.json)
 calibration/KEY/   short runs that only measure speed
+corpora/KEY.log    builds of corpora (build_corpora)
 ratios.csv  metrics.csv  fit.json  proposal.yaml  confirmation.json  report.html
 """
 
@@ -55,19 +56,25 @@ def register(study: Study, root: LocalPath) -> list[str]:
     are known is no rule.
     """
     root.mkdir(parents=True, exist_ok=True)
-    rule = _rule(study)
-    if not write_new_json(root / REGISTERED, {"format": _FORMAT, "rule": rule}):
-        known = _registered(root)
-        if known != rule:
-            names = ", ".join(sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n)))
-            raise ConflictError(
-                f"{root}: {names} differ from what was registered before the first run ({REGISTERED}); put back what is "
-                f"in {root / STUDY}, or give the changed study another output"
-            )
+    if not write_new_json(root / REGISTERED, {"format": _FORMAT, "rule": _rule(study)}):
+        check_registered(study, root)
     changes = _changes(study, root)
     text = yaml.safe_dump(plain(study), sort_keys=False, allow_unicode=True)
     (root / STUDY).write_atomic(text.encode())
     return changes
+
+
+def check_registered(study: Study, root: LocalPath) -> None:
+    """Raise ConflictError if another rule of the verdict is registered."""
+    if not (root / REGISTERED).exists():
+        return
+    known, rule = _registered(root), _rule(study)
+    if known != rule:
+        names = ", ".join(sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n)))
+        raise ConflictError(
+            f"{root}: {names} differ from what was registered before the first run ({REGISTERED}); put back what is "
+            f"in {root / STUDY}, or give the changed study another output"
+        )
 
 
 def _rule(study: Study) -> dict[str, Any]:

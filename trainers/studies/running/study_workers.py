@@ -12,8 +12,8 @@ import multiprocessing
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -58,23 +58,22 @@ class StudyWorkers:
         """
         waiting, total = deque(runs), len(runs)
         done = 0
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            while waiting or any(worker.run for worker in self._workers):
-                self._assign(waiting)
-                ready: Sequence[Any] = wait([worker.pipe for worker in self._workers if worker.run], _BUSY_SECONDS)
-                for worker in [worker for worker in self._workers if worker.pipe in ready]:
-                    run, outcome, reason = self._answer(worker)
-                    if outcome in ("busy", "stopped"):
-                        waiting.append(run)
-                    elif outcome == "storage":
-                        raise UserError(f"{reason}; fix that and run the same command, which continues")
-                    else:
-                        done += 1
-                        self.show(f"{done}/{total}  {run.name}  {outcome}{f': {reason}' if reason else ''}")
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            self._end()
+        with terminable():
+            try:
+                while waiting or any(worker.run for worker in self._workers):
+                    self._assign(waiting)
+                    ready: Sequence[Any] = wait([worker.pipe for worker in self._workers if worker.run], _BUSY_SECONDS)
+                    for worker in [worker for worker in self._workers if worker.pipe in ready]:
+                        run, outcome, reason = self._answer(worker)
+                        if outcome in ("busy", "stopped"):
+                            waiting.append(run)
+                        elif outcome == "storage":
+                            raise UserError(f"{reason}; fix that and run the same command, which continues")
+                        else:
+                            done += 1
+                            self.show(f"{done}/{total}  {run.name}  {outcome}{f': {reason}' if reason else ''}")
+            finally:
+                self._end()
 
     def _assign(self, waiting: deque[StudyRun]) -> None:
         """Give every idle worker a run, and start more workers, up to `count`, while runs are waiting."""
@@ -131,6 +130,16 @@ class StudyWorkers:
         for worker in self._workers:
             worker.process.join()
         self._workers.clear()
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """While the block runs, treat SIGTERM as SIGINT: it raises KeyboardInterrupt."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(*_: object) -> None:

@@ -17,11 +17,12 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Checkpoints
 from trainers.config.pretraining import Pretraining, Validation
-from trainers.data.packed_corpus import TrainingCorpus, corpus_of
+from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.history import drop_superseded
 from trainers.runs.ledger import read_ledger
 from trainers.runs.resolve import resolve
 from trainers.runs.run import locked, open_run
+from trainers.studies.designs.study_corpora import OpenCorpora
 from trainers.studies.designs.study_runs import StudyRun
 from trainers.studies.schema.study_file import Metrics
 
@@ -31,6 +32,7 @@ _MEASUREMENTS = 20  # per run; the last few are averaged
 _BEFORE_START = ("resume", "warning")
 _CHECKPOINTS = 4  # per run, so that a killed run loses at most a quarter
 _KEPT_MODEL = ("checkpoints", "export")  # removed when a run ends; its log and its ledger stay
+_CORPORA = OpenCorpora()  # of this process: its runs share their shards
 
 State = Literal["finished", "diverged", "failed"]
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"]
@@ -132,24 +134,13 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
     """Train to the end of the budget. Returns False if the run was stopped earlier."""
     from trainers.training.launch import launch
 
-    corpus = _opened(run.job.data.corpora, run.job.data.shard_set, run.job)
+    corpus = _CORPORA.of(run.job)
     if corpus.fingerprint != run.corpus:
         raise UserError(f"{run.job.data.corpora[0]}: the corpus has changed since the study was opened; run it again")
     config = measured_job(run, corpus, threads)
     if not open_run(directory, config, corpus).finished:
         launch(config, corpus, directory, 1, lambda line: None)
     return (directory / "finished.json").exists()
-
-
-_CORPORA: dict[tuple[Any, ...], TrainingCorpus] = {}
-
-
-def _opened(corpora: Sequence[str], shard_set: str | None, job: Pretraining) -> TrainingCorpus:
-    """Return the corpus of a job, opened once in this process: all runs of a study share its shards."""
-    key = (tuple(corpora), shard_set, job.objective.frame)
-    if key not in _CORPORA:
-        _CORPORA[key] = corpus_of(job)
-    return _CORPORA[key]
 
 
 def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:

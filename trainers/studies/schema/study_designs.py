@@ -95,13 +95,15 @@ class Simplex:
 
 @dataclass(frozen=True)
 class ListEntry:
-    """An entry of a list: `settings` sets fields of the job by dotted name, `weights` is its mixture
-    (default: the prior), and `recipe` replaces the study's recipe.
+    """An entry of a list: `settings` sets fields of the job by dotted name, `weights` is its mixture by
+    domains of any level (default: the prior), and `recipe` replaces the study's recipe. `corpus` changes
+    fields of `corpus_file` by dotted name: the study builds the corpus that the entry reads.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, float] | None = None
     recipe: str | None = None
+    corpus: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Validate the weights."""
@@ -131,24 +133,30 @@ class Listed:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of the values in `axes`, a list of values for each field of the job, each trained
-    with `seeds` seeds. All are compared with the first combination.
+    """Every combination of the values in `axes`, a list of values for each field of the job, and in `corpus`,
+    one for each field of `corpus_file`, each trained with `seeds` seeds. All are compared with the first
+    combination.
     """
 
-    axes: dict[str, list[Any]]
+    axes: dict[str, list[Any]] = field(default_factory=dict)
+    corpus: dict[str, list[Any]] = field(default_factory=dict)
     kind: Literal["grid"] = "grid"
     seeds: int = 3
 
     def check(self) -> None:
         """Validate ranges."""
-        require(bool(self.axes), "axes: are empty; give a list of values by field, such as model.layers: [2, 4]")
-        for name, values in self.axes.items():
-            require(
-                bool(values) and len(set(map(repr, values))) == len(values),
-                f"axes.{name}: got {list(values)}, expected different values",
-            )
+        require(
+            bool(self.axes or self.corpus),
+            "axes: are empty; give a list of values by field, such as model.layers: [2, 4]",
+        )
+        for section, axes in (("axes", self.axes), ("corpus", self.corpus)):
+            for name, values in axes.items():
+                require(
+                    bool(values) and len(set(map(repr, values))) == len(values),
+                    f"{section}.{name}: got {list(values)}, expected different values",
+                )
         combinations = 1
-        for values in self.axes.values():
+        for values in (*self.axes.values(), *self.corpus.values()):
             combinations *= len(values)
         require(combinations >= 2, "axes: make one combination, which is compared with nothing; give another value")
         _check_seeds(self.seeds)

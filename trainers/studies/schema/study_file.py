@@ -16,8 +16,9 @@ RESERVED = {
     "name": "runs are named by the study",
     "kind": "a study pretrains",
     "seed": "set proxies.seed, or seeds of the design",
-    "data.corpora": "set corpora",
+    "data.corpora": "set corpora or corpus_file",
     "data.weights": "set proposal.prior or weights of an entry",
+    "data.stages": "set anneal",
     "data.subset": "set proxies.matched",
     "budget": "set proxies.tokens",
     "validation": "set metrics",
@@ -149,24 +150,29 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: its `question`; the `corpora` whose domains it mixes; the `recipe` of all runs (a name or the
-    path of a YAML file), with `settings` on top, by dotted name; and the directory `output`, which holds all
-    of its files.
+    """A study: its `question`; the data, either built `corpora` or a `corpus_file`, from which the study builds
+    what its entries read; the `recipe` of all runs (a name or the path of a YAML file), with `settings` on
+    top, by dotted name; and the directory `output`, which holds all of its files.
 
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
     of its runs, and `proposal` finds the mixture with the best predictions. The `tokens` and `target_tokens`
     of the proposal default to those of the corpora and of the target.
+
+    With `anneal`, a run has two phases: it reads the prior first, and the mixture in question only for this
+    share of its tokens, at the end. A cap in epochs covers both.
     """
 
     name: str
     output: str
-    corpora: tuple[str, ...]
     recipe: str
     design: Design
     proxies: Proxies
+    corpora: tuple[str, ...] = ()
+    corpus_file: str | None = None
     question: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     target: Target | None = None
+    anneal: float | None = None
     metrics: Metrics = field(default_factory=Metrics)
     laws: tuple[str, ...] = ("log_linear",)
     proposal: ProposalSettings = field(default_factory=ProposalSettings)
@@ -175,7 +181,11 @@ class Study:
 
     def check(self) -> None:
         """Validate the rules that span several sections."""
-        require(bool(self.corpora), "corpora: are empty; name the directory of a corpus")
+        require(
+            bool(self.corpora) != (self.corpus_file is not None),
+            "corpora: name the directory of a corpus, or a corpus_file from which the study builds it; one of the two",
+        )
+        require(self.anneal is None or 0 < self.anneal < 1, f"anneal: got {self.anneal}, allowed above 0 and below 1")
         require(bool(self.laws), f"laws: are empty, allowed {', '.join(LAWS)}")
         for name in self.laws:
             require(name in LAWS, f"laws: got {name!r}, allowed {', '.join(LAWS)}")

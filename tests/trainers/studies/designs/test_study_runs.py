@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
+from gristmill.storage.store import digest
 from tests.trainers.studies.study_files import opened, write_study
+from trainers.runs.resolve import identity
 
 
 @pytest.fixture
@@ -43,6 +46,16 @@ def test_a_key_depends_on_what_is_computed_and_on_nothing_else(file):
     assert set(keys) & other_seed == {run.key for run in study.anchors[1:]}
     more = [run.key for run in opened(file, "design.runs=30")[0].proxies]
     assert set(keys) < set(more)  # a longer swarm begins with the shorter one
+
+
+def test_keys_of_runs_of_one_kind_are_those_of_their_jobs(file):
+    study, _ = opened(
+        file,
+        "confirmation=null",
+        "design={kind: grid, axes: {model.layers: [1, 2], data.weights: [unimax, {code: 1}]}}",
+    )
+    for run in (*study.points, *opened(file)[0].proxies):
+        assert run.key == digest([identity(run.job), plain(run.metrics), run.corpus])[:16]
 
 
 def test_a_matched_proxy_reads_its_share_of_the_target(file):
@@ -105,7 +118,7 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["design={kind: swarms}"], "expected one of 'swarm'|design.kind: got 'swarms'"),
         (["confirmation=null", LIST.replace("FIELD", "seed")], "design: b.seed: is set by the study"),
         (["confirmation=null", LIST.replace("FIELD", "model.layerz")], "did you mean 'layers'"),
-        (["corpora=[]"], "corpora: are empty"),
+        (["corpora=[]"], "corpora: name the directory of a corpus, or a corpus_file"),
         (["proxies.anchors=1"], "anchors: got 1, allowed 2 or more"),
     ],
 )

@@ -9,6 +9,7 @@ from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from tests.trainers.launching import ROOT, environment
+from tests.trainers.studies.corpus_studies import build_variants, write_corpus_study
 from tests.trainers.studies.planted_corpus import build_planted
 from tests.trainers.studies.study_files import opened, write_study
 from trainers.studies.running.train_study_run import _logged_seconds, read_result, train_study_run
@@ -42,6 +43,24 @@ def test_a_run_ends_as_a_row_without_its_model(run, tmp_path):
     before = (directory / "log.jsonl").read_bytes()
     assert train_study_run(run, directory, 1)[0] == "finished"
     assert (directory / "log.jsonl").read_bytes() == before
+
+
+def test_a_run_reads_the_corpus_that_was_built_for_its_entry_in_two_phases(tmp_path):
+    file = write_corpus_study(tmp_path)
+    build_variants(file)
+    study, _ = opened(file, "anneal=0.5", "design.entries.long.weights={web: 1}")
+    run = next(run for run in study.points if run.entry == "long")
+    directory = LocalPath(tmp_path / "run")
+    assert train_study_run(run, directory, 1) == ("finished", "")
+    result = read_result(directory)
+    assert set(result.metrics) == {"held"}
+    (start,) = read_events(directory / "log.jsonl", "start")
+    assert read_json(directory / "run.json")["fingerprints"]["corpus"] == study.corpora.of(run.job).fingerprint
+    assert start["parameters"] == result.parameters
+    first = study.corpora.of(run.job).train["code"].tokens / sum(
+        s.tokens for s in study.corpora.of(run.job).train.values()
+    )
+    assert result.sources["code"]["tokens"] / result.tokens == pytest.approx(first / 2, abs=0.05)
 
 
 def test_the_time_between_two_parts_of_a_run_does_not_count():

@@ -1,0 +1,74 @@
+"""Weights and caps of a study by domains of any level, as those of a run (docs/domains.md): `web` stands for all domains
+below it that no longer name covers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gristmill.config import near_match
+from gristmill.errors import ConfigError
+from trainers.data.domain_weights import assign_leaves, names_above
+from trainers.data.packed_corpus import TrainingCorpus
+from trainers.studies.proposals.proposal_settings import ProposalSettings
+from trainers.studies.schema.study_file import Study
+
+
+def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
+    """Return the weight of each leaf that the names cover. The weight of a name is shared among its leaves in proportion
+    to their `tokens`. A name without leaves stays as it is, for the caller to refuse.
+    """
+    shared: dict[str, float] = {}
+    for name, leaves in assign_leaves(weights, tokens, section).items():
+        total = sum(tokens[leaf] for leaf in leaves)
+        shared |= {leaf: float(weights[name]) * (tokens[leaf] / total) for leaf in leaves} or {name: weights[name]}
+    return shared
+
+
+def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
+    """Return the cap of each leaf that the names cover; each of them has the cap of its name."""
+    owned = assign_leaves(caps, tokens, section)
+    return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}
+
+
+def leaf_settings(study: Study, corpus: TrainingCorpus) -> ProposalSettings:
+    """Return the settings of a study's proposal by leaf, completed by the tokens of the corpus and of the target. Weights of
+    metrics are shared in proportion to the tokens of held-out text.
+
+    In a study of two phases they are those of the second: the tokens of the target are fewer, and caps are what the first
+    phase leaves of them.
+    """
+    proposal = study.proposal
+    sizes = {name: source.tokens for name, source in corpus.train.items()}
+    measured = {name: source.tokens for name, source in corpus.validation.items()}
+    caps = proposal.max_epochs
+    settings = replace(
+        proposal,
+        tokens=proposal.tokens or sizes,
+        target_tokens=proposal.target_tokens or (study.target.tokens if study.target else None),
+        prior=leaf_weights(proposal.prior, sizes, "prior") if proposal.prior else None,
+        floors=leaf_weights(proposal.floors, sizes, "floors"),
+        fixed=leaf_weights(proposal.fixed, sizes, "fixed"),
+        max_epochs=leaf_caps(caps, sizes, "max_epochs") if isinstance(caps, dict) else caps,
+        weights=leaf_weights(proposal.weights, measured, "weights") if proposal.weights else None,
+    )
+    return _second_phase(settings, study.anneal, sorted(sizes)) if study.anneal else settings
+
+
+def _second_phase(settings: ProposalSettings, anneal: float, domains: Sequence[str]) -> ProposalSettings:
+    target, caps = settings.target_tokens, settings.epoch_caps
+    if target is None or settings.tokens is None:
+        return settings
+    if caps is not None:
+        shares = zip(domains, settings.prior_of(domains).tolist(), strict=True)
+        before = {name: (1 - anneal) * target * share / settings.tokens[name] for name, share in shares}
+        allowed = caps if isinstance(caps, dict) else dict.fromkeys(domains, caps)
+        caps = {name: max(0.0, cap - before.get(name, 0.0)) for name, cap in allowed.items()}
+    return replace(settings, target_tokens=max(1, round(anneal * target)), max_epochs=caps)
+
+
+def require_levels(section: str, names: Mapping[str, float], corpus: TrainingCorpus) -> None:
+    """Raise ConfigError for a name that is no domain of the corpus at any level."""
+    levels = sorted({level for leaf in corpus.train for level in names_above(leaf)})
+    for name in names:
+        if name not in levels:
+            raise ConfigError(f"{section}.{name}: no such domain{near_match(name, levels)}")

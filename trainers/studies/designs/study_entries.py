@@ -1,0 +1,135 @@
+"""The entries of a list or a grid: the job of each before its mixture is known, and the corpus that it reads. Nothing is
+opened.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gristmill.config import load_yaml, override, parse, plain
+from gristmill.errors import ConfigError
+from gristmill.storage.parsing import parse_local
+from trainers.config.job import TrainingBudget
+from trainers.config.pretraining import Pretraining
+from trainers.recipes import RECIPES
+from trainers.studies.designs.study_corpora import CorpusVariant, check_changes
+from trainers.studies.schema.study_designs import Grid, Listed, ListEntry
+from trainers.studies.schema.study_file import Study, check_setting, flat_settings
+
+_OF_ENTRIES = ("data.weights", "data.subset", "budget.tokens")  # reserved fields that an entry may set
+
+
+@dataclass(frozen=True)
+class StudyEntry:
+    """An entry of a list or a grid. `job` lacks its seed and, unless the entry sets `data.weights`, its mixture.
+    `weights` are those of the entry, by domains of any level. `variant` is the corpus that the study builds for it.
+    """
+
+    job: Pretraining
+    weights: Mapping[str, float] | None
+    sets_mixture: bool
+    variant: CorpusVariant | None
+
+
+def study_entries(study: Study) -> dict[str, StudyEntry]:
+    """Return the entries of a list or a grid by name, the baseline first; of other designs, none. Raises ConfigError for
+    settings that do not fit.
+    """
+    bases: dict[str, Pretraining] = {}
+    variants: dict[str, CorpusVariant] = {}
+    prepared = {}
+    for name, its in _named(study).items():
+        section = f"design: {name}"
+        check_changes(section, study, its.corpus)
+        fields = flat_settings(its.settings)
+        for field_name in fields:
+            try:
+                check_setting(section, field_name, _OF_ENTRIES)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+        recipe = its.recipe or study.recipe
+        if recipe not in bases:
+            bases[recipe] = recipe_of(study, recipe)
+        variant = None
+        if study.corpus_file is not None:
+            changes = json.dumps(plain(its.corpus))
+            variant = variants.setdefault(changes, variant_of(study, its.corpus))
+        job = _entry_job(study, name, its, bases[recipe], variant)
+        prepared[name] = StudyEntry(job, its.weights, "data.weights" in fields, variant)
+    return prepared
+
+
+def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
+    """Return the corpus file of a study with changes of its fields."""
+    assert study.corpus_file is not None
+    return CorpusVariant(study.corpus_file, tuple(f"{name}={json.dumps(plain(v))}" for name, v in changes.items()))
+
+
+def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
+    """Return the different corpora that a study builds, that of the baseline first."""
+    if study.corpus_file is None:
+        return ()
+    found = [entry.variant for entry in study_entries(study).values()] or [variant_of(study, {})]
+    return tuple({its.key: its for its in found if its is not None}.values())
+
+
+def recipe_of(study: Study, name: str) -> Pretraining:
+    """Return a recipe with the settings of the study and, if they are built, its corpora."""
+    if name in RECIPES:
+        data = plain(RECIPES[name]())
+    elif name.endswith((".yaml", ".yml")):
+        data = load_yaml(parse_local(name, "recipe"))
+    else:
+        raise ConfigError(f"study {study.name}: recipe: got {name!r}, allowed {', '.join(RECIPES)}, or a YAML file")
+    where = f"study {study.name}, recipe {name}"
+    config = parse(Pretraining, override(data, _assignments(study.settings)), where)
+    return replace(config, data=replace(config.data, corpora=study.corpora, stages=()))
+
+
+def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretraining:
+    """Return a job with some fields changed. Raises ConfigError, with a message that begins with `where`."""
+    return parse(Pretraining, override(plain(job), _assignments(settings)), where) if settings else job
+
+
+def share_read(study: Study, tokens: int) -> float:
+    """Return the share of each domain that a run of `tokens` tokens may read, so that its epochs match the
+    target's; 1 if proxies are not matched.
+    """
+    return min(1.0, tokens / study.target.tokens) if study.target and study.proxies.matched else 1.0
+
+
+def _named(study: Study) -> dict[str, ListEntry]:
+    """Return the entries of a list or a grid as the study file gives them."""
+    design = study.design
+    if isinstance(design, Listed):
+        return {design.baseline: design.entries[design.baseline], **design.entries}
+    if not isinstance(design, Grid):
+        return {}
+    axes = [(name, False, values) for name, values in design.axes.items()]
+    axes += [(name, True, values) for name, values in design.corpus.items()]
+    entries = {}
+    for row in itertools.product(*(values for _, _, values in axes)):
+        cells = [(name, of_corpus, value) for (name, of_corpus, _), value in zip(axes, row, strict=True)]
+        settings, corpus = ({n: v for n, its, v in cells if its is wanted} for wanted in (False, True))
+        entries[",".join(f"{n}={_shown(v)}" for n, _, v in cells)] = ListEntry(settings=settings, corpus=corpus)
+    return entries
+
+
+def _entry_job(
+    study: Study, name: str, its: ListEntry, base: Pretraining, variant: CorpusVariant | None
+) -> Pretraining:
+    tokens = study.proxies.tokens
+    corpora = study.corpora if variant is None else (str(variant.manifest),)
+    data = replace(base.data, corpora=corpora, subset=share_read(study, tokens))
+    job = replace(base, name=name, data=data, budget=TrainingBudget(tokens=tokens))
+    return job_with(job, its.settings, f"study {study.name}, {name}")
+
+
+def _assignments(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={json.dumps(plain(value))}" for name, value in flat_settings(settings).items()]
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(plain(value))
