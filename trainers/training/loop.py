@@ -1,8 +1,6 @@
 """The training loop: the same on one worker and on many, under any launcher."""
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
@@ -39,7 +37,9 @@ from trainers.runs.sinks import open_sinks
 from trainers.training.begin import describe_new, initial_base
 from trainers.training.interval import Interval
 from trainers.training.judge import Judge
+from trainers.training.periodic_evaluation import PeriodicEvaluator
 from trainers.training.restore import restore
+from trainers.training.stop_signal import stop_signal
 from trainers.training.validation import Validator
 
 
@@ -116,7 +116,8 @@ class Training:
         self.start, self.tokens, self.skipped = resumed
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row = 0
-        self.stop = _stop_signal()
+        self.stop = stop_signal()
+        self.evaluator = PeriodicEvaluator(config, run, progress, self.engine.rank == 0)
         if excluded:
             message = f"{len(excluded):,} documents have loss weight 0 from step {self.start + 1} on"
             progress.write("excluded", step=self.start, documents=len(excluded), message=message)
@@ -143,7 +144,8 @@ class Training:
         the process started.
         """
         interval = self._interval()
-        with closing(self._trained(began)) as trained:
+        with closing(self.evaluator), closing(self._trained(began)) as trained:
+            self.evaluator.advance()
             for done, totals, norm, rate, tokens, waited in trained:
                 self.tokens += tokens
                 interval.waited += waited
@@ -159,7 +161,7 @@ class Training:
                     self.progress.write("stopped", step=done, message=message)
                     (self.path / STOP).unlink(missing_ok=True)
                     return
-        self._finish()
+            self._finish()
 
     def _trained(self, began: float) -> Generator[tuple[int, Totals, float, float, int, float]]:
         """Take the remaining steps. Yields (steps done, sums, gradient norm, learning rate, tokens that all workers read,
@@ -211,9 +213,10 @@ class Training:
         if self.config.validates_at(done) or last:
             due |= self._validate(done)
             interval.restart_clock()
-        if due:
+        if due or self.evaluator.due_at(done):
             self._save(done)
             interval.restart_clock()
+        self.evaluator.advance()
         return interval
 
     def _end_early(self, step: int) -> None:
@@ -365,12 +368,19 @@ class Training:
             copy_ledger(self.path)
             self._score()
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
+        self.engine.broadcast(0)
+        if self.engine.rank == 0:
+            if not self.evaluator.finish(self._asked_to_stop):
+                message = "training is done, the evaluation of its last step is not; the same command does it"
+                self.progress.write("stopped", step=self.steps, message=message)
+                (self.path / STOP).unlink(missing_ok=True)
+                return
+            self._check()
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             if self.judge is None:
                 seen = self.data.consumed(self.steps * self.sequences)
                 self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
-        self.engine.broadcast(0)
 
     def _score(self) -> None:
         """Predict and score the splits of the task with the best checkpoint of a fine-tuning run."""
@@ -381,13 +391,3 @@ class Training:
         for split, scores in record["splits"].items():
             message = f"{record['task']} {split}  {score_line(scores, record['floors'][split])}"
             self.progress.write("score", step=self.steps, split=split, scores=scores, message=message)
-
-
-def _stop_signal() -> threading.Event:
-    """Return an event that SIGTERM sets. Outside the main thread no handler can be installed, and nothing
-    sets it.
-    """
-    stop = threading.Event()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    return stop

@@ -123,7 +123,7 @@ def without_numbers():
             (loop, "memory_bytes", lambda: 0),
             (loop, "utilisation", lambda *_: None),
             (loop, "Engine", StandInEngine),
-            (loop, "_stop_signal", threading.Event),
+            (loop, "stop_signal", threading.Event),
             (loop, "time", _Clock),
             (interval, "time", _Clock),
             (run_page, "render", _Page),

@@ -16,7 +16,7 @@ from trainers.engine.forward import Forward
 from trainers.engine.hardware.device import compute_device
 from trainers.evaluation.scoring.forms import Pseudo, ScoredForm, form_of
 from trainers.evaluation.scoring.pieces import Piece, sum_pieces
-from trainers.inference.model_export import load_trained
+from trainers.inference.model_export import Trained, load_trained
 from trainers.objectives.shared.training_objective import TrainingObjective
 
 POSITIONS = 4096  # of a batch
@@ -69,10 +69,14 @@ class Scorer:
 
         Raises UserError if there is none, if it has the head of a task, or if it gives no likelihoods.
         """
-        trained = load_trained(path)
+        return cls.of(str(path), load_trained(path), pseudo)
+
+    @classmethod
+    def of(cls, name: str, trained: Trained, pseudo: Pseudo = "within_word") -> "Scorer":
+        """Return the scorer of a loaded model. Raises UserError if it gives no likelihoods."""
         encoder = Encoder.load(lent(trained.tokenizer))
         config = trained.config
-        return cls(str(path), trained.model, config.model, config.objective, encoder, pseudo)
+        return cls(name, trained.model, config.model, config.objective, encoder, pseudo)
 
     def score(self, contexts: Sequence[str], continuations: Sequence[str]) -> Likelihoods:
         """Return the log-likelihood of each continuation given its context.

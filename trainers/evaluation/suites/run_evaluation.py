@@ -79,14 +79,17 @@ class Evaluation:
 
     def write_rows(self, path: Location) -> None:
         """Write a row per model and item as Parquet: ids, gold, and the lists of every candidate's numbers. Beside other
-        tasks, a text has lists of one number.
+        tasks, a text has lists of one number. The score that counts is the sum of `score` over the sum of `weight`.
         """
         tables = []
         for result in self.results:
             names = {"model": result.model, "task": result.task, "split": result.split}
             first = pa.table({name: pa.array([text] * len(result.rows), pa.string()) for name, text in names.items()})
-            for name in result.rows.column_names:
-                first = first.append_column(name, result.rows[name])
+            statistics = result.statistics
+            columns = {name: result.rows[name] for name in result.rows.column_names}
+            columns |= {"score": pa.array(statistics[:, 0]), "weight": pa.array(statistics[:, 1])}
+            for name, column in columns.items():
+                first = first.append_column(name, column)
             tables.append(first)
         table = pa.concat_tables(_with_lists(tables), promote_options="default")
         path.write_atomic(lambda sink: pq.write_table(table, sink, compression="zstd"))
@@ -119,22 +122,37 @@ def evaluate_models(
     """
     if len({str(model) for model in models}) < len(models):
         raise ConfigError("models: one is given twice; give each once")
+    read = read_columns(columns, data, settings, tell)
+    results: list[TaskResult] = []
+    for path in models:
+        scorer = Scorer.open(path, settings.pseudo)
+        results += score_columns(str(path), scorer, read, settings, tell)
+    return tuple(results)
+
+
+def read_columns(
+    columns: Sequence[tuple[Task, str]], data: Location | None, settings: EvaluationSettings, tell: Callable[[str], None]
+) -> list[Items | Examples]:
+    """Read the items of every (task, split). `tell` and the errors are those of `evaluate_models`."""
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:
         for note in items.notes if isinstance(items, Items) else ():
             tell(note)
+    return read
+
+
+def score_columns(
+    model: str, scorer: Scorer, read: Sequence[Items | Examples], settings: EvaluationSettings, tell: Callable[[str], None]
+) -> list[TaskResult]:
+    """Return the results of a model, named `model`, on what `read_columns` has read."""
+    tell(f"{model}: scored {scorer.form.described}")
     results = []
-    for path in models:
-        scorer = Scorer.open(path, settings.pseudo)
-        tell(f"{path}: scored {scorer.form.described}")
-        for items in read:
-            result = _result(str(path), scorer, items, settings)
-            if result.cut:
-                tell(
-                    f"{path}: {result.task}: {result.cut:,} contexts are longer than the model and were cut on the left"
-                )
-            results.append(result)
-    return tuple(results)
+    for items in read:
+        result = _result(model, scorer, items, settings)
+        if result.cut:
+            tell(f"{model}: {result.task}: {result.cut:,} items have contexts that are longer than the model; they were cut on the left")
+        results.append(result)
+    return results
 
 
 def _read(task: Task, split: str, data: Location | None, settings: EvaluationSettings) -> Items | Examples:
