@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _ASKS = ("suite", "task", "text")
 _NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window")
+Requirement = tuple[str, str, str, float, str]
+"""Task or suite, score, comparison, bound, and the text of a requirement."""
+Known = dict[tuple[str, str], list[tuple[str, float]]]
+"""(Model, value) by (task or suite, score)."""
 _REQUIREMENT = re.compile(r"(.+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _COMPARES: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -56,6 +60,18 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=[],
         help="such as 'core.mean>=0.1'; exit status 1 if a model fails it",
     )
+    evaluate.add_argument(
+        "--checkpoints",
+        metavar="all|STEP,STEP",
+        help="evaluate checkpoints of runs; results are stored in RUN/evaluations and not measured again",
+    )
+    evaluate.add_argument(
+        "--average",
+        type=int,
+        default=None,
+        metavar="K",
+        help="with --checkpoints: average the last K of them (default 5)",
+    )
     evaluate.set_defaults(handler=_evaluate)
 
 
@@ -76,11 +92,64 @@ def _evaluate(options: argparse.Namespace) -> int:
     requirements = [_requirement(text) for text in options.require]
     if options.output is not None and options.output.suffix not in (".html", ".json"):
         raise ConfigError(f"--output: got {options.output}, expected a name that ends in .html or .json")
+    if options.checkpoints is not None:
+        return _checkpoints(options, [parse_local(word, "model") for word in others], named, requirements)
+    if options.average is not None:
+        raise ConfigError("--average: needs --checkpoints")
     evaluation = _measure([parse_local(word, "model") for word in others], named)
     _show(evaluation)
     if options.output is not None:
         _write(evaluation, options.output)
-    return _check(evaluation, requirements)
+    return _check(_known_scores(evaluation), requirements)
+
+
+def _checkpoints(
+    options: argparse.Namespace, runs: list[LocalPath], named: Mapping[str, str], requirements: list[Requirement]
+) -> int:
+    """Evaluate checkpoints of runs. Requirements are on the average of the last ones."""
+    from gristmill.storage.store import write_json
+    from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
+    from trainers.evaluation.checkpoints.history_lines import history_lines
+    from trainers.evaluation.checkpoints.history_page import render_histories
+    from trainers.evaluation.checkpoints.score_history import History, plain_histories
+    from trainers.tasks.task_files import data_directory
+
+    if len({str(run) for run in runs}) < len(runs):
+        raise ConfigError("models: one is given twice; give each once")
+    steps, last = _steps(options.checkpoints), 5 if options.average is None else options.average
+    if last < 1:
+        raise ConfigError(f"--average: got {last}, allowed 1 or more")
+    suite, columns = _columns(named)
+    data = data_directory(named.get("data"))
+    found = evaluate_checkpoints(runs, steps, suite, columns, data, _settings(named), _tell)
+    if empty := [run for run, results in zip(runs, found, strict=True) if not results]:
+        raise ConfigError(f"--checkpoints: {empty[0]} has no checkpoint yet")
+    histories = [History(str(run), tuple(results), suite, last) for run, results in zip(runs, found, strict=True)]
+    print("\n".join(printable(line) for line in history_lines(histories)))
+    if options.output is not None:
+        if options.output.suffix == ".html":
+            title = suite.name if suite is not None else ", ".join(task.name for task, _ in columns)
+            options.output.write_atomic(render_histories(histories, title).encode())
+        else:
+            write_json(options.output, plain_histories(histories))
+        print(options.output)
+    known: Known = {}
+    for history in histories:
+        for name, each in history.averages.items():
+            task, _, score = (
+                name.partition(".") if each.items is None else (name, "", history.results[-1].scores[name]["score"])
+            )
+            known.setdefault((task, score), []).append((history.run, each.score.value))
+    return _check(known, requirements)
+
+
+def _steps(text: str) -> list[int] | None:
+    if text == "all":
+        return None
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise ConfigError(f"--checkpoints: got {text!r}, expected all, or steps such as 500,1000")
+    return sorted({int(word) for word in words})
 
 
 def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[str]) -> int:
@@ -88,7 +157,7 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
     from trainers.evaluation.evaluate import evaluate
 
     given = [name for name in named if name != "corpus"]
-    given += [f"--{name}" for name in ("output", "require") if getattr(options, name)]
+    given += [f"--{name}" for name in ("output", "require", "checkpoints", "average") if getattr(options, name)]
     if given:
         raise ConfigError(f"{given[0]}: needs suite=NAME, task=NAME or text=FILE")
     if len(models) > 1:
@@ -169,23 +238,27 @@ def _write(evaluation: "Evaluation", output: LocalPath) -> None:
     print(f"{output}\n{rows}")
 
 
-def _requirement(text: str) -> tuple[str, str, str, float, str]:
+def _requirement(text: str) -> Requirement:
     found = _REQUIREMENT.fullmatch(text.strip())
     if found is None:
         raise ConfigError(f"--require: got {text!r}, expected such as 'core.mean>=0.1' or 'piqa.accuracy>0.6'")
     return found[1], found[2], found[3], float(found[4]), text
 
 
-def _check(evaluation: "Evaluation", requirements: list[tuple[str, str, str, float, str]]) -> int:
-    """Print a line for every model that fails a requirement. Returns 1 if any fails, else 0. Raises
-    ConfigError for unknown scores.
-    """
-    known: dict[tuple[str, str], list[tuple[str, float]]] = {}
+def _known_scores(evaluation: "Evaluation") -> Known:
+    known: Known = {}
     for mean in evaluation.means:
         known.setdefault((mean.suite, "mean"), []).append((mean.model, mean.mean.value))
     for result in evaluation.results:
         for name, score in result.scores.items():
             known.setdefault((result.task, name), []).append((result.model, score.value))
+    return known
+
+
+def _check(known: Known, requirements: list[Requirement]) -> int:
+    """Print a line for every model that fails a requirement. Returns 1 if any fails, else 0. Raises
+    ConfigError for unknown scores.
+    """
     failed = 0
     for name, score_name, sign, bound, text in requirements:
         if (name, score_name) not in known:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from trainers.evaluation.suites.run_evaluation import Evaluation
+from trainers.evaluation.suites.suite_result import PairedDifference
 from trainers.evaluation.suites.task_result import NoisyScore
 from trainers.report.task_table import align
 
@@ -26,14 +27,18 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
         text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"
         lines += ["", f"{text}, mean of {len(mean.tasks)} tasks", *_unsure(mean.at_chance)]
-    differences = evaluation.differences
-    if differences:
-        table: list[Sequence[str]] = [("a", "b", "on", "score", "b - a", "95 % interval", "p", "")]
-        for each in differences:
-            numbers = (f"{each.difference:+.4f}", f"[{each.low:+.4f}, {each.high:+.4f}]", f"{each.p:.4f}")
-            table.append((each.a, each.b, each.name, each.score, *numbers, "tie" if each.tie else ""))
-        lines += ["", *align(table)]
-    return lines
+    return lines + difference_lines(evaluation.differences)
+
+
+def difference_lines(differences: Sequence[PairedDifference]) -> list[str]:
+    """Return a table of paired comparisons, after an empty line; nothing if there are none."""
+    if not differences:
+        return []
+    table: list[Sequence[str]] = [("a", "b", "on", "score", "b - a", "95 % interval", "p", "")]
+    for each in differences:
+        numbers = (f"{each.difference:+.4f}", f"[{each.low:+.4f}, {each.high:+.4f}]", f"{each.p:.4f}")
+        table.append((each.a, each.b, each.name, each.score, *numbers, "tie" if each.tie else ""))
+    return ["", *align(table)]
 
 
 def _unsure(names: Sequence[str]) -> list[str]:

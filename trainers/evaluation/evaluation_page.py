@@ -1,5 +1,6 @@
 """The page of an evaluation, from the template evaluation.html."""
 
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from gristmill.page.render import render_template
@@ -16,7 +17,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
         title=evaluation.suite.name if evaluation.suite is not None else ", ".join(tasks),
         kind="evaluation",
         models=evaluation.models,
-        names=_names(evaluation.models),
+        names=short_names(evaluation.models),
         means=evaluation.means,
         centred=evaluation.suite is not None and evaluation.suite.centred,
         results=evaluation.results,
@@ -31,7 +32,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
     )
 
 
-def _names(models: list[str]) -> dict[str, str]:
+def short_names(models: Sequence[str]) -> dict[str, str]:
     """Return the last part of each path, or the whole path where two have the same."""
     last = [PurePath(model).name for model in models]
     return {model: model if last.count(name) > 1 else name for model, name in zip(models, last, strict=True)}

@@ -63,6 +63,23 @@ class Curves:
             drawn.append(line_chart(f"{metric}, validation", series, compact, CARD))
         return [each for each in drawn if each]
 
+    def evaluations(self) -> list[LineChart]:
+        """Draw the scores of evaluated checkpoints with their intervals, in one chart per evaluation and score."""
+        found = dict.fromkeys(
+            (event["name"], score) for run in self._runs for event in run.evaluations for score in event["scores"]
+        )
+        drawn = []
+        for name, score in found:
+            series = []
+            for i, run in enumerate(self._runs):
+                of = [event for event in run.evaluations if event["name"] == name and score in event["scores"]]
+                each = [(self._x(run, event["step"]), event["scores"][score]) for event in of]
+                band = tuple((x, its["low"], its["high"]) for x, its in each)
+                series.append(Series(i, run.name, [(x, its["value"]) for x, its in each], True, band))
+            title = score if len({name for name, _ in found}) == 1 else f"{score} ({name})"
+            drawn.append(line_chart(title, series, compact, CARD))
+        return [each for each in drawn if each]
+
     def by_source(self) -> list[tuple[str, list[LineChart]]]:
         """Draw the losses of each source, beginning with the sources that have the most tokens."""
         sections = []

@@ -40,6 +40,7 @@ def render(runs: Sequence[Run]) -> str:
         sources=(sources := _sources(runs, curves.sources())),
         without_validation=_without_validation(runs, sources),
         differences=differences(runs),
+        evaluated=curves.evaluations(),
         scores=scores,
         comparisons=comparisons,
         names={run.path: run.name for run in runs},

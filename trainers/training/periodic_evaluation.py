@@ -109,7 +109,9 @@ class PeriodicEvaluator:
         assert self._settings is not None
         if self._logged is None:
             known = read_events(self._run / "log.jsonl", "evaluation")
-            self._logged = {(event["step"], event["checkpoint"]) for event in known if event["name"] == self._folder.name}
+            self._logged = {
+                (event["step"], event["checkpoint"]) for event in known if event["name"] == self._folder.name
+            }
         for result in read_evaluations(self._run, self._folder.name):
             mark = (result.step, result.checkpoint)
             if mark not in self._logged:

@@ -16,6 +16,7 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
 from gristmill.storage.location import Location
 from gristmill.storage.store import read_json, write_json
+from trainers.evaluation.checkpoints.score_history import column_names
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.items import Items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, read_columns, score_columns
@@ -60,7 +61,12 @@ def evaluate_checkpoints(
     for run in runs:
         with lock(run / FOLDER / name, "evaluating", tell):
             for step in _missing(run, name, items, steps):
-                _evaluate(run, step, name, items, read, suite, settings, tell)
+                try:
+                    _evaluate(run, step, name, items, read, suite, settings, tell)
+                except UserError:
+                    if steps is not None or step in dict(checkpoint.published(run)):
+                        raise
+                    tell(f"{run}: the checkpoint of step {step:,} was removed by its training, and is left out")
         stored = [each for each in read_evaluations(run, name) if steps is None or each.step in steps]
         found.append([each for each in stored if each.items == items])
         if others := [each.step for each in stored if each.items != items]:
@@ -72,7 +78,9 @@ def evaluate_checkpoints(
 def name_of(suite: Suite | None, columns: Sequence[tuple[Task, str]], settings: EvaluationSettings) -> str:
     """Return the name under which an evaluation is stored."""
     tasks = dict.fromkeys(f"{task.name}.{split}" for task, split in columns)
-    changed = {field: value for field, value in plain(settings).items() if value != getattr(EvaluationSettings(), field)}
+    changed = {
+        field: value for field, value in plain(settings).items() if value != getattr(EvaluationSettings(), field)
+    }
     return evaluation_name(suite.name if suite is not None else "+".join(tasks), changed)
 
 
@@ -96,14 +104,22 @@ def _missing(run: LocalPath, name: str, items: str, steps: Sequence[int] | None)
         stored = read_evaluation(result_path(run, name, step))
         if step not in places and stored is None:
             there = ", ".join(f"{each:,}" for each in places) or "none"
-            raise UserError(f"--checkpoints: {run} has neither a checkpoint nor a result of step {step:,}; it has {there}")
-        if step in places and (stored is None or stored.items != items or stored.checkpoint != _checksum(places[step])):
+            raise UserError(
+                f"--checkpoints: {run} has neither a checkpoint nor a result of step {step:,}; it has {there}"
+            )
+        if step in places and (
+            stored is None or stored.items != items or _is_replaced(places[step], stored.checkpoint)
+        ):
             wanted.append(step)
     return sorted(wanted, reverse=True)
 
 
-def _checksum(path: LocalPath) -> str:
-    return str(read_json(path / checkpoint.RECORD, f"remove {path}")["checksum"])
+def _is_replaced(path: LocalPath, checksum: str) -> bool:
+    """Whether a checkpoint is another one than that with a checksum; one that is gone is not."""
+    try:
+        return bool(read_json(path / checkpoint.RECORD, f"remove {path}")["checksum"] != checksum)
+    except FileNotFoundError:
+        return False
 
 
 def _evaluate(
@@ -140,8 +156,7 @@ def _evaluate(
 def _scores(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     """Return the score that counts of every task, and the mean of the suite."""
     scores = {f"{mean.suite}.mean": mean.mean.plain() for mean in evaluation.means}
-    names = [result.task for result in evaluation.results]
-    for result in evaluation.results:
-        name = result.task if names.count(result.task) == 1 else f"{result.task}/{result.split}"
+    names = column_names([(result.task, result.split) for result in evaluation.results])
+    for name, result in zip(names, evaluation.results, strict=True):
         scores[name] = {**result.scores[result.main].plain(), "score": result.main}
     return scores

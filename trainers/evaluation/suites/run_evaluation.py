@@ -131,7 +131,10 @@ def evaluate_models(
 
 
 def read_columns(
-    columns: Sequence[tuple[Task, str]], data: Location | None, settings: EvaluationSettings, tell: Callable[[str], None]
+    columns: Sequence[tuple[Task, str]],
+    data: Location | None,
+    settings: EvaluationSettings,
+    tell: Callable[[str], None],
 ) -> list[Items | Examples]:
     """Read the items of every (task, split). `tell` and the errors are those of `evaluate_models`."""
     read = [_read(task, split, data, settings) for task, split in columns]
@@ -142,7 +145,11 @@ def read_columns(
 
 
 def score_columns(
-    model: str, scorer: Scorer, read: Sequence[Items | Examples], settings: EvaluationSettings, tell: Callable[[str], None]
+    model: str,
+    scorer: Scorer,
+    read: Sequence[Items | Examples],
+    settings: EvaluationSettings,
+    tell: Callable[[str], None],
 ) -> list[TaskResult]:
     """Return the results of a model, named `model`, on what `read_columns` has read."""
     tell(f"{model}: scored {scorer.form.described}")
@@ -150,7 +157,8 @@ def score_columns(
     for items in read:
         result = _result(model, scorer, items, settings)
         if result.cut:
-            tell(f"{model}: {result.task}: {result.cut:,} items have contexts that are longer than the model; they were cut on the left")
+            many = f"the contexts of {result.cut:,} items are longer than the model"
+            tell(f"{model}: {result.task}: {many} and were cut on the left")
         results.append(result)
     return results
 
