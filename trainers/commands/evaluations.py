@@ -72,6 +72,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="K",
         help="with --checkpoints: average the last K of them (default 5)",
     )
+    evaluate.add_argument(
+        "--write-items",
+        metavar="FILE.jsonl",
+        type=local_path,
+        help="write the items, for the step `decontaminate` of a corpus, instead of evaluating models",
+    )
     evaluate.set_defaults(handler=_evaluate)
 
 
@@ -81,6 +87,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if unknown := [word for word in others if "=" in word and not local_path(word).exists()]:
         near = near_match(unknown[0].partition("=")[0], _NAMED)
         raise ConfigError(f"{unknown[0]!r}: expected {', '.join(f'{name}=' for name in _NAMED)}{near}")
+    if options.write_items is not None:
+        return _write_items(options.write_items, named, others)
     if not others:
         raise ConfigError("RUN_OR_EXPORT: missing; give a run or an export")
     if not asked:
@@ -101,6 +109,23 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.output is not None:
         _write(evaluation, options.output)
     return _check(_known_scores(evaluation), requirements)
+
+
+def _write_items(output: LocalPath, named: Mapping[str, str], models: list[str]) -> int:
+    from trainers.evaluation.suites.item_file import write_item_file
+    from trainers.tasks.task_files import data_directory
+
+    if ("suite" in named) == ("task" in named):
+        raise ConfigError("--write-items: needs suite=NAME or task=NAME")
+    if models:
+        raise ConfigError(f"{models[0]!r}: --write-items reads no model; leave it out")
+    if output.suffix != ".jsonl":
+        raise ConfigError(f"--write-items: got {output}, expected a name that ends in .jsonl")
+    written = write_item_file(_columns(named)[1], data_directory(named.get("data")), output)
+    print(f"{output}  {written:,} items; in the corpus file, before the steps that drop documents:")
+    fields = f"name: evaluation, file: {output}, ids: id, prompts: [prompt], answers: [answer]"
+    print(f"  - decontaminate: {{sets: [{{{fields}}}]}}")
+    return 0
 
 
 def _checkpoints(
@@ -173,13 +198,18 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
 
 
 def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
+    from trainers.evaluation.suites.clean_scores import clean_scores, corpus_shares
     from trainers.evaluation.suites.run_evaluation import Evaluation, evaluate_models
     from trainers.tasks.task_files import data_directory
 
     settings = _settings(named)
     suite, columns = _columns(named)
     results = evaluate_models(models, columns, data_directory(named.get("data")), settings, _tell)
-    return Evaluation(results, suite)
+    if "text" in named:
+        return Evaluation(results, suite)
+    tasks = list(dict.fromkeys(result.task for result in results))
+    held = {str(model): corpus_shares(model, tasks, _tell) for model in models}
+    return Evaluation(results, suite, clean_scores(results, held))
 
 
 def _tell(line: str) -> None:

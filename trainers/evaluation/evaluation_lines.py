@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from trainers.evaluation.suites.clean_scores import CleanScore
 from trainers.evaluation.suites.run_evaluation import Evaluation
 from trainers.evaluation.suites.suite_result import PairedDifference
 from trainers.evaluation.suites.task_result import NoisyScore
@@ -27,7 +28,22 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
         text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"
         lines += ["", f"{text}, mean of {len(mean.tasks)} tasks", *_unsure(mean.at_chance)]
-    return lines + difference_lines(evaluation.differences)
+    return lines + clean_lines(evaluation.clean) + difference_lines(evaluation.differences)
+
+
+def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
+    """Return a table of scores with and without the items that a corpus holds, after an empty line."""
+    if not scores:
+        return []
+    head = ("items", "searched", "found", "all items", "without found", "found only")
+    table: list[Sequence[str]] = [("model", "task", "score", *head)]
+    for each in scores:
+        values = (
+            "" if one is None else f"{one.value:.4f} ± {one.error:.4f}" for one in (each.whole, each.without, each.only)
+        )
+        counts = (f"{count:,}" for count in (each.items, each.searched, each.found))
+        table.append((each.model, each.task, each.score, *counts, *values))
+    return ["", *align(table)]
 
 
 def difference_lines(differences: Sequence[PairedDifference]) -> list[str]:

@@ -22,6 +22,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
         centred=evaluation.suite is not None and evaluation.suite.centred,
         results=evaluation.results,
         differences=evaluation.differences,
+        clean=evaluation.clean,
         parted=parted,
         field_of={(result.model, result.task): _field_of(result) for result in parted},
         orders={

@@ -110,7 +110,7 @@ def test_the_average_is_that_of_items_over_the_last_checkpoints(stored, task):
     assert average.deviation == pytest.approx(np.std([right[1].mean(), right[2].mean()], ddof=1))
     assert histories[0].averages["mine.mean"].score.value == pytest.approx(2 * average.score.value - 1)
     values = [[each.scores["pairs"]["value"] for each in results[1:]] for results in found]
-    (signal,) = signals([History(history.run, history.results, None, 2) for history in histories])
+    signal = next(each for each in signals(histories) if each.name == "pairs")
     assert signal.signal == pytest.approx(abs(np.mean(values[0]) - np.mean(values[1])))
     assert signal.noise == pytest.approx(np.sqrt(np.mean([np.var(each, ddof=1) for each in values])))
 
@@ -130,7 +130,7 @@ def test_the_page_and_the_data_show_every_checkpoint(stored, task, tmp_path, cap
 
 
 def test_bands_are_the_intervals(stored):
-    results = tuple(read_evaluations(stored[0]))
+    results = tuple(read_evaluations(stored[0], "pairs.test"))
     (chart,) = charts([History("a", results, None, 3)])
     ((_, outline),) = chart.bands
     assert len(outline) == 2 * len(STEPS)

@@ -31,7 +31,7 @@ def evaluator(tmp_path, monkeypatch):
     """(make, started): a function that makes an evaluator of the run, whose processes end at once with the status that
     `make` is given, after writing a result if it is 0; the steps whose evaluation was started.
     """
-    started = []
+    started, opened = [], []
     (tmp_path / "checkpoints").mkdir()
 
     def make(status=0):
@@ -45,10 +45,13 @@ def evaluator(tmp_path, monkeypatch):
         config = replace(llama_tiny(), evaluation=PeriodicEvaluation("blimp", every=10))
         config = replace(config, budget=replace(config.budget, steps=25, tokens=None))
         progress = Progress(tmp_path / "log.jsonl", None)
+        opened.append(progress)
         progress.write("start", step=0)
         return PeriodicEvaluator(config, tmp_path, progress, True)
 
-    return make, started
+    yield make, started
+    for progress in opened:
+        progress.close()
 
 
 def save(run, step, checksum="same"):

@@ -140,7 +140,7 @@ def signals(histories: Sequence[History]) -> list[TaskSignal]:
     if len(histories) < 2 or any(min(len(history.results), history.last) < 2 for history in histories):
         return []
     found = []
-    for name in histories[0].names:
+    for name in histories[0].averages:
         values = [history.averages[name].score.value for history in histories]
         noise = math.sqrt(sum(_variance(history, name) for history in histories) / len(histories))
         found.append(TaskSignal(name, max(values) - min(values), noise))

@@ -12,6 +12,7 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Location
 from trainers.evaluation.scoring.forms import Pseudo
 from trainers.evaluation.scoring.scorer import Scorer
+from trainers.evaluation.suites.clean_scores import CleanScore
 from trainers.evaluation.suites.items import Items, read_items
 from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_result
 from trainers.evaluation.suites.task_result import TaskResult, item_result
@@ -45,10 +46,13 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of several models on the same tasks, in the order of models, then of tasks."""
+    """The results of several models on the same tasks, in the order of models, then of tasks. `clean` has the scores with
+    and without the items that the corpora of the models hold.
+    """
 
     results: tuple[TaskResult, ...]
     suite: Suite | None = None
+    clean: tuple[CleanScore, ...] = ()
 
     @property
     def models(self) -> list[str]:
@@ -75,6 +79,7 @@ class Evaluation:
             "suites": [mean.plain() for mean in self.means],
             "tasks": [result.plain() for result in self.results],
             "differences": [difference.plain() for difference in self.differences],
+            "contamination": [each.plain() for each in self.clean],
         }
 
     def write_rows(self, path: Location) -> None:
