@@ -28,7 +28,8 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
         text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"
         lines += ["", f"{text}, mean of {len(mean.tasks)} tasks", *_unsure(mean.at_chance)]
-    return lines + clean_lines(evaluation.clean) + difference_lines(evaluation.differences)
+    lines += clean_lines(evaluation.clean) + difference_lines(evaluation.differences)
+    return [*lines, "", *(f"cost of {model}: {cost}" for model, cost in evaluation.costs.items())]
 
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:

@@ -23,6 +23,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
         results=evaluation.results,
         differences=evaluation.differences,
         clean=evaluation.clean,
+        costs=evaluation.costs,
         parted=parted,
         field_of={(result.model, result.task): _field_of(result) for result in parted},
         orders={

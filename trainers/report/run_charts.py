@@ -19,7 +19,7 @@ _SOURCES = 24  # the sources that are drawn: those with the most tokens
 # Losses have their own charts.
 _KNOWN = (
     "step", "steps", "tokens", "time", "bits_per_byte", "learning_rate", "gradient_norm", "tokens_per_second", "mfu",
-    "memory_bytes",
+    "memory_bytes", "joules",
 )  # fmt: skip
 
 

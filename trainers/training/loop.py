@@ -35,6 +35,7 @@ from trainers.runs.progress import Progress
 from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
 from trainers.runs.sinks import open_sinks
 from trainers.training.begin import describe_new, initial_base
+from trainers.training.cost_meter import CostMeter
 from trainers.training.interval import Interval
 from trainers.training.judge import Judge
 from trainers.training.periodic_evaluation import PeriodicEvaluator
@@ -102,7 +103,7 @@ class Training:
         new = describe_new(forward, config, base)
         parameters = sum(parameter.numel() for parameter in forward.parameters())
         trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
-        self.flops = [flops_of(forward.model, config, length) for length in self.data.row_lengths]
+        self.flops = [flops_of(forward.model, config.model, length) for length in self.data.row_lengths]
         self.peak_flops = peak_flops(device_name(), config)
         (row,) = self.data.split(self.data.order.clone().take(0, 1), 1, 0, 1)
         self.micro_batch = choose_micro_batch(forward, config, row, max(self.data.row_lengths), world)
@@ -117,6 +118,7 @@ class Training:
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row = 0
         self.stop = stop_signal()
+        self.cost = CostMeter(run, progress, self.engine.rank, world)
         self.evaluator = PeriodicEvaluator(config, run, progress, self.engine.rank == 0)
         if excluded:
             message = f"{len(excluded):,} documents have loss weight 0 from step {self.start + 1} on"
@@ -134,6 +136,7 @@ class Training:
             accumulation=accumulation,
             threads=threads,
             device=device_name(),
+            energy_from=self.cost.sources,
             flops_per_token=asdict(self._flops(self.start)),
         )
         for event, fields in self.data.notices():
@@ -151,13 +154,14 @@ class Training:
                 interval.waited += waited
                 if math.isfinite(totals.loss) and math.isfinite(norm):
                     self.skipped_in_row = 0
-                    flops = self._flops(done - 1).of(totals.read, totals.decoded, totals.targets)
+                    flops = self._flops(done - 1).terms(totals.read, totals.decoded, totals.targets)
                     interval.add(totals, norm, rate, tokens, flops)
                 else:
                     self._skip(done, totals, norm)
                 interval = self._keep(done, totals, interval)
                 if totals.stops and done < self.steps:
                     message = f"at step {done}, checkpoint saved; the same command continues"
+                    self.cost.finish(done)
                     self.progress.write("stopped", step=done, message=message)
                     (self.path / STOP).unlink(missing_ok=True)
                     return
@@ -310,8 +314,9 @@ class Training:
             gradient_norm=interval.norm,
             tokens_per_second=interval.tokens / interval.seconds,
             data_seconds=interval.waited,
-            mfu=utilisation(interval.flops / interval.seconds, self.peak_flops, self.engine.world),
+            mfu=utilisation(interval.flops.sum() / interval.seconds, self.peak_flops, self.engine.world),
             memory_bytes=memory_bytes(),
+            **self.cost.fields(interval.flops),
             data=self.data.consumed(step * self.sequences),
         )
 
@@ -380,6 +385,7 @@ class Training:
             if self.judge is None:
                 seen = self.data.consumed(self.steps * self.sequences)
                 self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
+            self.cost.finish(self.steps)
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
 
     def _score(self) -> None:

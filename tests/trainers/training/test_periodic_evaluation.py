@@ -150,8 +150,8 @@ def command(run, corpus, data):
 
 
 def wait_for(path, process):
-    """Wait until a file exists, for at most two minutes."""
-    for _ in range(1200):
+    """Wait until a file exists, for at most ten minutes."""
+    for _ in range(6000):
         if path.exists():
             return
         assert process.poll() is None, process.communicate()
@@ -166,6 +166,7 @@ def children(process):
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_kills_amid_an_evaluation_change_no_loss_and_lose_no_result(corpus_directory, unbroken, tmp_path):
     run, data = tmp_path / "run", tmp_path / "data"
     pairs = [{"sentence_good": f"a cab {n}", "sentence_bad": f"{n} cab a", "UID": "s", "field": "f"} for n in range(6)]

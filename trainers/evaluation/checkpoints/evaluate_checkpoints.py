@@ -18,6 +18,7 @@ from gristmill.storage.location import Location
 from gristmill.storage.store import read_json, write_json
 from trainers.evaluation.checkpoints.score_history import column_names
 from trainers.evaluation.scoring.scorer import Scorer
+from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
 from trainers.evaluation.suites.items import Items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, read_columns, score_columns
 from trainers.inference.model_export import load_checkpoint
@@ -133,6 +134,7 @@ def _evaluate(
     tell: Tell,
 ) -> None:
     """Measure a checkpoint and store its result: the rows first, then the scores, which make it count."""
+    meter = EvaluationMeter()
     trained, picked = load_checkpoint(run, step)
     scorer = Scorer.of(str(run), trained, settings.pseudo)
     results = score_columns(f"{run} at step {step}", scorer, read, settings, tell)
@@ -147,6 +149,7 @@ def _evaluate(
         "settings": plain(settings),
         "scores": _scores(evaluation),
         "tasks": [result.plain() for result in results],
+        "cost": meter.cost(scorer).plain(),
     }
     path = result_path(run, name, step)
     evaluation.write_rows(path.with_suffix(".parquet"))

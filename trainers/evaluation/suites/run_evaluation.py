@@ -1,7 +1,7 @@
 """Evaluate models on tasks: read every item, then load one model after the other."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Location
+from trainers.engine.hardware.footprint import Footprint
 from trainers.evaluation.scoring.forms import Pseudo
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.clean_scores import CleanScore
+from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
 from trainers.evaluation.suites.items import Items, read_items
 from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_result
 from trainers.evaluation.suites.task_result import TaskResult, item_result
@@ -60,6 +62,11 @@ class Evaluation:
         return list(dict.fromkeys(result.model for result in self.results))
 
     @property
+    def costs(self) -> dict[str, Footprint]:
+        """The cost of scoring each model, by model."""
+        return {result.model: result.cost for result in self.results if result.cost is not None}
+
+    @property
     def means(self) -> list[SuiteResult]:
         """The mean of every model over the suite; none without a suite."""
         if self.suite is None:
@@ -79,6 +86,7 @@ class Evaluation:
             "suites": [mean.plain() for mean in self.means],
             "tasks": [result.plain() for result in self.results],
             "differences": [difference.plain() for difference in self.differences],
+            "costs": {model: cost.plain() for model, cost in self.costs.items()},
             "contamination": [each.plain() for each in self.clean],
         }
 
@@ -130,8 +138,10 @@ def evaluate_models(
     read = read_columns(columns, data, settings, tell)
     results: list[TaskResult] = []
     for path in models:
-        scorer = Scorer.open(path, settings.pseudo)
-        results += score_columns(str(path), scorer, read, settings, tell)
+        meter, scorer = EvaluationMeter(), Scorer.open(path, settings.pseudo)
+        its = score_columns(str(path), scorer, read, settings, tell)
+        cost = meter.cost(scorer)
+        results += [replace(result, cost=cost) for result in its]
     return tuple(results)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from trainers.engine.hardware.footprint import Footprint
 from trainers.evaluation.scoring.scorer import Likelihoods
 from trainers.evaluation.suites.items import Items
 from trainers.tasks.scores import METRICS
@@ -70,7 +71,8 @@ class TaskResult:
     """The result of a model on a split of a task. `form` says how it was scored (`evaluation.scoring.forms`).
 
     `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
-    and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the model.
+    and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the
+    model. `cost` is that of all tasks of the model together.
     """
 
     model: str
@@ -84,6 +86,7 @@ class TaskResult:
     fields: list[str] | None = None
     cut: int = 0
     notes: tuple[str, ...] = ()
+    cost: Footprint | None = None
 
     @property
     def name(self) -> str:
