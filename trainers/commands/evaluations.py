@@ -51,7 +51,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="of the corpus")
     evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
     evaluate.add_argument(
-        "--output", metavar="FILE", type=local_path, help="a page (.html) or all scores (.json); items go to .parquet"
+        "--output",
+        metavar="FILE",
+        type=local_path,
+        help="a page (.html), or data alone (.json); beside it all scores as .json and .csv, and the items as .parquet",
     )
     evaluate.add_argument(
         "--require",
@@ -200,6 +203,7 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
 def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
     from trainers.evaluation.suites.clean_scores import clean_scores, corpus_shares
     from trainers.evaluation.suites.run_evaluation import Evaluation, evaluate_models
+    from trainers.evaluation.suites.seed_scores import seed_groups
     from trainers.tasks.task_files import data_directory
 
     settings = _settings(named)
@@ -209,7 +213,7 @@ def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
         return Evaluation(results, suite)
     tasks = list(dict.fromkeys(result.task for result in results))
     held = {str(model): corpus_shares(model, tasks, _tell) for model in models}
-    return Evaluation(results, suite, clean_scores(results, held))
+    return Evaluation(results, suite, clean_scores(results, held), tuple(seed_groups(models)))
 
 
 def _tell(line: str) -> None:
@@ -259,13 +263,14 @@ def _write(evaluation: "Evaluation", output: LocalPath) -> None:
     from gristmill.storage.store import write_json
     from trainers.evaluation.evaluation_page import render_evaluation
 
-    rows = output.with_suffix(".parquet")
+    rows, table, data = (output.with_suffix(suffix) for suffix in (".parquet", ".csv", ".json"))
     evaluation.write_rows(rows)
+    evaluation.write_table(table)
+    write_json(data, evaluation.plain())
     if output.suffix == ".html":
         output.write_atomic(render_evaluation(evaluation).encode())
-    else:
-        write_json(output, evaluation.plain())
-    print(f"{output}\n{rows}")
+        print(output)
+    print(f"{data}\n{table}\n{rows}")
 
 
 def _requirement(text: str) -> Requirement:

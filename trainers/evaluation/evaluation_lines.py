@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from trainers.evaluation.suites.clean_scores import CleanScore
 from trainers.evaluation.suites.run_evaluation import Evaluation
+from trainers.evaluation.suites.seed_scores import SeedScore
 from trainers.evaluation.suites.suite_result import PairedDifference
 from trainers.evaluation.suites.task_result import NoisyScore
 from trainers.report.task_table import align
@@ -28,8 +29,20 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
         text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"
         lines += ["", f"{text}, mean of {len(mean.tasks)} tasks", *_unsure(mean.at_chance)]
+    lines += seed_lines(evaluation.seeds)
     lines += clean_lines(evaluation.clean) + difference_lines(evaluation.differences)
     return [*lines, "", *(f"cost of {model}: {cost}" for model, cost in evaluation.costs.items())]
+
+
+def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
+    """Return a table of scores over seeds, after an empty line; nothing if no models differ in their seed alone."""
+    if not scores:
+        return []
+    table: list[Sequence[str]] = [("over seeds", "runs", "mean", "deviation", "error of the mean", "models")]
+    for each in scores:
+        numbers = (f"{each.mean:.4f}", f"{each.deviation:.4f}", f"{each.error:.4f}")
+        table.append((each.name, str(len(each.models)), *numbers, ", ".join(each.models)))
+    return ["", *align(table)]
 
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:

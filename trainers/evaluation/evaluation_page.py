@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 from gristmill.page.render import render_template
 from trainers.evaluation.suites.run_evaluation import Evaluation
 from trainers.evaluation.suites.task_result import TaskResult
+from trainers.evaluation.suites.won_items import shown_items, won_items
 
 
 def render_evaluation(evaluation: Evaluation) -> str:
@@ -23,6 +24,12 @@ def render_evaluation(evaluation: Evaluation) -> str:
         results=evaluation.results,
         differences=evaluation.differences,
         clean=evaluation.clean,
+        seeds=evaluation.seeds,
+        won=[
+            (each, shown_items(each, each.won), shown_items(each, each.lost))
+            for each in won_items(evaluation.results)
+            if each.won or each.lost
+        ],
         costs=evaluation.costs,
         parted=parted,
         field_of={(result.model, result.task): _field_of(result) for result in parted},

@@ -11,6 +11,7 @@ from gristmill.errors import UserError
 from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from tokenizer.encode import Encoder
+from tokenizer.vocabulary.specials import UNK
 from trainers.config.architecture import Model
 from trainers.engine.forward import Forward
 from trainers.engine.hardware.device import compute_device
@@ -148,6 +149,15 @@ class Scorer:
         missed = np.bincount(owner, ~found.greedy, count)
         sums = np.bincount(owner, found.log_likelihood, count)
         return Likelihoods(sums, tokens, missed == 0, np.zeros(count, bool)), window
+
+    def count_unknown(self, texts: Sequence[str]) -> np.ndarray:
+        """Return how many tokens of each text are the tokenizer's mark of what it does not know: int64 [n]."""
+        unknown = self._encoder.specials.get(UNK)
+        if unknown is None:
+            return np.zeros(len(texts), np.int64)
+        ids, offsets = self._encoder.encode(pa.array(texts, pa.large_string()))
+        before = np.concatenate([[0], np.cumsum(ids == unknown)])
+        return (before[offsets[1:]] - before[offsets[:-1]]).astype(np.int64)
 
     def _count(self, pieces: Sequence[Piece]) -> None:
         """Add the operations of pieces. Training takes three times those of the forward pass."""

@@ -1,5 +1,7 @@
 """Evaluate models on tasks: read every item, then load one model after the other."""
 
+import csv
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +18,11 @@ from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.clean_scores import CleanScore
 from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
 from trainers.evaluation.suites.items import Items, read_items
+from trainers.evaluation.suites.seed_scores import SeedScore, seed_scores
 from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_result
 from trainers.evaluation.suites.task_result import TaskResult, item_result
 from trainers.evaluation.suites.text_bits import text_result
+from trainers.evaluation.suites.won_items import won_items
 from trainers.tasks.examples import Examples
 from trainers.tasks.load_task import Suite
 from trainers.tasks.read_examples import read_examples
@@ -49,12 +53,13 @@ class EvaluationSettings:
 @dataclass(frozen=True)
 class Evaluation:
     """The results of several models on the same tasks, in the order of models, then of tasks. `clean` has the scores with
-    and without the items that the corpora of the models hold.
+    and without the items that the corpora of the models hold. `seed_groups` are models that differ in their seed alone.
     """
 
     results: tuple[TaskResult, ...]
     suite: Suite | None = None
     clean: tuple[CleanScore, ...] = ()
+    seed_groups: tuple[tuple[str, ...], ...] = ()
 
     @property
     def models(self) -> list[str]:
@@ -65,6 +70,21 @@ class Evaluation:
     def costs(self) -> dict[str, Footprint]:
         """The cost of scoring each model, by model."""
         return {result.model: result.cost for result in self.results if result.cost is not None}
+
+    @property
+    def seeds(self) -> list[SeedScore]:
+        """The scores that count, and the mean of the suite, over models that differ in their seed."""
+        values: dict[str, dict[str, float]] = {}
+        for mean in self.means:
+            values.setdefault(f"{mean.suite}.mean", {})[mean.model] = mean.mean.value
+        for result in self.results:
+            name = (
+                f"{result.task}.{result.main}"
+                if result.split == "dev"
+                else f"{result.task}/{result.split}.{result.main}"
+            )
+            values.setdefault(name, {})[result.model] = result.scores[result.main].value
+        return seed_scores(self.seed_groups, values)
 
     @property
     def means(self) -> list[SuiteResult]:
@@ -86,9 +106,27 @@ class Evaluation:
             "suites": [mean.plain() for mean in self.means],
             "tasks": [result.plain() for result in self.results],
             "differences": [difference.plain() for difference in self.differences],
+            "seeds": [each.plain() for each in self.seeds],
+            "won_and_lost": [each.plain() for each in won_items(self.results)],
             "costs": {model: cost.plain() for model, cost in self.costs.items()},
             "contamination": [each.plain() for each in self.clean],
         }
+
+    def write_table(self, path: Location) -> None:
+        """Write every score as CSV: a row per model, task and score. `counts` is 1 for the score that counts."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        names = ("value", "error", "low", "high", "n", "chance", "verdict")
+        table.writerow(["model", "task", "split", "score", "counts", *names])
+        for result in self.results:
+            for name, score in result.scores.items():
+                values = score.plain()
+                row = [result.model, result.task, result.split, name, int(name == result.main)]
+                table.writerow([*row, *(values.get(each, "") for each in names)])
+        for mean in self.means:
+            values = mean.mean.plain()
+            table.writerow([mean.model, mean.suite, "", "mean", 1, *(values.get(each, "") for each in names)])
+        path.write_atomic(text.getvalue().encode("utf-8", "surrogateescape"))
 
     def write_rows(self, path: Location) -> None:
         """Write a row per model and item as Parquet: ids, gold, and the lists of every candidate's numbers. Beside other
@@ -171,6 +209,8 @@ def score_columns(
     results = []
     for items in read:
         result = _result(model, scorer, items, settings)
+        for note in result.notes if isinstance(items, Examples) else ():
+            tell(note)
         if result.cut:
             many = f"the contexts of {result.cut:,} items are longer than the model"
             tell(f"{model}: {result.task}: {many} and were cut on the left")

@@ -72,7 +72,7 @@ class TaskResult:
 
     `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
     and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the
-    model. `cost` is that of all tasks of the model together.
+    model. `cost` is that of all tasks of the model together. `items` are what was asked, None for texts.
     """
 
     model: str
@@ -87,6 +87,7 @@ class TaskResult:
     cut: int = 0
     notes: tuple[str, ...] = ()
     cost: Footprint | None = None
+    items: Items | None = None
 
     @property
     def name(self) -> str:
@@ -183,7 +184,7 @@ def item_result(model: str, form: str, items: Items, found: Likelihoods, without
     columns |= {name: pa.ListArray.from_arrays(bounds, pa.array(values)) for name, values in lists.items()}
     return TaskResult(
         model, form, items.task.name, items.split, measured, items.chance, pa.table(columns), items.subtasks, items.fields,
-        int(np.logical_or.reduceat(found.cut, items.offsets[:-1]).sum()), items.notes,
+        int(np.logical_or.reduceat(found.cut, items.offsets[:-1]).sum()), items.notes, items=items,
     )  # fmt: skip
 
 
