@@ -160,10 +160,7 @@ class Training:
                     self._skip(done, totals, norm)
                 interval = self._keep(done, totals, interval)
                 if totals.stops and done < self.steps:
-                    message = f"at step {done}, checkpoint saved; the same command continues"
-                    self.cost.finish(done)
-                    self.progress.write("stopped", step=done, message=message)
-                    (self.path / STOP).unlink(missing_ok=True)
+                    self._stop(done, f"at step {done}, checkpoint saved; the same command continues")
                     return
             self._finish()
 
@@ -217,11 +214,17 @@ class Training:
         if self.config.validates_at(done) or last:
             due |= self._validate(done)
             interval.restart_clock()
-        if due or self.evaluator.due_at(done):
+        due |= self.evaluator.due_at(done)
+        if due:
             self._save(done)
             interval.restart_clock()
-        self.evaluator.advance()
+        self.evaluator.advance(done if due else None)
         return interval
+
+    def _stop(self, step: int, message: str) -> None:
+        self.cost.finish(step)
+        self.progress.write("stopped", step=step, message=message)
+        (self.path / STOP).unlink(missing_ok=True)
 
     def _end_early(self, step: int) -> None:
         """Stop early, with `step` as the last step, because recent validations brought no improvement."""
@@ -376,9 +379,7 @@ class Training:
         self.engine.broadcast(0)
         if self.engine.rank == 0:
             if not self.evaluator.finish(self._asked_to_stop):
-                message = "training is done, the evaluation of its last step is not; the same command does it"
-                self.progress.write("stopped", step=self.steps, message=message)
-                (self.path / STOP).unlink(missing_ok=True)
+                self._stop(self.steps, "training is done, but not the last evaluation; the same command continues")
                 return
             self._check()
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})

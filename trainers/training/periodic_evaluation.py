@@ -50,15 +50,22 @@ class PeriodicEvaluator:
         self._evaluated: tuple[int, str] = (0, "")  # step and checksum of what the process evaluates
         self._failed: set[tuple[int, str]] = set()
         self._logged: set[tuple[int, str]] | None = None
+        self._looks = True  # whether there may be new results or checkpoints
 
     def due_at(self, step: int) -> bool:
         """Whether the checkpoint after `step` steps is evaluated."""
         every = self._settings.every if self._settings is not None else 0
         return every > 0 and (step % every == 0 or step == self._last)
 
-    def advance(self) -> None:
-        """Log new results, and start the next evaluation if none is running."""
-        if self._writes and not self._is_running():
+    def advance(self, saved: int | None = None) -> None:
+        """Log new results, and start the next evaluation if none is running. Called after every step; `saved` is its
+        number if a checkpoint was saved.
+        """
+        if not self._writes:
+            return
+        self._looks |= saved is not None and self.due_at(saved)
+        if not self._is_running() and self._looks:
+            self._looks = False
             self._log_results()
             self._start()
 
@@ -87,7 +94,7 @@ class PeriodicEvaluator:
         status = self._process.poll()
         if status is None:
             return True
-        self._process = None
+        self._process, self._looks = None, True
         if status != 0:
             step = self._evaluated[0]
             self._failed.add(self._evaluated)

@@ -90,6 +90,9 @@ def test_the_newest_due_checkpoint_is_evaluated_and_older_ones_are_left_out(eval
         save(tmp_path, step)
     settle(made)
     save(tmp_path, 25)
+    made.advance()  # nothing is looked for after a step without a checkpoint
+    assert started == [20]
+    made.advance(25)
     settle(made)
     assert (started, logged(tmp_path)) == ([20, 25], [20, 25])
     (event, _) = read_events(tmp_path / "log.jsonl", "evaluation")
