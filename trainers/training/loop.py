@@ -116,8 +116,7 @@ class Training:
         resumed = restore(config, corpus, run, self.engine, self.data.order, self.judge, progress, self.split)
         self.start, self.tokens, self.skipped = resumed
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
-        self.skipped_in_row = 0
-        self.stop = stop_signal()
+        self.skipped_in_row, self.stop = 0, stop_signal()
         self.cost = CostMeter(run, progress, self.engine.rank, world)
         self.evaluator = PeriodicEvaluator(config, run, progress, self.engine.rank == 0)
         if excluded:

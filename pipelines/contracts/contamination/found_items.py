@@ -4,10 +4,12 @@ The step `decontaminate` publishes both: its evidence as the column `contaminati
 `items.arrow` with all texts that it searched for. Those who evaluate models read them with `read_contamination`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,6 +18,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.given_split import TRAIN
 from pipelines.contracts.lineage import PublishedStep, open_corpus
 from pipelines.contracts.manifest import read_table, schema_facts
+from pipelines.contracts.parts import Part
 
 STAGE = "decontaminate"
 COLUMN = "contamination"
@@ -48,31 +51,37 @@ def read_contamination(
 
     Documents that a step drops, and those of a given validation or test split, do not count; neither do occurrences that
     are cut from the text (`redact_at`), nor sources for which `is_read` is false. Reads two columns of every
-    part. Raises UserError and CorruptFileError as `open_corpus` does.
+    part, for each step that searched. Raises UserError and CorruptFileError as `open_corpus` does.
     """
     corpus = open_corpus(directory)
     steps = [step for step in corpus.steps if step.stage == STAGE]
     if not steps:
         return None
-    found_as = _searched(steps)
-    cut = min((each for step in steps if (each := _redacts(step)) is not None), default=2.0)
+    found_as: dict[str, list[str]] = {}
     best: dict[str, float] = {}
     holders: dict[str, int] = {}
-    for part in corpus.parts():
-        if not is_read(part.source) or not part.has(COLUMN):
-            continue
-        table = part.table((COLUMN, DROP))
-        kept = pc.is_null(table[DROP])
-        splits = part.splits()
-        if splits is not None:
-            kept = pc.and_(kept, pc.equal(splits, TRAIN))
-        found = table[COLUMN].filter(pc.fill_null(kept, False)).combine_chunks()
-        for spans in found.filter(pc.greater(pc.fill_null(pc.list_value_length(found), 0), 0)).to_pylist():
-            _count(spans, cut, best, holders)
+    for step in steps:
+        for item, keys in _searched(step).items():
+            found_as.setdefault(item, []).extend(keys)
+        column = next(name for name in step.manifest.schema if name.endswith(COLUMN))  # it may have a prefix
+        for part in corpus.parts():
+            if is_read(part.source) and part.has(column):
+                for spans in _evidence(part, column):
+                    _count(spans, _redacts_at(step), best, holders)
     return Contamination(
         {item: max(best.get(key, 0.0) for key in keys) for item, keys in found_as.items()},
         {item: max(holders.get(key, 0) for key in keys) for item, keys in found_as.items()},
     )
+
+
+def _evidence(part: Part, column: str) -> Iterator[list[dict[str, Any]]]:
+    """Yield the occurrences in each kept training document that has some."""
+    table = part.table((column, DROP))
+    kept, splits = pc.is_null(table[DROP]), part.splits()
+    if splits is not None:
+        kept = pc.and_(kept, pc.equal(splits, TRAIN))
+    found = table[column].filter(pc.fill_null(kept, False)).combine_chunks()
+    yield from found.filter(pc.greater(pc.fill_null(pc.list_value_length(found), 0), 0)).to_pylist()
 
 
 def _count(spans: Iterable[Mapping[str, Any]], cut: float, best: dict[str, float], holders: dict[str, int]) -> None:
@@ -89,18 +98,17 @@ def _key(item: str, field: str) -> str:
     return f"{field} {item}"
 
 
-def _redacts(step: PublishedStep) -> float | None:
-    """Return the share from which a step cuts occurrences; None if it cuts nothing."""
+def _redacts_at(step: PublishedStep) -> float:
+    """Return the share from which a step cuts occurrences, in the precision of shares; infinite if it cuts nothing."""
     value = step.manifest.facts.get("redact_at")
-    return None if value is None else float(value)
+    return math.inf if value is None else float(np.float32(value))
 
 
-def _searched(steps: Iterable[PublishedStep]) -> dict[str, list[str]]:
-    """Return the keys under which each item is found."""
+def _searched(step: PublishedStep) -> dict[str, list[str]]:
+    """Return the keys under which each item of a step is found."""
     found_as: dict[str, list[str]] = {}
-    for step in steps:
-        for record in step.manifest.files:
-            if record.path == ITEMS_FILE:
-                for row in read_table(step.directory, record, ITEMS.names, schema_facts(ITEMS)).to_pylist():
-                    found_as.setdefault(row["item"], []).append(_key(row["found_as"], row["field"]))
+    for record in step.manifest.files:
+        if record.path == ITEMS_FILE:
+            for row in read_table(step.directory, record, ITEMS.names, schema_facts(ITEMS)).to_pylist():
+                found_as.setdefault(row["item"], []).append(_key(row["found_as"], row["field"]))
     return found_as

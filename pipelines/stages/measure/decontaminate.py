@@ -52,7 +52,8 @@ class Decontaminate(MeasuresText, CorpusStage):
     in more than `common` texts of the sets, is not evidence by itself. A text of several such n-grams still
     counts if a document contains all of it, because popular items are copied often too. All documents are
     counted, including dropped ones. Facts, by set: the numbers of its items, of those found, and of those not
-    searched for.
+    searched for. The file `items.arrow` names the texts that are searched for; `trainers evaluate` reads it and the
+    evidence, to show scores without the items that a corpus holds (docs/evaluation.md).
     """
 
     sets: tuple[EvaluationSet, ...]

@@ -20,6 +20,7 @@ from trainers.inference.export_form import ORIGIN, read_export
 from trainers.runs.run import read_config
 
 FOUND_AT = 0.7  # of its 8-grams in PaLM (Chowdhery et al., 2022, section 8); here of the words in shared n-grams
+_ROUNDING = 1e-6  # shares are stored in single precision
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
         names = [item_name(result.task, result.split, each) for each in result.rows["id"].to_pylist()]
         searched = sum(name in shares for name in names)
         if searched:
-            parts = result.parts(["found" if shares.get(name, 0.0) >= FOUND_AT else "clean" for name in names])
+            parts = result.parts(
+                ["found" if shares.get(name, 0.0) >= FOUND_AT - _ROUNDING else "clean" for name in names]
+            )
             count = parts["found"].n if "found" in parts else 0
             scores = (result.scores[result.main], parts.get("clean"), parts.get("found"))
             known = (result.model, result.task, result.split, result.main)
