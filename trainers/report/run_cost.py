@@ -5,7 +5,7 @@ from typing import Any
 
 from gristmill.storage.disk import LocalPath
 from trainers.engine.hardware.footprint import Footprint, add_footprints, footprint, parse_footprint
-from trainers.runs.evaluations import read_evaluations
+from trainers.runs.stored_evaluations import read_evaluations
 
 TERMS = ("read", "decoded", "predicted")
 

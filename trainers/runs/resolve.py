@@ -23,8 +23,8 @@ from trainers.data.domain_weights import assign_leaves, names_above, share_weigh
 from trainers.data.mixture_weights import SourceMixture, epoch_cap
 from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, mixture_of, order_of, packed_phases_of
-from trainers.runs.evaluations import resolve_evaluation
 from trainers.runs.parent import settle
+from trainers.runs.stored_evaluations import resolve_evaluation
 
 # Fields that may change when a run resumes: those of its execution and reporting, which do not affect
 # results, and the location of the corpus, which its fingerprint identifies.

@@ -23,7 +23,8 @@ from gristmill.terminal import printable
 from trainers.config.job import Job
 from trainers.config.pretraining import PeriodicEvaluation, Pretraining
 from trainers.runs import checkpoint
-from trainers.runs.evaluations import (
+from trainers.runs.progress import Progress
+from trainers.runs.stored_evaluations import (
     FOLDER,
     StoredEvaluation,
     evaluation_name,
@@ -31,7 +32,6 @@ from trainers.runs.evaluations import (
     read_evaluations,
     result_path,
 )
-from trainers.runs.progress import Progress
 
 _OUTPUT = "output.txt"
 _NICE = 10  # how much the process yields to training where they share cores

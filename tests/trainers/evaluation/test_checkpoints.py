@@ -16,7 +16,7 @@ from trainers.evaluation.checkpoints.history_page import charts
 from trainers.evaluation.checkpoints.score_history import History, signals
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.run_evaluation import EvaluationSettings
-from trainers.runs.evaluations import read_evaluations, result_path
+from trainers.runs.stored_evaluations import read_evaluations, result_path
 from trainers.tasks.load_task import Suite, SuiteColumn, load_task
 
 STEPS = (2, 4, 6)

@@ -19,8 +19,8 @@ from trainers.config.pretraining import PeriodicEvaluation
 from trainers.recipes import llama_tiny
 from trainers.report.run_page import write_report
 from trainers.runs import checkpoint
-from trainers.runs.evaluations import FORMAT, read_evaluations, resolve_evaluation, result_path
 from trainers.runs.progress import Progress
+from trainers.runs.stored_evaluations import FORMAT, read_evaluations, resolve_evaluation, result_path
 from trainers.training.periodic_evaluation import PeriodicEvaluator
 
 SCORES = {"blimp": {"value": 0.6, "error": 0.1, "low": 0.4, "high": 0.8, "n": 9, "chance": 0.5, "verdict": "at"}}
@@ -157,7 +157,7 @@ def wait_for(path, process):
     for _ in range(6000):
         if path.exists():
             return
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None
         time.sleep(0.1)
     raise AssertionError(path)
 
@@ -175,7 +175,7 @@ def test_kills_amid_an_evaluation_change_no_loss_and_lose_no_result(corpus_direc
     pairs = [{"sentence_good": f"a cab {n}", "sentence_bad": f"{n} cab a", "UID": "s", "field": "f"} for n in range(6)]
     write_lines(data / "blimp" / "s.jsonl", pairs)
     again = command(run, corpus_directory, data)
-    first = subprocess.Popen(again, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    first = subprocess.Popen(again, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL)
     finished = result_path(run, "blimp,limit=4", 5)
     wait_for(finished, first)
     before = finished.read_bytes()

@@ -23,7 +23,8 @@ from trainers.evaluation.suites.items import Items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, read_columns, score_columns
 from trainers.inference.model_export import load_checkpoint
 from trainers.runs import checkpoint
-from trainers.runs.evaluations import (
+from trainers.runs.run import read_run
+from trainers.runs.stored_evaluations import (
     FOLDER,
     FORMAT,
     StoredEvaluation,
@@ -32,7 +33,6 @@ from trainers.runs.evaluations import (
     read_evaluations,
     result_path,
 )
-from trainers.runs.run import read_run
 from trainers.tasks.examples import Examples
 from trainers.tasks.load_task import Suite
 from trainers.tasks.schema.task import Task

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from gristmill.host import lent
 from trainers.evaluation.suites.suite_result import PairedDifference, Z, suite_mean
 from trainers.evaluation.suites.task_result import NoisyScore, centred_scale
-from trainers.runs.evaluations import StoredEvaluation
+from trainers.runs.stored_evaluations import StoredEvaluation
 from trainers.tasks.load_task import Suite
 
 
