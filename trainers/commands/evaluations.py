@@ -139,7 +139,7 @@ def _checkpoints(
     from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
     from trainers.evaluation.checkpoints.history_lines import history_lines
     from trainers.evaluation.checkpoints.history_page import render_histories
-    from trainers.evaluation.checkpoints.score_history import History, plain_histories
+    from trainers.evaluation.checkpoints.score_history import ScoreHistory, plain_histories
     from trainers.tasks.task_files import data_directory
 
     if len({str(run) for run in runs}) < len(runs):
@@ -152,7 +152,7 @@ def _checkpoints(
     found = evaluate_checkpoints(runs, steps, suite, columns, data, _settings(named), _tell)
     if empty := [run for run, results in zip(runs, found, strict=True) if not results]:
         raise ConfigError(f"--checkpoints: {empty[0]} has no checkpoint yet")
-    histories = [History(str(run), tuple(results), suite, last) for run, results in zip(runs, found, strict=True)]
+    histories = [ScoreHistory(str(run), tuple(results), suite, last) for run, results in zip(runs, found, strict=True)]
     print("\n".join(printable(line) for line in history_lines(histories)))
     if options.output is not None:
         if options.output.suffix == ".html":

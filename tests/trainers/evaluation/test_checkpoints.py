@@ -13,7 +13,7 @@ from trainers.__main__ import main
 from trainers.data.packed_corpus import open_corpus
 from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
 from trainers.evaluation.checkpoints.history_page import charts
-from trainers.evaluation.checkpoints.score_history import History, signals
+from trainers.evaluation.checkpoints.score_history import ScoreHistory, signals
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 from trainers.runs.stored_evaluations import read_evaluations, result_path
@@ -101,7 +101,7 @@ def test_the_average_is_that_of_items_over_the_last_checkpoints(stored, task):
     suite = Suite((SuiteColumn(str(task), "test"),), "mine", centred=True)
     columns = [(load_task(str(task)), "test")]
     found = evaluate_checkpoints(stored, None, suite, columns, None, EvaluationSettings(), lambda line: None)
-    histories = [History(str(run), tuple(results), suite, 2) for run, results in zip(stored, found, strict=True)]
+    histories = [ScoreHistory(str(run), tuple(results), suite, 2) for run, results in zip(stored, found, strict=True)]
     right = [pq.read_table(each.rows)["score"].to_numpy() for each in found[0]]
     average = histories[0].averages["pairs"]
     assert average.steps == (4, 6)
@@ -131,7 +131,7 @@ def test_the_page_and_the_data_show_every_checkpoint(stored, task, tmp_path, cap
 
 def test_bands_are_the_intervals(stored):
     results = tuple(read_evaluations(stored[0], "pairs.test"))
-    (chart,) = charts([History("a", results, None, 3)])
+    (chart,) = charts([ScoreHistory("a", results, None, 3)])
     ((_, outline),) = chart.bands
     assert len(outline) == 2 * len(STEPS)
     middle = dict(chart.lines[0][1])

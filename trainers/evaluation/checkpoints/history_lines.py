@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from trainers.evaluation.checkpoints.score_history import History, compare_histories, signals
+from trainers.evaluation.checkpoints.score_history import ScoreHistory, compare_histories, signals
 from trainers.evaluation.evaluation_lines import cells, difference_lines
 from trainers.report.task_table import align
 
 
-def history_lines(histories: Sequence[History]) -> list[str]:
+def history_lines(histories: Sequence[ScoreHistory]) -> list[str]:
     """Return the score of every checkpoint, the averages of the last ones, signal and noise, and comparisons of runs."""
     rows: list[Sequence[str]] = [("run", "step", "score", "value", "error", "95 % interval", "chance")]
     for history in histories:

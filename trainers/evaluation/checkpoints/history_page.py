@@ -6,13 +6,13 @@ from pathlib import Path
 from gristmill.page.formats import compact
 from gristmill.page.lines import LineChart, Series, line_chart
 from gristmill.page.render import render_template
-from trainers.evaluation.checkpoints.score_history import History, compare_histories, signals
+from trainers.evaluation.checkpoints.score_history import ScoreHistory, compare_histories, signals
 from trainers.evaluation.evaluation_page import short_names
 
 _SIZE = (450, 230)
 
 
-def render_histories(histories: Sequence[History], title: str) -> str:
+def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
     """Return the page as self-contained HTML."""
     runs = [history.run for history in histories]
     return render_template(
@@ -28,7 +28,7 @@ def render_histories(histories: Sequence[History], title: str) -> str:
     )
 
 
-def charts(histories: Sequence[History]) -> list[LineChart]:
+def charts(histories: Sequence[ScoreHistory]) -> list[LineChart]:
     """Draw every score over steps, a line and the band of its interval for each run."""
     names = short_names([history.run for history in histories])
     drawn = []

@@ -69,7 +69,7 @@ class TaskSignal:
 
 
 @dataclass(frozen=True)
-class History:
+class ScoreHistory:
     """The results of a run's checkpoints on the same items, by step, with the average of the last `last` of them."""
 
     run: str
@@ -135,7 +135,7 @@ def _error(left: np.ndarray, weights: np.ndarray) -> float:
     return float(np.sqrt((left**2).sum() * n / max(1, n - 1)) / weights.sum())
 
 
-def signals(histories: Sequence[History]) -> list[TaskSignal]:
+def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
     """Return the signal and noise of every score; none for a single run, or if a run has a single checkpoint."""
     if len(histories) < 2 or any(min(len(history.results), history.last) < 2 for history in histories):
         return []
@@ -147,11 +147,11 @@ def signals(histories: Sequence[History]) -> list[TaskSignal]:
     return found
 
 
-def _variance(history: History, name: str) -> float:
+def _variance(history: ScoreHistory, name: str) -> float:
     return variance(score["value"] for _, score in history.points(name)[-history.last :])
 
 
-def compare_histories(histories: Sequence[History]) -> Iterator[PairedDifference]:
+def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
     """Compare the averages of every two runs on the same items. The test is a normal approximation over items."""
     for a, b in combinations(histories, 2):
         scales, differences = [], []
@@ -165,7 +165,7 @@ def compare_histories(histories: Sequence[History]) -> Iterator[PairedDifference
             yield _mean_difference(a, differences, scales)
 
 
-def _difference(a: History, b: History, name: str) -> PairedDifference:
+def _difference(a: ScoreHistory, b: ScoreHistory, name: str) -> PairedDifference:
     first, second = a.averages[name].items, b.averages[name].items
     assert first is not None
     assert second is not None
@@ -175,7 +175,9 @@ def _difference(a: History, b: History, name: str) -> PairedDifference:
     return _tested(a.run, b.run, name, "average of checkpoints", value, error)
 
 
-def _mean_difference(a: History, differences: Sequence[PairedDifference], scales: Sequence[float]) -> PairedDifference:
+def _mean_difference(
+    a: ScoreHistory, differences: Sequence[PairedDifference], scales: Sequence[float]
+) -> PairedDifference:
     assert a.suite is not None
     count = len(differences)
     value = sum(scale * each.difference for scale, each in zip(scales, differences, strict=True)) / count
@@ -189,7 +191,7 @@ def _tested(a: str, b: str, name: str, score: str, value: float, error: float) -
     return PairedDifference(a, b, name, score, value, value - Z * error, value + Z * error, p)
 
 
-def plain_histories(histories: Sequence[History]) -> dict[str, Any]:
+def plain_histories(histories: Sequence[ScoreHistory]) -> dict[str, Any]:
     """Return all scores of all checkpoints, and what follows from them, as JSON data."""
     return {
         "format": "gristmill-checkpoint-scores/1",
