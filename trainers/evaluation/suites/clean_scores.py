@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.errors import UserError
+from gristmill.errors import StorageError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_location
 from pipelines.contracts.contamination.found_items import Contamination, read_contamination
@@ -86,7 +86,7 @@ def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], 
     for name in config.data.corpora:
         try:
             found = read_contamination(parse_location(name), lambda source: source in read)
-        except UserError as error:
+        except (UserError, StorageError) as error:
             tell(f"{model}: which items its corpus holds is unknown: {error}")
             continue
         its = _by_item(found)
