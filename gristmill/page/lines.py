@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
@@ -18,13 +18,14 @@ _LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a lo
 @dataclass(frozen=True)
 class Series:
     """Points (x, y) in the order of x. `number` gives the colour. Each point of a `dotted` series is drawn as
-    a dot, which suits series of few points.
+    a dot, which suits series of few points. A `band` of (x, low, high) is shaded behind the line.
     """
 
     number: int
     name: str
     points: list[tuple[float, float]]
     dotted: bool = False
+    band: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class LineChart:
-    """The geometry of a chart: lines as points, dots and marks in pixels of the plot, ticks as (pixel,
-    label).
+    """The geometry of a chart: lines as points, bands as outlines, dots and marks in pixels of the plot, ticks as
+    (pixel, label).
 
     `box` is the plot's left, top, width and height. `cut` says that a line begins outside the axis.
     """
@@ -58,6 +59,7 @@ class LineChart:
     description: str
     cut: bool
     logarithmic: bool
+    bands: list[tuple[Series, list[tuple[float, float]]]] = field(default_factory=list)
 
     def svg(self) -> Markup:
         """Draw the chart."""
@@ -76,6 +78,9 @@ class LineChart:
             else:
                 colour = series_colour(mark.number)
                 drawing.line(x, 0, x, height, colour, title=mark.text, stroke_width=1.2, stroke_dasharray="2 3")
+        for series, points in self.bands:
+            outline = "M" + "L".join(f"{x:g} {y:g}" for x, y in points) + "Z"
+            drawing.add("path", d=outline, fill=series_colour(series.number), opacity=".14")
         for series, points in self.lines:
             name = "validation" if series.dotted else "train" if self.dots else "sole"
             path = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
@@ -101,7 +106,7 @@ def line_chart(
     With `zero`, the axis begins at 0; otherwise it may leave out values that only the first steps reach.
     `x_ticks` are (x, label).
     """
-    series = [Series(s.number, s.name, [p for p in s.points if math.isfinite(p[1])], s.dotted) for s in series]
+    series = [_finite(s) for s in series]
     series = [s for s in series if s.points]
     if not series:
         return None
@@ -131,7 +136,20 @@ def line_chart(
         "; ".join(map(_described, series)),
         cut,
         logarithmic,
+        [(s, _outline(s.band, place)) for s in series if s.band],
     )
+
+
+def _finite(series: Series) -> Series:
+    points = [point for point in series.points if math.isfinite(point[1])]
+    return replace(series, points=points, band=tuple(edge for edge in series.band if all(map(math.isfinite, edge))))
+
+
+def _outline(
+    band: Sequence[tuple[float, float, float]], place: Callable[[float, float], tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Return the outline of a band in pixels: its upper edge, then its lower one backwards."""
+    return [place(x, high) for x, _, high in band] + [place(x, low) for x, low, _ in reversed(band)]
 
 
 def _described(series: Series) -> str:
@@ -144,7 +162,8 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
     """Return (low, high, cut): the ends of the axis, and whether the beginning of a line lies above it. The
     last point of a line and all dots lie on the axis.
     """
-    every = [y for s in series for _, y in s.points]
+    edges = [y for s in series for _, *both in s.band for y in both]
+    every = [y for s in series for _, y in s.points] + edges
     ends: dict[int, float] = {}
     for s in series:
         ends[s.number] = max(ends.get(s.number, 0.0), s.points[-1][0])
@@ -156,7 +175,7 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
         return low / 1.1, high * 1.1, False
     if zero:
         return min(0.0, low), high * 1.05 if high > 0 else 1.0, False
-    low, top = min(settled), max(settled)
+    low, top = min(settled), max([*settled, *edges])
     room = max(0.06 * (top - low), 1e-3 * abs(top), 1e-12)
     cut = high > top + 0.5 * (top - low)
     return min(low, min(every)) - room, (top if cut else high) + room, cut

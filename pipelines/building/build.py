@@ -324,9 +324,10 @@ def publish_annotations(
     for part, receipt in zip(parts, receipts, strict=True):
         records.append(PartRecord(part.source, part.index, part.rows, 0, receipt.files[0]))
         counts[part.name] = Counts.parse(receipt.counts)
+    files = tuple(FileRecord(**record) for record in facts.pop("files", ()))
     manifest = StepManifest(
         step.label, step.source, step.fingerprint, step.identity, schema_facts(step.stage.writes()), tuple(records),
-        (), _totals(counts), facts,
+        files, _totals(counts), facts,
     )  # fmt: skip
     check_accounting(manifest, {(part.source, part.index): part.rows for part in parts}, counts)
     state.publish(step, manifest)

@@ -11,9 +11,8 @@ from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from gristmill.terminal import printable
 from pipelines.contracts.columns import DROP
+from pipelines.contracts.contamination.found_items import COLUMN, STAGE
 from pipelines.contracts.lineage import Corpus, open_corpus
-
-_COLUMN = "contamination"
 
 
 def write_contamination_report(corpus: Location, output: Location) -> None:
@@ -28,7 +27,7 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
     opened = open_corpus(corpus)
     facts = {}
     for step in opened.steps:
-        if step.stage == "decontaminate":
+        if step.stage == STAGE:
             facts.update(step.manifest.facts["sets"])
     if not facts:
         raise UserError(f"{corpus}: no step of this corpus looked for evaluation sets; add a step `decontaminate`")
@@ -56,11 +55,11 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 def _contaminated_documents(corpus: Corpus) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Yield (`document`, `drop` and, if given, `split`; matches) of every document that holds an item."""
     for part in corpus.parts():
-        if not part.has(_COLUMN):
+        if not part.has(COLUMN):
             continue
-        table = part.table((_COLUMN, DROP))
-        rows = pc.indices_nonzero(pc.greater(pc.list_value_length(table[_COLUMN]), 0)).to_pylist()
+        table = part.table((COLUMN, DROP))
+        rows = pc.indices_nonzero(pc.greater(pc.list_value_length(table[COLUMN]), 0)).to_pylist()
         names, splits = (corpus.printed_ids(part), part.splits()) if rows else ([], None)
         for row in rows:
             split = {} if splits is None else {"split": splits[row].as_py()}
-            yield {"document": names[row], "drop": table[DROP][row].as_py(), **split}, table[_COLUMN][row].as_py()
+            yield {"document": names[row], "drop": table[DROP][row].as_py(), **split}, table[COLUMN][row].as_py()

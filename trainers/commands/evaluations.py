@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _ASKS = ("suite", "task", "text")
 _NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window")
+Requirement = tuple[str, str, str, float, str]
+"""Task or suite, score, comparison, bound, and the text of a requirement."""
+Known = dict[tuple[str, str], list[tuple[str, float]]]
+"""(Model, value) by (task or suite, score)."""
 _REQUIREMENT = re.compile(r"(.+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _COMPARES: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -47,7 +51,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="of the corpus")
     evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
     evaluate.add_argument(
-        "--output", metavar="FILE", type=local_path, help="a page (.html) or all scores (.json); items go to .parquet"
+        "--output",
+        metavar="FILE",
+        type=local_path,
+        help="a page (.html), or data alone (.json); beside it all scores as .json and .csv, and the items as .parquet",
     )
     evaluate.add_argument(
         "--require",
@@ -55,6 +62,24 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="append",
         default=[],
         help="such as 'core.mean>=0.1'; exit status 1 if a model fails it",
+    )
+    evaluate.add_argument(
+        "--checkpoints",
+        metavar="all|STEP,STEP",
+        help="evaluate checkpoints of runs; results are stored in RUN/evaluations and not measured again",
+    )
+    evaluate.add_argument(
+        "--average",
+        type=int,
+        default=None,
+        metavar="K",
+        help="with --checkpoints: average the last K of them (default 5)",
+    )
+    evaluate.add_argument(
+        "--write-items",
+        metavar="FILE.jsonl",
+        type=local_path,
+        help="write the items, for the step `decontaminate` of a corpus, instead of evaluating models",
     )
     evaluate.set_defaults(handler=_evaluate)
 
@@ -65,6 +90,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if unknown := [word for word in others if "=" in word and not local_path(word).exists()]:
         near = near_match(unknown[0].partition("=")[0], _NAMED)
         raise ConfigError(f"{unknown[0]!r}: expected {', '.join(f'{name}=' for name in _NAMED)}{near}")
+    if options.write_items is not None:
+        return _write_items(options.write_items, named, others)
     if not others:
         raise ConfigError("RUN_OR_EXPORT: missing; give a run or an export")
     if not asked:
@@ -76,11 +103,81 @@ def _evaluate(options: argparse.Namespace) -> int:
     requirements = [_requirement(text) for text in options.require]
     if options.output is not None and options.output.suffix not in (".html", ".json"):
         raise ConfigError(f"--output: got {options.output}, expected a name that ends in .html or .json")
+    if options.checkpoints is not None:
+        return _checkpoints(options, [parse_local(word, "model") for word in others], named, requirements)
+    if options.average is not None:
+        raise ConfigError("--average: needs --checkpoints")
     evaluation = _measure([parse_local(word, "model") for word in others], named)
     _show(evaluation)
     if options.output is not None:
         _write(evaluation, options.output)
-    return _check(evaluation, requirements)
+    return _check(_known_scores(evaluation), requirements)
+
+
+def _write_items(output: LocalPath, named: Mapping[str, str], models: list[str]) -> int:
+    from trainers.evaluation.suites.item_file import write_item_file
+    from trainers.tasks.task_files import data_directory
+
+    if ("suite" in named) == ("task" in named):
+        raise ConfigError("--write-items: needs suite=NAME or task=NAME")
+    if models:
+        raise ConfigError(f"{models[0]!r}: --write-items reads no model; leave it out")
+    if output.suffix != ".jsonl":
+        raise ConfigError(f"--write-items: got {output}, expected a name that ends in .jsonl")
+    written = write_item_file(_columns(named)[1], data_directory(named.get("data")), output)
+    print(f"{output}  {written:,} items; in the corpus file, before the steps that drop documents:")
+    fields = f"name: evaluation, file: {output}, ids: id, prompts: [prompt], answers: [answer]"
+    print(f"  - decontaminate: {{sets: [{{{fields}}}]}}")
+    return 0
+
+
+def _checkpoints(
+    options: argparse.Namespace, runs: list[LocalPath], named: Mapping[str, str], requirements: list[Requirement]
+) -> int:
+    """Evaluate checkpoints of runs. Requirements are on the average of the last ones."""
+    from gristmill.storage.store import write_json
+    from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
+    from trainers.evaluation.checkpoints.history_lines import history_lines
+    from trainers.evaluation.checkpoints.history_page import render_histories
+    from trainers.evaluation.checkpoints.score_history import ScoreHistory, plain_histories
+    from trainers.tasks.task_files import data_directory
+
+    if len({str(run) for run in runs}) < len(runs):
+        raise ConfigError("models: one is given twice; give each once")
+    steps, last = _steps(options.checkpoints), 5 if options.average is None else options.average
+    if last < 1:
+        raise ConfigError(f"--average: got {last}, allowed 1 or more")
+    suite, columns = _columns(named)
+    data = data_directory(named.get("data"))
+    found = evaluate_checkpoints(runs, steps, suite, columns, data, _settings(named), _tell)
+    if empty := [run for run, results in zip(runs, found, strict=True) if not results]:
+        raise ConfigError(f"--checkpoints: {empty[0]} has no checkpoint yet")
+    histories = [ScoreHistory(str(run), tuple(results), suite, last) for run, results in zip(runs, found, strict=True)]
+    print("\n".join(printable(line) for line in history_lines(histories)))
+    if options.output is not None:
+        if options.output.suffix == ".html":
+            title = suite.name if suite is not None else ", ".join(task.name for task, _ in columns)
+            options.output.write_atomic(render_histories(histories, title).encode())
+        else:
+            write_json(options.output, plain_histories(histories))
+        print(options.output)
+    known: Known = {}
+    for history in histories:
+        for name, each in history.averages.items():
+            task, _, score = (
+                name.partition(".") if each.items is None else (name, "", history.results[-1].scores[name]["score"])
+            )
+            known.setdefault((task, score), []).append((history.run, each.score.value))
+    return _check(known, requirements)
+
+
+def _steps(text: str) -> list[int] | None:
+    if text == "all":
+        return None
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise ConfigError(f"--checkpoints: got {text!r}, expected all, or steps such as 500,1000")
+    return sorted({int(word) for word in words})
 
 
 def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[str]) -> int:
@@ -88,7 +185,7 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
     from trainers.evaluation.evaluate import evaluate
 
     given = [name for name in named if name != "corpus"]
-    given += [f"--{name}" for name in ("output", "require") if getattr(options, name)]
+    given += [f"--{name}" for name in ("output", "require", "checkpoints", "average") if getattr(options, name)]
     if given:
         raise ConfigError(f"{given[0]}: needs suite=NAME, task=NAME or text=FILE")
     if len(models) > 1:
@@ -104,13 +201,19 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
 
 
 def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
+    from trainers.evaluation.suites.clean_scores import clean_scores, corpus_shares
     from trainers.evaluation.suites.run_evaluation import Evaluation, evaluate_models
+    from trainers.evaluation.suites.seed_scores import seed_groups
     from trainers.tasks.task_files import data_directory
 
     settings = _settings(named)
     suite, columns = _columns(named)
     results = evaluate_models(models, columns, data_directory(named.get("data")), settings, _tell)
-    return Evaluation(results, suite)
+    if "text" in named:
+        return Evaluation(results, suite)
+    tasks = list(dict.fromkeys(result.task for result in results))
+    held = {str(model): corpus_shares(model, tasks, _tell) for model in models}
+    return Evaluation(results, suite, clean_scores(results, held), tuple(seed_groups(models)))
 
 
 def _tell(line: str) -> None:
@@ -160,32 +263,37 @@ def _write(evaluation: "Evaluation", output: LocalPath) -> None:
     from gristmill.storage.store import write_json
     from trainers.evaluation.evaluation_page import render_evaluation
 
-    rows = output.with_suffix(".parquet")
+    rows, table, data = (output.with_suffix(suffix) for suffix in (".parquet", ".csv", ".json"))
     evaluation.write_rows(rows)
+    evaluation.write_table(table)
+    write_json(data, evaluation.plain())
     if output.suffix == ".html":
         output.write_atomic(render_evaluation(evaluation).encode())
-    else:
-        write_json(output, evaluation.plain())
-    print(f"{output}\n{rows}")
+        print(output)
+    print(f"{data}\n{table}\n{rows}")
 
 
-def _requirement(text: str) -> tuple[str, str, str, float, str]:
+def _requirement(text: str) -> Requirement:
     found = _REQUIREMENT.fullmatch(text.strip())
     if found is None:
         raise ConfigError(f"--require: got {text!r}, expected such as 'core.mean>=0.1' or 'piqa.accuracy>0.6'")
     return found[1], found[2], found[3], float(found[4]), text
 
 
-def _check(evaluation: "Evaluation", requirements: list[tuple[str, str, str, float, str]]) -> int:
-    """Print a line for every model that fails a requirement. Returns 1 if any fails, else 0. Raises
-    ConfigError for unknown scores.
-    """
-    known: dict[tuple[str, str], list[tuple[str, float]]] = {}
+def _known_scores(evaluation: "Evaluation") -> Known:
+    known: Known = {}
     for mean in evaluation.means:
         known.setdefault((mean.suite, "mean"), []).append((mean.model, mean.mean.value))
     for result in evaluation.results:
         for name, score in result.scores.items():
             known.setdefault((result.task, name), []).append((result.model, score.value))
+    return known
+
+
+def _check(known: Known, requirements: list[Requirement]) -> int:
+    """Print a line for every model that fails a requirement. Returns 1 if any fails, else 0. Raises
+    ConfigError for unknown scores.
+    """
     failed = 0
     for name, score_name, sign, bound, text in requirements:
         if (name, score_name) not in known:

@@ -150,6 +150,37 @@ class Validation:
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
 
 
+@dataclass(frozen=True)
+class PeriodicEvaluation:
+    """Evaluate `suite` on the checkpoint of every `every` steps and of the last step (docs/evaluation.md). A checkpoint is
+    saved at these steps.
+
+    A process of its own does it, with `threads` CPU threads and low priority, while training goes on; the results are in
+    `RUN/evaluations`, in the log and in the report. If an evaluation takes longer than `every` steps, checkpoints
+    are left out. A run ends when its last checkpoint is evaluated. `data` is the directory of the tasks' files; null
+    takes `$GRISTMILL_TASKS`. `limit` and `shots` are those of `trainers evaluate`.
+    """
+
+    suite: str
+    every: int = 1000
+    data: str | None = None
+    limit: int | None = None
+    shots: int = 0
+    threads: int = 1
+
+    def check(self) -> None:
+        """Validate ranges."""
+        for name, least in (("every", 1), ("limit", 1), ("shots", 0), ("threads", 1)):
+            value = getattr(self, name)
+            require(value is None or value >= least, f"{name}: got {value}, allowed {least} or more")
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """The settings of `trainers evaluate` that are not the defaults."""
+        given = {"limit": self.limit, "shots": self.shots or None}
+        return {name: value for name, value in given.items() if value is not None}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(Job):
     """A run that trains on the token shards of corpora with a self-supervised objective."""
@@ -158,6 +189,7 @@ class Pretraining(Job):
     objective: Objective = _CAUSAL
     data: Data = field(default_factory=Data)
     validation: Validation = field(default_factory=Validation)
+    evaluation: PeriodicEvaluation | None = field(default=None, metadata=ADDED)
 
     @property
     def inputs(self) -> tuple[str, ...]:

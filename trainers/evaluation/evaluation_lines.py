@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+from trainers.evaluation.suites.clean_scores import CleanScore
 from trainers.evaluation.suites.run_evaluation import Evaluation
+from trainers.evaluation.suites.seed_scores import SeedScore
+from trainers.evaluation.suites.suite_result import PairedDifference
 from trainers.evaluation.suites.task_result import NoisyScore
 from trainers.report.task_table import align
 
@@ -26,14 +29,46 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
         text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"
         lines += ["", f"{text}, mean of {len(mean.tasks)} tasks", *_unsure(mean.at_chance)]
-    differences = evaluation.differences
-    if differences:
-        table: list[Sequence[str]] = [("a", "b", "on", "score", "b - a", "95 % interval", "p", "")]
-        for each in differences:
-            numbers = (f"{each.difference:+.4f}", f"[{each.low:+.4f}, {each.high:+.4f}]", f"{each.p:.4f}")
-            table.append((each.a, each.b, each.name, each.score, *numbers, "tie" if each.tie else ""))
-        lines += ["", *align(table)]
-    return lines
+    lines += seed_lines(evaluation.seeds)
+    lines += clean_lines(evaluation.clean) + difference_lines(evaluation.differences)
+    return [*lines, "", *(f"cost of {model}: {cost}" for model, cost in evaluation.costs.items())]
+
+
+def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
+    """Return a table of scores over seeds, after an empty line; nothing if no models differ in their seed alone."""
+    if not scores:
+        return []
+    table: list[Sequence[str]] = [("over seeds", "runs", "mean", "deviation", "error of the mean", "models")]
+    for each in scores:
+        numbers = (f"{each.mean:.4f}", f"{each.deviation:.4f}", f"{each.error:.4f}")
+        table.append((each.name, str(len(each.models)), *numbers, ", ".join(each.models)))
+    return ["", *align(table)]
+
+
+def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
+    """Return a table of scores with and without the items that a corpus holds, after an empty line."""
+    if not scores:
+        return []
+    head = ("items", "searched", "found", "all items", "without found", "found only")
+    table: list[Sequence[str]] = [("model", "task", "score", *head)]
+    for each in scores:
+        values = (
+            "" if one is None else f"{one.value:.4f} ± {one.error:.4f}" for one in (each.whole, each.without, each.only)
+        )
+        counts = (f"{count:,}" for count in (each.items, each.searched, each.found))
+        table.append((each.model, each.task, each.score, *counts, *values))
+    return ["", *align(table)]
+
+
+def difference_lines(differences: Sequence[PairedDifference]) -> list[str]:
+    """Return a table of paired comparisons, after an empty line; nothing if there are none."""
+    if not differences:
+        return []
+    table: list[Sequence[str]] = [("a", "b", "on", "score", "b - a", "95 % interval", "p", "")]
+    for each in differences:
+        numbers = (f"{each.difference:+.4f}", f"[{each.low:+.4f}, {each.high:+.4f}]", f"{each.p:.4f}")
+        table.append((each.a, each.b, each.name, each.score, *numbers, "tie" if each.tie else ""))
+    return ["", *align(table)]
 
 
 def _unsure(names: Sequence[str]) -> list[str]:

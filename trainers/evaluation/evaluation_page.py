@@ -1,10 +1,12 @@
 """The page of an evaluation, from the template evaluation.html."""
 
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from gristmill.page.render import render_template
 from trainers.evaluation.suites.run_evaluation import Evaluation
 from trainers.evaluation.suites.task_result import TaskResult
+from trainers.evaluation.suites.won_items import shown_items, won_items
 
 
 def render_evaluation(evaluation: Evaluation) -> str:
@@ -16,11 +18,19 @@ def render_evaluation(evaluation: Evaluation) -> str:
         title=evaluation.suite.name if evaluation.suite is not None else ", ".join(tasks),
         kind="evaluation",
         models=evaluation.models,
-        names=_names(evaluation.models),
+        names=short_names(evaluation.models),
         means=evaluation.means,
         centred=evaluation.suite is not None and evaluation.suite.centred,
         results=evaluation.results,
         differences=evaluation.differences,
+        clean=evaluation.clean,
+        seeds=evaluation.seeds,
+        won=[
+            (each, shown_items(each, each.won), shown_items(each, each.lost))
+            for each in won_items(evaluation.results)
+            if each.won or each.lost
+        ],
+        costs=evaluation.costs,
         parted=parted,
         field_of={(result.model, result.task): _field_of(result) for result in parted},
         orders={
@@ -31,7 +41,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
     )
 
 
-def _names(models: list[str]) -> dict[str, str]:
+def short_names(models: Sequence[str]) -> dict[str, str]:
     """Return the last part of each path, or the whole path where two have the same."""
     last = [PurePath(model).name for model in models]
     return {model: model if last.count(name) > 1 else name for model, name in zip(models, last, strict=True)}

@@ -310,6 +310,25 @@ def load_trained(path: LocalPath) -> Trained:
     return Trained(trained_forward(path, picked, weights).model, verified_copy(path), config, picked.fingerprints)
 
 
+def load_checkpoint(run: LocalPath, step: int) -> tuple[Trained, checkpoint.Checkpoint]:
+    """Return the model of a run at the checkpoint of `step`, and the checkpoint.
+
+    Raises UserError if it is gone or damaged, and for a model with a task head.
+    """
+    config = read_config(run)
+    _require_language_head(run, config)
+    places = dict(checkpoint.published(run))
+    if step not in places:
+        there = ", ".join(f"{each:,}" for each in places) or "none"
+        raise UserError(f"{run}: has no checkpoint of step {step:,}, it has {there}")
+    try:
+        picked = checkpoint.load(places[step])
+        weights = checkpoint.read_weights(picked)
+    except FileNotFoundError:  # CorruptFileError, which says more, is a UserError
+        raise UserError(f"{run}: the checkpoint of step {step:,} was removed while it was read") from None
+    return Trained(trained_forward(run, picked, weights).model, verified_copy(run), config, picked.fingerprints), picked
+
+
 def _load_export(path: LocalPath, origin: dict[str, Any]) -> Trained:
     config = config_of(path, origin)
     _require_language_head(path, config)

@@ -17,9 +17,9 @@ from trainers.runs.sinks import redacted
 class Run:
     """A run's directory, read into memory.
 
-    `events` holds all logged events. `steps`, `validations` and `skipped` are without those that a resumed
-    run repeated. `ledger` and `finished` are None if they do not exist yet; `checkpoints` are (step, path,
-    bytes).
+    `events` holds all logged events. `steps`, `validations` and `skipped` are without those that a resumed run
+    repeated. `evaluations` holds the last event of every evaluation and step. `ledger` and `finished` are None if
+    they do not exist yet; `checkpoints` are (step, path, bytes).
     """
 
     path: LocalPath
@@ -30,6 +30,7 @@ class Run:
     steps: list[dict[str, Any]]
     validations: list[dict[str, Any]]
     skipped: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
     ledger: dict[str, Any] | None
     finished: dict[str, Any] | None
     checkpoints: list[tuple[int, LocalPath, int]]
@@ -104,8 +105,15 @@ def _read(path: LocalPath, name: str) -> Run:
     checkpoints = [(int(p.name[5:]), p, sum(f.stat().st_size for f in p.rglob("*") if f.is_file())) for p in places]
     files = (_optional(path / "ledger.json"), _optional(path / "finished.json"))
     return Run(
-        path, name, record, config, events, of("step"), of("validation"), of("skipped"), *files, sorted(checkpoints)
-    )
+        path, name, record, config, events, of("step"), of("validation"), of("skipped"), _evaluations(events), *files,
+        sorted(checkpoints),
+    )  # fmt: skip
+
+
+def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the last event of every evaluation and step, by step: a repeated one is of weights that replaced others."""
+    found = {(event["step"], event["name"]): event for event in events if event["event"] == "evaluation"}
+    return [event for _, event in sorted(found.items())]
 
 
 def _without_secrets(value: Any) -> Any:

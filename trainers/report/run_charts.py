@@ -19,7 +19,7 @@ _SOURCES = 24  # the sources that are drawn: those with the most tokens
 # Losses have their own charts.
 _KNOWN = (
     "step", "steps", "tokens", "time", "bits_per_byte", "learning_rate", "gradient_norm", "tokens_per_second", "mfu",
-    "memory_bytes",
+    "memory_bytes", "joules",
 )  # fmt: skip
 
 
@@ -61,6 +61,23 @@ class Curves:
                 Series(i, run.name, self._points(run, run.validations, get), True) for i, run in enumerate(self._runs)
             ]
             drawn.append(line_chart(f"{metric}, validation", series, compact, CARD))
+        return [each for each in drawn if each]
+
+    def evaluations(self) -> list[LineChart]:
+        """Draw the scores of evaluated checkpoints with their intervals, in one chart per evaluation and score."""
+        found = dict.fromkeys(
+            (event["name"], score) for run in self._runs for event in run.evaluations for score in event["scores"]
+        )
+        drawn = []
+        for name, score in found:
+            series = []
+            for i, run in enumerate(self._runs):
+                of = [event for event in run.evaluations if event["name"] == name and score in event["scores"]]
+                each = [(self._x(run, event["step"]), event["scores"][score]) for event in of]
+                band = tuple((x, its["low"], its["high"]) for x, its in each)
+                series.append(Series(i, run.name, [(x, its["value"]) for x, its in each], True, band))
+            title = score if len({name for name, _ in found}) == 1 else f"{score} ({name})"
+            drawn.append(line_chart(title, series, compact, CARD))
         return [each for each in drawn if each]
 
     def by_source(self) -> list[tuple[str, list[LineChart]]]:

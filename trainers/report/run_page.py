@@ -13,6 +13,7 @@ from gristmill.storage.disk import LocalPath
 from trainers.report.read_runs import Run, flat, read_runs
 from trainers.report.run_charts import Curves, happened, text
 from trainers.report.run_comparisons import RunComparison, compare_groups
+from trainers.report.run_cost import run_cost
 from trainers.report.task_table import ScoreRow, group_results, results_of, score_rows
 
 _EVENTS = 200  # events listed per run, half of them the first and half the last
@@ -40,6 +41,7 @@ def render(runs: Sequence[Run]) -> str:
         sources=(sources := _sources(runs, curves.sources())),
         without_validation=_without_validation(runs, sources),
         differences=differences(runs),
+        evaluated=curves.evaluations(),
         scores=scores,
         comparisons=comparisons,
         names={run.path: run.name for run in runs},
@@ -74,6 +76,7 @@ def summary(run: Run) -> dict[str, Any]:
         "parameters": start.get("parameters"),
         "workers": start.get("workers"),
         "device": start.get("device"),
+        "cost": run_cost(run.events),
     }
 
 

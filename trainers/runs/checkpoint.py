@@ -287,6 +287,11 @@ def newest_ledger(run: LocalPath) -> dict[str, Any] | None:
     return None
 
 
+def published(run: LocalPath) -> list[tuple[int, LocalPath]]:
+    """Return (step, path) of the checkpoints of a run, unverified: the newest one of each step, in the order of steps."""
+    return sorted({step: path for step, _, path in sorted(_steps(run / "checkpoints"))}.items())
+
+
 class _State(Mapping[str, dict[str, Any]]):
     """The mapping that `read_state` returns."""
 

@@ -13,11 +13,11 @@ class Interval:
     def __init__(self, sums: np.ndarray) -> None:
         self.sums = sums
         self.norm, self.rate = 0.0, 0.0
-        self.tokens, self.flops = 0, 0.0
+        self.tokens, self.flops = 0, np.zeros(3)  # operations by term (`engine.hardware.mfu`)
         self.waited = 0.0  # seconds spent waiting for data
         self.seconds, self._began = 1e-9, time.perf_counter()
 
-    def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: float) -> None:
+    def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: np.ndarray) -> None:
         """Add the sums of a step."""
         self.norm, self.rate = norm, rate
         self.sums += totals.sums

@@ -1,8 +1,6 @@
 """The training loop: the same on one worker and on many, under any launcher."""
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
@@ -37,9 +35,12 @@ from trainers.runs.progress import Progress
 from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
 from trainers.runs.sinks import open_sinks
 from trainers.training.begin import describe_new, initial_base
+from trainers.training.cost_meter import CostMeter
 from trainers.training.interval import Interval
 from trainers.training.judge import Judge
+from trainers.training.periodic_evaluation import PeriodicEvaluator
 from trainers.training.restore import restore
+from trainers.training.stop_signal import stop_signal
 from trainers.training.validation import Validator
 
 
@@ -102,7 +103,7 @@ class Training:
         new = describe_new(forward, config, base)
         parameters = sum(parameter.numel() for parameter in forward.parameters())
         trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
-        self.flops = [flops_of(forward.model, config, length) for length in self.data.row_lengths]
+        self.flops = [flops_of(forward.model, config.model, length) for length in self.data.row_lengths]
         self.peak_flops = peak_flops(device_name(), config)
         (row,) = self.data.split(self.data.order.clone().take(0, 1), 1, 0, 1)
         self.micro_batch = choose_micro_batch(forward, config, row, max(self.data.row_lengths), world)
@@ -115,8 +116,9 @@ class Training:
         resumed = restore(config, corpus, run, self.engine, self.data.order, self.judge, progress, self.split)
         self.start, self.tokens, self.skipped = resumed
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
-        self.skipped_in_row = 0
-        self.stop = _stop_signal()
+        self.skipped_in_row, self.stop = 0, stop_signal()
+        self.cost = CostMeter(run, progress, self.engine.rank, world)
+        self.evaluator = PeriodicEvaluator(config, run, progress, self.engine.rank == 0)
         if excluded:
             message = f"{len(excluded):,} documents have loss weight 0 from step {self.start + 1} on"
             progress.write("excluded", step=self.start, documents=len(excluded), message=message)
@@ -133,6 +135,7 @@ class Training:
             accumulation=accumulation,
             threads=threads,
             device=device_name(),
+            energy_from=self.cost.sources,
             flops_per_token=asdict(self._flops(self.start)),
         )
         for event, fields in self.data.notices():
@@ -143,23 +146,22 @@ class Training:
         the process started.
         """
         interval = self._interval()
-        with closing(self._trained(began)) as trained:
+        with closing(self.evaluator), closing(self._trained(began)) as trained:
+            self.evaluator.advance()
             for done, totals, norm, rate, tokens, waited in trained:
                 self.tokens += tokens
                 interval.waited += waited
                 if math.isfinite(totals.loss) and math.isfinite(norm):
                     self.skipped_in_row = 0
-                    flops = self._flops(done - 1).of(totals.read, totals.decoded, totals.targets)
+                    flops = self._flops(done - 1).terms(totals.read, totals.decoded, totals.targets)
                     interval.add(totals, norm, rate, tokens, flops)
                 else:
                     self._skip(done, totals, norm)
                 interval = self._keep(done, totals, interval)
                 if totals.stops and done < self.steps:
-                    message = f"at step {done}, checkpoint saved; the same command continues"
-                    self.progress.write("stopped", step=done, message=message)
-                    (self.path / STOP).unlink(missing_ok=True)
+                    self._stop(done, f"at step {done}, checkpoint saved; the same command continues")
                     return
-        self._finish()
+            self._finish()
 
     def _trained(self, began: float) -> Generator[tuple[int, Totals, float, float, int, float]]:
         """Take the remaining steps. Yields (steps done, sums, gradient norm, learning rate, tokens that all workers read,
@@ -211,10 +213,17 @@ class Training:
         if self.config.validates_at(done) or last:
             due |= self._validate(done)
             interval.restart_clock()
+        due |= self.evaluator.due_at(done)
         if due:
             self._save(done)
             interval.restart_clock()
+        self.evaluator.advance(done if due else None)
         return interval
+
+    def _stop(self, step: int, message: str) -> None:
+        self.cost.finish(step)
+        self.progress.write("stopped", step=step, message=message)
+        (self.path / STOP).unlink(missing_ok=True)
 
     def _end_early(self, step: int) -> None:
         """Stop early, with `step` as the last step, because recent validations brought no improvement."""
@@ -307,8 +316,9 @@ class Training:
             gradient_norm=interval.norm,
             tokens_per_second=interval.tokens / interval.seconds,
             data_seconds=interval.waited,
-            mfu=utilisation(interval.flops / interval.seconds, self.peak_flops, self.engine.world),
+            mfu=utilisation(interval.flops.sum() / interval.seconds, self.peak_flops, self.engine.world),
             memory_bytes=memory_bytes(),
+            **self.cost.fields(interval.flops),
             data=self.data.consumed(step * self.sequences),
         )
 
@@ -365,12 +375,18 @@ class Training:
             copy_ledger(self.path)
             self._score()
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
+        self.engine.broadcast(0)
+        if self.engine.rank == 0:
+            if not self.evaluator.finish(self._asked_to_stop):
+                self._stop(self.steps, "training is done, but not the last evaluation; the same command continues")
+                return
+            self._check()
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             if self.judge is None:
                 seen = self.data.consumed(self.steps * self.sequences)
                 self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
+            self.cost.finish(self.steps)
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
-        self.engine.broadcast(0)
 
     def _score(self) -> None:
         """Predict and score the splits of the task with the best checkpoint of a fine-tuning run."""
@@ -381,13 +397,3 @@ class Training:
         for split, scores in record["splits"].items():
             message = f"{record['task']} {split}  {score_line(scores, record['floors'][split])}"
             self.progress.write("score", step=self.steps, split=split, scores=scores, message=message)
-
-
-def _stop_signal() -> threading.Event:
-    """Return an event that SIGTERM sets. Outside the main thread no handler can be installed, and nothing
-    sets it.
-    """
-    stop = threading.Event()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    return stop

@@ -10,7 +10,7 @@ Text is read once: the hits of each part are stored until the n-grams of all par
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
+from pipelines.contracts.contamination.found_items import COLUMN, ITEMS, ITEMS_FILE, SPAN
 from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.edits import EDIT, EDITS
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
@@ -30,9 +31,6 @@ from pipelines.stages.measure.evaluation_sets import FIELDS, EvaluationSet, Inde
 from pipelines.stages.measure.url_lists import checksums
 
 RULE = "decontaminate"
-SPAN = pa.struct(
-    [("item", pa.string()), ("field", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float32())]
-)
 _HITS = pa.schema([("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("ngram", pa.int32())])
 _COUNTS = pa.schema([("ngram", pa.int32()), ("documents", pa.int64())])
 _FOUND_TEXTS = pa.schema([("text", pa.int64())])
@@ -54,7 +52,8 @@ class Decontaminate(MeasuresText, CorpusStage):
     in more than `common` texts of the sets, is not evidence by itself. A text of several such n-grams still
     counts if a document contains all of it, because popular items are copied often too. All documents are
     counted, including dropped ones. Facts, by set: the numbers of its items, of those found, and of those not
-    searched for.
+    searched for. The file `items.arrow` names the texts that are searched for; `trainers evaluate` reads it and the
+    evidence, to show scores without the items that a corpus holds (docs/evaluation.md).
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -70,7 +69,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     """Cut occurrences of texts whose share is at least this, as `edits` with the rule `decontaminate`. A
     document that becomes empty is dropped as `decontaminate.empty`."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     paths: ClassVar[tuple[str, ...]] = ("sets",)
 
     def check(self) -> None:
@@ -93,7 +92,7 @@ class Decontaminate(MeasuresText, CorpusStage):
         that become empty.
         """
         scores = [(f"contamination_{field}", pa.float32()) for field in FIELDS]
-        measured = [*scores, ("contamination_items", pa.int32()), ("contamination", pa.list_(SPAN))]
+        measured = [*scores, ("contamination_items", pa.int32()), (COLUMN, pa.list_(SPAN))]
         columns = list(self.named(pa.schema(measured)))
         return pa.schema(
             [*columns, *([(DROP, pa.string()), (EDITS_COLUMN, EDITS)] if self.redact_at is not None else [])]
@@ -103,9 +102,7 @@ class Decontaminate(MeasuresText, CorpusStage):
         """Return the checksums of the sets, and the Unicode version, which defines words and lower case."""
         from pipelines.kernels.text.tables import unicode_version
 
-        files = {
-            f"{s.name}: {', '.join(s.prompts)}; {', '.join(s.answers)}": self._checksums[s.file] for s in self.sets
-        }
+        files = {_described(each): self._checksums[each.file] for each in self.sets}
         return unicode_version() | {"sets": ", ".join(each.name for each in self.sets)} | files
 
     @functools.cached_property
@@ -125,8 +122,16 @@ class Decontaminate(MeasuresText, CorpusStage):
         tally = next(
             iter(cluster.map(count_ngrams, [_TallyTask(self, out, tuple(counts))], lambda _: f"{RULE}: counts"))
         )
-        found_texts = over_parts(score_documents, [tally[1]])
-        return {"sets": _facts(self, [_table(out, record, _FOUND_TEXTS) for record in found_texts])}
+        common, searched = tally[1]
+        found_texts = over_parts(score_documents, [common])
+        facts = _facts(self, [_table(out, record, _FOUND_TEXTS) for record in found_texts])
+        return {"sets": facts, "redact_at": self.redact_at, "files": [asdict(searched)]}
+
+
+def _described(each: EvaluationSet) -> str:
+    """Return the name of a set and the fields that are read of it."""
+    fields = f"{each.name}: {', '.join(each.prompts)}; {', '.join(each.answers)}"
+    return fields if each.ids is None else f"{fields}; {each.ids}"
 
 
 def _checksums(stage: Decontaminate) -> dict[str, str]:
@@ -209,20 +214,30 @@ class _TallyTask:
     files: tuple[FileRecord, ...]
 
 
-def count_ngrams(task: _TallyTask) -> FileRecord:
-    """Commit the n-grams in more than `common` documents, with their counts. Memory: 8 bytes per n-gram of
-    the sets.
+def count_ngrams(task: _TallyTask) -> tuple[FileRecord, FileRecord]:
+    """Commit the n-grams in more than `common` documents, with their counts, and the texts that are searched for. Memory:
+    8 bytes per n-gram of the sets.
     """
     receipt = task.out.receipt("common")
     if receipt is None:
-        documents = np.zeros(len(_index(task.stage).table.keys), np.int64)
+        index = _index(task.stage)
+        documents = np.zeros(len(index.table.keys), np.int64)
         for record in task.files:
             table = _table(task.out, record, _COUNTS)
             documents[table["ngram"].to_numpy()] += table["documents"].to_numpy()
         common = np.flatnonzero(documents > task.stage.common)
         table = pa.table([pa.array(common.astype(np.int32)), pa.array(documents[common])], schema=_COUNTS)
-        receipt = task.out.commit("common", {"work/common.arrow": write_table(table)}, {})
-    return receipt.files[0]
+        files = {"work/common.arrow": write_table(table), ITEMS_FILE: write_table(_searched(index))}
+        receipt = task.out.commit("common", files, {})
+    return receipt.files[0], receipt.files[1]
+
+
+def _searched(index: Index) -> pa.Table:
+    """Return the texts that are searched for (`contracts.contamination`), without those that have only common n-grams."""
+    named = [*zip(index.names, range(len(index.names)), strict=True), *index.copies]
+    rows = [(name, FIELDS[index.fields[text]], index.names[text]) for name, text in named if index.counts[text]]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table([pa.array(column, pa.string()) for column in columns], schema=ITEMS)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ import gzip
 import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gristmill.config import ADDED
 from gristmill.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class EvaluationSet:
     """Fields of questions, passages and choices; `a.b` is field b of field a. In lists, each string is a text."""
     answers: tuple[str, ...] = ()
     """Fields of answers and solutions."""
+    ids: str | None = field(default=None, metadata=ADDED)
+    """The field that names an item, `name#ID`, instead of its number. Files of `trainers evaluate --write-items` have `id`."""
 
     def check(self) -> None:
         """Check that the file exists in a known format, that there is a field, and that the name is valid."""
@@ -41,21 +44,26 @@ class EvaluationSet:
         if not self.name or "#" in self.name:
             raise ValueError(f"name: got {self.name!r}, expected some characters other than #")
 
-    def texts(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (record, index into FIELDS, text) of every text, in NFC. Raises UserError for a record that
-        lacks a field.
+    def texts(self) -> Iterator[tuple[int, str, int, str]]:
+        """Yield (record, name of the item, index into FIELDS, text) of every text, in NFC. Raises UserError for
+        a record that lacks a field.
         """
         for record, item in enumerate(self._items()):
-            for field, names in enumerate((self.prompts, self.answers)):
+            named = record if self.ids is None else self._value(record, item, self.ids)
+            if not isinstance(named, str | int):
+                raise UserError(
+                    f"{self.file}: record {record}: {self.ids}: got {type(named).__name__}, expected a name"
+                )
+            for index, names in enumerate((self.prompts, self.answers)):
                 for name in names:
                     for text in _strings(self._value(record, item, name)):
-                        yield record, field, unicodedata.normalize("NFC", text)
+                        yield record, f"{self.name}#{named}", index, unicodedata.normalize("NFC", text)
 
     def _items(self) -> Iterator[Mapping[str, Any]]:
         if self.file.endswith(".parquet"):
             from pyarrow import parquet
 
-            names = {name.split(".")[0] for name in (*self.prompts, *self.answers)}
+            names = {name.split(".")[0] for name in (*self.prompts, *self.answers, *filter(None, [self.ids]))}
             with parquet.ParquetFile(self.file) as file:
                 columns = [name for name in file.schema_arrow.names if name in names]
                 for batch in file.iter_batches(columns=columns):
@@ -98,7 +106,7 @@ class Index:
 
     N-gram g is in the texts `texts[bounds[g]:bounds[g + 1]]`; `positions` gives its first word position in
     each of them. All are int64. Item `names[t]` is the first that has text t. It has `counts[t]` n-grams of
-    `lengths[t]` words each, which cover `words[t]` words.
+    `lengths[t]` words each, which cover `words[t]` words. `copies` are (item, text) of the other items.
     """
 
     table: "Table"
@@ -112,6 +120,7 @@ class Index:
     counts: np.ndarray
     words: np.ndarray
     facts: dict[str, dict[str, int]]
+    copies: tuple[tuple[str, int], ...] = ()
 
 
 def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common: int) -> Index:
@@ -121,25 +130,28 @@ def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common
     """
     from pipelines.kernels.signals.ngrams import make_table, ngram_keys
 
-    known: dict[tuple[int, bytes], None] = {}
+    known: dict[tuple[int, bytes], int] = {}
+    copies: list[tuple[str, int]] = []
     texts: list[tuple[str, int, int, int]] = []  # name, set, field, words of an n-gram
     keys, positions = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     facts = {each.name: {"items": 0, "texts": 0, "copies": 0, "too_short": 0, "only_common": 0} for each in sets}
     for number, each in enumerate(sets):
         fact, last = facts[each.name], -1
-        for record, field, text in each.texts():
+        for record, name, role, text in each.texts():
             fact["items"] += record != last
             last, hashes = record, _word_hashes(text)
-            if len(hashes) < min_words or (field, hashes.tobytes()) in known:
+            if len(hashes) < min_words or (role, hashes.tobytes()) in known:
                 fact["too_short" if len(hashes) < min_words else "copies"] += 1
+                if len(hashes) >= min_words:
+                    copies.append((name, known[role, hashes.tobytes()]))
                 continue
-            known[field, hashes.tobytes()] = None
+            known[role, hashes.tobytes()] = len(texts)
             fact["texts"] += 1
             size = min(ngram, len(hashes))
             different, first = np.unique(ngram_keys(hashes, size), return_index=True)
             keys.append(different)
             positions.append(first)
-            texts.append((f"{each.name}#{record}", number, field, size))
+            texts.append((name, number, role, size))
     owners = np.repeat(np.arange(len(texts)), [len(k) for k in keys[1:]])
     unique, inverse, counts = np.unique(np.concatenate(keys), return_inverse=True, return_counts=True)
     kept = counts[inverse] <= common
@@ -155,7 +167,7 @@ def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common
     words = covered_words(owners, kept_positions, sizes, len(texts))
     table = make_table(unique, np.unique(sizes))
     columns = (np.array(set_numbers, np.int64), np.array(fields, np.int64), sizes, grams, words)
-    return Index(table, bounds, owners, kept_positions, names, *columns, facts)
+    return Index(table, bounds, owners, kept_positions, names, *columns, facts, tuple(copies))
 
 
 def covered_words(groups: np.ndarray, starts: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:

@@ -96,6 +96,9 @@ def _trained_forward(path, found, weights=None):
 _FORWARD = SimpleNamespace(parameters=lambda: (torch.nn.Parameter(torch.zeros(1)),), model=None)
 
 
+_COST = SimpleNamespace(sources="", fields=lambda flops: {}, finish=lambda step: None)
+
+
 @contextmanager
 def without_numbers():
     """While the block runs, training takes no processor time."""
@@ -121,9 +124,10 @@ def without_numbers():
             (loop, "peak_flops", lambda *_: None),
             (loop, "device_name", lambda: "none"),
             (loop, "memory_bytes", lambda: 0),
+            (loop, "CostMeter", lambda *_: _COST),
             (loop, "utilisation", lambda *_: None),
             (loop, "Engine", StandInEngine),
-            (loop, "_stop_signal", threading.Event),
+            (loop, "stop_signal", threading.Event),
             (loop, "time", _Clock),
             (interval, "time", _Clock),
             (run_page, "render", _Page),

@@ -10,27 +10,34 @@ from trainers.models import build_model
 from trainers.recipes import RECIPES
 from trainers.runs import checkpoint
 from trainers.runs.resolve import resolve
-from trainers.runs.run import fingerprints, open_run
+from trainers.runs.run import fingerprints, open_run, read_config
+
+
+def save_random(path, corpus, step, seed):
+    """Save a checkpoint of random weights."""
+    config = read_config(path)
+    model = build_model(config.model, corpus.tokenizer.specials, seed=seed)
+    noise = torch.Generator().manual_seed(seed)
+    state = (
+        (key, {"weight": (tensor + 0.1 * torch.randn(tensor.shape, generator=noise)).detach()})
+        for key, tensor in model.named_parameters()
+    )
+    checkpoint.save(path, step, 10 * step, fingerprints(config, corpus), state, keep=9)
 
 
 @pytest.fixture(scope="session")
 def random_run(corpus_directory, tmp_path_factory):
-    """A function that makes a run of a recipe with a checkpoint of random weights."""
+    """A function that makes a run of a recipe with a checkpoint of random weights at each step."""
 
-    def make(recipe, seed=3):
+    def make(recipe, seed=3, steps=(7,), corpus_directory=corpus_directory):
         config = RECIPES[recipe]()
-        config = replace(config, data=replace(config.data, corpora=(str(corpus_directory),)))
+        config = replace(config, seed=seed, data=replace(config.data, corpora=(str(corpus_directory),)))
         corpus = corpus_of(config)
         config = resolve(config, corpus)
         path = tmp_path_factory.mktemp("random") / recipe
         open_run(path, config, corpus)
-        model = build_model(config.model, corpus.tokenizer.specials, seed=seed)
-        noise = torch.Generator().manual_seed(seed)
-        state = (
-            (key, {"weight": (tensor + 0.1 * torch.randn(tensor.shape, generator=noise)).detach()})
-            for key, tensor in model.named_parameters()
-        )
-        checkpoint.save(path, 7, 70, fingerprints(config, corpus), state, keep=1)
+        for number, step in enumerate(steps):
+            save_random(path, corpus, step, seed + 100 * number)
         return path
 
     return make

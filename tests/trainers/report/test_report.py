@@ -264,7 +264,8 @@ def test_a_skipped_step_is_marked_unless_it_was_done_again(tmp_path):
     assert summary(run)["skipped"] == 1
     assert "<title>run: step 2 is not finite</title>" in render([run])
     with open(directory / "log.jsonl", "a") as log:
-        log.write(json.dumps({"event": "start", "time": 1.0, "step": 1}) + '\n{"event": "step", "st')
+        start = {"event": "start", "time": 1.0, "step": 1, "workers": 1, "device": "cpu"}
+        log.write(json.dumps(start) + '\n{"event": "step", "st')
     (run,) = read_runs([directory])
     assert summary(run)["skipped"] == 0
 

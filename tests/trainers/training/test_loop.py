@@ -184,7 +184,7 @@ def flops_at(corpus, length):
     from trainers.models import build_model
 
     config = small(corpus)
-    return flops_of(build_model(config.model, corpus.tokenizer.specials, 0), config, length)
+    return flops_of(build_model(config.model, corpus.tokenizer.specials, 0), config.model, length)
 
 
 @pytest.mark.parametrize("kept", [2, 3, 4])

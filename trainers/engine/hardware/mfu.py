@@ -5,6 +5,9 @@ import resource
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from trainers.config.architecture import Model
 from trainers.config.job import Job
 
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity. fp32 is
@@ -37,10 +40,14 @@ class Flops:
 
     def of(self, read: float, decoded: float, predicted: float) -> float:
         """Return the number of operations for these numbers of tokens: read, decoded and predicted."""
-        return self.read * read + self.decoded * decoded + self.predicted * predicted
+        return float(self.terms(read, decoded, predicted).sum())
+
+    def terms(self, read: float, decoded: float, predicted: float) -> np.ndarray:
+        """Return the number of operations for these numbers of tokens, by term: float64 [3]."""
+        return np.array([self.read * read, self.decoded * decoded, self.predicted * predicted])
 
 
-def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
+def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     """Return the operations per token at one sequence length: 6 N + 12 L W T for every token of a stack, and
     6 N of the output layer for every target.
 
@@ -60,7 +67,6 @@ def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
         own = (parameter for parameter in part.parameters() if id(parameter) not in tables and parameter is not head)
         return sum(parameter.numel() for parameter in own)
 
-    sizes = config.model
     width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
     attention = 12 * width * sequence_length
     predicted = 6.0 * head.numel()

@@ -11,13 +11,16 @@ from gristmill.errors import UserError
 from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from tokenizer.encode import Encoder
+from tokenizer.vocabulary.specials import UNK
 from trainers.config.architecture import Model
 from trainers.engine.forward import Forward
 from trainers.engine.hardware.device import compute_device
+from trainers.engine.hardware.mfu import Flops, flops_of
 from trainers.evaluation.scoring.forms import Pseudo, ScoredForm, form_of
 from trainers.evaluation.scoring.pieces import Piece, sum_pieces
-from trainers.inference.model_export import load_trained
+from trainers.inference.model_export import Trained, load_trained
 from trainers.objectives.shared.training_objective import TrainingObjective
+from trainers.rows.batch import IGNORED
 
 POSITIONS = 4096  # of a batch
 _PIECES = 1 << 15  # pieces in memory at once
@@ -62,6 +65,10 @@ class Scorer:
         self._forward = Forward(network.to(compute_device()), model.architecture)
         self._architecture, self._encoder, self._positions = model.architecture, encoder, batch_positions
         self._jointly = model.family != "encoder_decoder"
+        self._per_token, at_one = (flops_of(network, model, length) for length in (0, 1))
+        self._per_pair = Flops(at_one.read - self._per_token.read, at_one.decoded - self._per_token.decoded, 0.0)
+        self.flops = np.zeros(3)
+        """Operations so far by term: read, decoded and predicted (`engine.hardware.mfu`), forward only."""
 
     @classmethod
     def open(cls, path: LocalPath, pseudo: Pseudo = "within_word") -> "Scorer":
@@ -69,10 +76,14 @@ class Scorer:
 
         Raises UserError if there is none, if it has the head of a task, or if it gives no likelihoods.
         """
-        trained = load_trained(path)
+        return cls.of(str(path), load_trained(path), pseudo)
+
+    @classmethod
+    def of(cls, name: str, trained: Trained, pseudo: Pseudo = "within_word") -> "Scorer":
+        """Return the scorer of a loaded model. Raises UserError if it gives no likelihoods."""
         encoder = Encoder.load(lent(trained.tokenizer))
         config = trained.config
-        return cls(str(path), trained.model, config.model, config.objective, encoder, pseudo)
+        return cls(name, trained.model, config.model, config.objective, encoder, pseudo)
 
     def score(self, contexts: Sequence[str], continuations: Sequence[str]) -> Likelihoods:
         """Return the log-likelihood of each continuation given its context.
@@ -101,6 +112,7 @@ class Scorer:
             total.cut[number] = len(context) > room
             waiting += self.form.pieces(number, context[max(0, len(context) - room) :], continuation)
             if len(waiting) >= _PIECES or place == count - 1:
+                self._count(waiting)
                 sums = sum_pieces(self._forward, self._architecture, waiting, count, self._positions)
                 total.log_likelihood[:] += sums.log_likelihood
                 total.tokens[:] += sums.tokens
@@ -137,6 +149,23 @@ class Scorer:
         missed = np.bincount(owner, ~found.greedy, count)
         sums = np.bincount(owner, found.log_likelihood, count)
         return Likelihoods(sums, tokens, missed == 0, np.zeros(count, bool)), window
+
+    def count_unknown(self, texts: Sequence[str]) -> np.ndarray:
+        """Return how many tokens of each text are the tokenizer's mark of what it does not know: int64 [n]."""
+        unknown = self._encoder.specials.get(UNK)
+        if unknown is None:
+            return np.zeros(len(texts), np.int64)
+        ids, offsets = self._encoder.encode(pa.array(texts, pa.large_string()))
+        before = np.concatenate([[0], np.cumsum(ids == unknown)])
+        return (before[offsets[1:]] - before[offsets[:-1]]).astype(np.int64)
+
+    def _count(self, pieces: Sequence[Piece]) -> None:
+        """Add the operations of pieces. Training takes three times those of the forward pass."""
+        read = np.array([len(piece.inputs) for piece in pieces], np.float64)
+        decoded = np.array([0 if piece.decoder is None else len(piece.decoder) for piece in pieces], np.float64)
+        targets = sum(int((piece.targets != IGNORED).sum()) for piece in pieces)
+        own = self._per_token.terms(read.sum(), decoded.sum(), targets)
+        self.flops += (own + self._per_pair.terms((read**2).sum(), (decoded**2).sum(), 0)) / 3
 
     def _room(self, continuation: int) -> int:
         room = self.form.room(continuation)

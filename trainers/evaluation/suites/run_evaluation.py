@@ -1,7 +1,9 @@
 """Evaluate models on tasks: read every item, then load one model after the other."""
 
+import csv
+import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,12 +12,17 @@ import pyarrow.parquet as pq
 from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Location
+from trainers.engine.hardware.footprint import Footprint
 from trainers.evaluation.scoring.forms import Pseudo
 from trainers.evaluation.scoring.scorer import Scorer
+from trainers.evaluation.suites.clean_scores import CleanScore
+from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
 from trainers.evaluation.suites.items import Items, read_items
+from trainers.evaluation.suites.seed_scores import SeedScore, seed_scores
 from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_result
 from trainers.evaluation.suites.task_result import TaskResult, item_result
 from trainers.evaluation.suites.text_bits import text_result
+from trainers.evaluation.suites.won_items import won_items
 from trainers.tasks.examples import Examples
 from trainers.tasks.load_task import Suite
 from trainers.tasks.read_examples import read_examples
@@ -45,15 +52,39 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of several models on the same tasks, in the order of models, then of tasks."""
+    """The results of several models on the same tasks, in the order of models, then of tasks. `clean` has the scores with
+    and without the items that the corpora of the models hold. `seed_groups` are models that differ in their seed alone.
+    """
 
     results: tuple[TaskResult, ...]
     suite: Suite | None = None
+    clean: tuple[CleanScore, ...] = ()
+    seed_groups: tuple[tuple[str, ...], ...] = ()
 
     @property
     def models(self) -> list[str]:
         """The models, in the order of the command."""
         return list(dict.fromkeys(result.model for result in self.results))
+
+    @property
+    def costs(self) -> dict[str, Footprint]:
+        """The cost of scoring each model, by model."""
+        return {result.model: result.cost for result in self.results if result.cost is not None}
+
+    @property
+    def seeds(self) -> list[SeedScore]:
+        """The scores that count, and the mean of the suite, over models that differ in their seed."""
+        values: dict[str, dict[str, float]] = {}
+        for mean in self.means:
+            values.setdefault(f"{mean.suite}.mean", {})[mean.model] = mean.mean.value
+        for result in self.results:
+            name = (
+                f"{result.task}.{result.main}"
+                if result.split == "dev"
+                else f"{result.task}/{result.split}.{result.main}"
+            )
+            values.setdefault(name, {})[result.model] = result.scores[result.main].value
+        return seed_scores(self.seed_groups, values)
 
     @property
     def means(self) -> list[SuiteResult]:
@@ -75,18 +106,41 @@ class Evaluation:
             "suites": [mean.plain() for mean in self.means],
             "tasks": [result.plain() for result in self.results],
             "differences": [difference.plain() for difference in self.differences],
+            "seeds": [each.plain() for each in self.seeds],
+            "won_and_lost": [each.plain() for each in won_items(self.results)],
+            "costs": {model: cost.plain() for model, cost in self.costs.items()},
+            "contamination": [each.plain() for each in self.clean],
         }
+
+    def write_table(self, path: Location) -> None:
+        """Write every score as CSV: a row per model, task and score. `counts` is 1 for the score that counts."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        names = ("value", "error", "low", "high", "n", "chance", "verdict")
+        table.writerow(["model", "task", "split", "score", "counts", *names])
+        for result in self.results:
+            for name, score in result.scores.items():
+                values = score.plain()
+                row = [result.model, result.task, result.split, name, int(name == result.main)]
+                table.writerow([*row, *(values.get(each, "") for each in names)])
+        for mean in self.means:
+            values = mean.mean.plain()
+            table.writerow([mean.model, mean.suite, "", "mean", 1, *(values.get(each, "") for each in names)])
+        path.write_atomic(text.getvalue().encode("utf-8", "surrogateescape"))
 
     def write_rows(self, path: Location) -> None:
         """Write a row per model and item as Parquet: ids, gold, and the lists of every candidate's numbers. Beside other
-        tasks, a text has lists of one number.
+        tasks, a text has lists of one number. The score that counts is the sum of `score` over the sum of `weight`.
         """
         tables = []
         for result in self.results:
             names = {"model": result.model, "task": result.task, "split": result.split}
             first = pa.table({name: pa.array([text] * len(result.rows), pa.string()) for name, text in names.items()})
-            for name in result.rows.column_names:
-                first = first.append_column(name, result.rows[name])
+            statistics = result.statistics
+            columns = {name: result.rows[name] for name in result.rows.column_names}
+            columns |= {"score": pa.array(statistics[:, 0]), "weight": pa.array(statistics[:, 1])}
+            for name, column in columns.items():
+                first = first.append_column(name, column)
             tables.append(first)
         table = pa.concat_tables(_with_lists(tables), promote_options="default")
         path.write_atomic(lambda sink: pq.write_table(table, sink, compression="zstd"))
@@ -119,22 +173,49 @@ def evaluate_models(
     """
     if len({str(model) for model in models}) < len(models):
         raise ConfigError("models: one is given twice; give each once")
+    read = read_columns(columns, data, settings, tell)
+    results: list[TaskResult] = []
+    for path in models:
+        meter, scorer = EvaluationMeter(), Scorer.open(path, settings.pseudo)
+        its = score_columns(str(path), scorer, read, settings, tell)
+        cost = meter.cost(scorer)
+        results += [replace(result, cost=cost) for result in its]
+    return tuple(results)
+
+
+def read_columns(
+    columns: Sequence[tuple[Task, str]],
+    data: Location | None,
+    settings: EvaluationSettings,
+    tell: Callable[[str], None],
+) -> list[Items | Examples]:
+    """Read the items of every (task, split). `tell` and the errors are those of `evaluate_models`."""
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:
         for note in items.notes if isinstance(items, Items) else ():
             tell(note)
+    return read
+
+
+def score_columns(
+    model: str,
+    scorer: Scorer,
+    read: Sequence[Items | Examples],
+    settings: EvaluationSettings,
+    tell: Callable[[str], None],
+) -> list[TaskResult]:
+    """Return the results of a model, named `model`, on what `read_columns` has read."""
+    tell(f"{model}: scored {scorer.form.described}")
     results = []
-    for path in models:
-        scorer = Scorer.open(path, settings.pseudo)
-        tell(f"{path}: scored {scorer.form.described}")
-        for items in read:
-            result = _result(str(path), scorer, items, settings)
-            if result.cut:
-                tell(
-                    f"{path}: {result.task}: {result.cut:,} contexts are longer than the model and were cut on the left"
-                )
-            results.append(result)
-    return tuple(results)
+    for items in read:
+        result = _result(model, scorer, items, settings)
+        for note in result.notes if isinstance(items, Examples) else ():
+            tell(note)
+        if result.cut:
+            many = f"the contexts of {result.cut:,} items are longer than the model"
+            tell(f"{model}: {result.task}: {many} and were cut on the left")
+        results.append(result)
+    return results
 
 
 def _read(task: Task, split: str, data: Location | None, settings: EvaluationSettings) -> Items | Examples:

@@ -13,7 +13,7 @@ from trainers.tasks.load_task import Suite
 from trainers.tasks.scores.resampling import compare
 
 _TIE = 0.05  # two models tie if p is this or more
-_Z = 1.959964  # standard errors in half a 95 % interval of a normal distribution
+Z = 1.959964  # standard errors in half a 95 % interval of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,20 @@ class PairedDifference:
 
 
 def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
-    """Return the mean of a suite from the results of one model on its columns. Errors of tasks are taken as independent."""
-    each = [_counted(suite, result) for result in results]
+    """Return the mean of a suite from the results of one model on its columns."""
+    names = [result.task for result in results]
+    return suite_mean(suite, results[0].model, names, [result.scores[result.main] for result in results])
+
+
+def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[NoisyScore]) -> SuiteResult:
+    """Return the mean of a suite from the scores of its columns. Errors of tasks are taken as independent."""
+    each = [score.centred for score in scores] if suite.centred else scores
     count = len(each)
     value, error = sum(one.value for one in each) / count, math.sqrt(sum(one.error**2 for one in each)) / count
     chance = sum(one.chance or 0.0 for one in each) / count
-    mean = NoisyScore(value, error, value - _Z * error, value + _Z * error, count, chance)
-    low = tuple(result.task for result, one in zip(results, each, strict=True) if one.verdict != "above")
-    return SuiteResult(suite.name, results[0].model, mean, tuple(result.task for result in results), low)
-
-
-def _counted(suite: Suite, result: TaskResult) -> NoisyScore:
-    score = result.scores[result.main]
-    return score.centred if suite.centred else score
+    mean = NoisyScore(value, error, value - Z * error, value + Z * error, count, chance)
+    low = tuple(task for task, one in zip(tasks, each, strict=True) if one.verdict != "above")
+    return SuiteResult(suite.name, model, mean, tuple(tasks), low)
 
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
@@ -107,4 +108,4 @@ def _suite_difference(
         squares.append(scale**2 * variance if scale else 0.0)
     value, error = float(np.mean(differences)), math.sqrt(sum(squares)) / len(pairs)
     p = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
-    return PairedDifference(first, second, suite.name, "mean", value, value - _Z * error, value + _Z * error, p)
+    return PairedDifference(first, second, suite.name, "mean", value, value - Z * error, value + Z * error, p)

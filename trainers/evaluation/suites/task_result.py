@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from trainers.engine.hardware.footprint import Footprint
 from trainers.evaluation.scoring.scorer import Likelihoods
 from trainers.evaluation.suites.items import Items
 from trainers.tasks.scores import METRICS
@@ -70,7 +71,8 @@ class TaskResult:
     """The result of a model on a split of a task. `form` says how it was scored (`evaluation.scoring.forms`).
 
     `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
-    and `fields` name parts of the set, one name per item. `cut` counts contexts that were longer than the model.
+    and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the
+    model. `cost` is that of all tasks of the model together. `items` are what was asked, None for texts.
     """
 
     model: str
@@ -84,6 +86,8 @@ class TaskResult:
     fields: list[str] | None = None
     cut: int = 0
     notes: tuple[str, ...] = ()
+    cost: Footprint | None = None
+    items: Items | None = None
 
     @property
     def name(self) -> str:
@@ -99,6 +103,12 @@ class TaskResult:
     def scores(self) -> dict[str, NoisyScore]:
         """Every score by name, the one that counts first."""
         return {name: estimate(*one, self._chance(name)) for name, one in self.measured.items()}
+
+    @property
+    def statistics(self) -> np.ndarray:
+        """The statistics of each item in the score that counts, float64 [n, 2]: the score is a ratio of their sums."""
+        metric, outcomes = self.measured[self.main]
+        return metric.statistics(outcomes)
 
     def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
         """Return the main score of each part of the items, given the name of the part of each item."""
@@ -129,7 +139,7 @@ class TaskResult:
                 for part, names in parts.items()
                 if names is not None
             },
-            "contexts_cut": self.cut,
+            "items_cut": self.cut,
             "notes": list(self.notes),
         }
 
@@ -174,7 +184,7 @@ def item_result(model: str, form: str, items: Items, found: Likelihoods, without
     columns |= {name: pa.ListArray.from_arrays(bounds, pa.array(values)) for name, values in lists.items()}
     return TaskResult(
         model, form, items.task.name, items.split, measured, items.chance, pa.table(columns), items.subtasks, items.fields,
-        int(found.cut.sum()), items.notes,
+        int(np.logical_or.reduceat(found.cut, items.offsets[:-1]).sum()), items.notes, items=items,
     )  # fmt: skip
 
 

@@ -30,19 +30,27 @@ def text_task(file: Location) -> Task:
 
 
 def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, window: int | None) -> TaskResult:
-    """Measure texts with a model. The rows have the nats, tokens, bytes and characters of every document."""
+    """Measure texts with a model. The rows have the nats, tokens, unknown tokens, bytes and characters of every document."""
     documents: list[str] = texts.texts[0].to_pylist()[:limit]
     found, window = scorer.score_texts(documents, window)
     sizes = np.array([len(text.encode()) for text in documents], np.int64)
     outcomes = Outcomes(nats=-found.log_likelihood, text_bytes=sizes.astype(np.float64))
+    unknown = scorer.count_unknown(documents)
     columns = {
         "id": pa.array(texts.ids[: len(documents)], pa.string()),
         "log_likelihood": found.log_likelihood,
         "tokens": found.tokens,
+        "unknown": unknown,
         "bytes": sizes,
         "characters": np.array([len(text) for text in documents], np.int64),
         "bits_per_byte": -found.log_likelihood / np.log(2) / sizes,
     }
     form = f"{scorer.form.described}, windows of {window} that overlap by half"
     measured = {"bits_per_byte": (METRICS["bits_per_byte"], outcomes)}
-    return TaskResult(model, form, texts.task.name, texts.split, measured, None, pa.table(columns))
+    notes: tuple[str, ...] = ()
+    if unknown.any():
+        notes = (
+            f"{texts.task.name}: {int(unknown.sum()):,} of {int(found.tokens.sum()):,} tokens are unknown to the tokenizer of "
+            f"{model}; what they stand for costs no bits, so its bits per byte are too low",
+        )
+    return TaskResult(model, form, texts.task.name, texts.split, measured, None, pa.table(columns), notes=notes)

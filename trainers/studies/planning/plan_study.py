@@ -198,7 +198,7 @@ def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, 
     job = replace(job, model=fill(job.model, vocabulary))
     with torch.device("meta"):
         network = build_model(job.model, specials, 0)
-    flops = flops_of(network, job, job.data.sequence_length)
+    flops = flops_of(network, job.model, job.data.sequence_length)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     return flops.read + flops.decoded + flops.predicted, parameters
 

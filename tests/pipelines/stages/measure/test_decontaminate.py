@@ -229,7 +229,7 @@ def test_files_of_sets(tmp_path):
         {"doc": {"q": numbered(0, 9)}, "choices": [numbered(9, 9), "short"], "n": 3},
         {"doc": None, "choices": [], "n": None},
     ]
-    expected = [(0, 0, numbered(0, 9)), (0, 1, numbered(9, 9)), (0, 1, "short")]
+    expected = [(0, "x#0", 0, numbered(0, 9)), (0, "x#0", 1, numbered(9, 9)), (0, "x#0", 1, "short")]
     with gzip.GzipFile(tmp_path / "x.jsonl.gz", "wb", mtime=0) as sink:
         sink.write("\n".join(map(json.dumps, items)).encode())
     parquet.write_table(pa.Table.from_pylist(items), tmp_path / "x.parquet")
@@ -237,6 +237,10 @@ def test_files_of_sets(tmp_path):
         assert list(EvaluationSet("x", str(tmp_path / name), ("doc.q", "n"), ("choices",)).texts()) == expected
         with pytest.raises(UserError, match=r"record 0: no field 'doc.question'; available: q"):
             list(EvaluationSet("x", str(tmp_path / name), ("doc.question",)).texts())
+        named = EvaluationSet("x", str(tmp_path / name), ("doc.q",), ids="n").texts()
+        assert next(named)[1] == "x#3"
+        with pytest.raises(UserError, match="record 1: n: got NoneType, expected a name"):
+            list(named)
     (tmp_path / "bad.jsonl").write_text('{"q": "a"}\n[1]\n')
     with pytest.raises(UserError, match="line 2: expected a JSON object"):
         list(EvaluationSet("x", str(tmp_path / "bad.jsonl"), ("q",)).texts())

@@ -14,7 +14,6 @@ from trainers.config.pretraining import Data, Pretraining
 from trainers.engine.hardware.mfu import Flops, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.models import build_model
-from trainers.objectives.span_corruption import SpanCorruption
 
 GPT2 = Model("gpt2", layers=1, width=8, heads=2, positions=16, feed_forward=32, vocab_size=160, key_value_heads=2)
 
@@ -34,9 +33,9 @@ def test_flops_of_a_decoder_by_hand():
     attention, feed_forward, norms = 8 * 24 + 24 + 8 * 8 + 8, 8 * 32 + 32 + 32 * 8 + 8, 3 * 16
     multiplied = attention + feed_forward + norms  # the positions are only looked up
     expected = Flops(6 * multiplied + 12 * 1 * 8 * 10, 0, 6 * 160 * 8)
-    assert flops_of(build_model(GPT2, SPECIAL_IDS, seed=0), config(), 10) == expected
+    assert flops_of(build_model(GPT2, SPECIAL_IDS, seed=0), GPT2, 10) == expected
     untied = replace(GPT2, tied=False)
-    assert flops_of(build_model(untied, SPECIAL_IDS, seed=0), config(untied), 10) == expected
+    assert flops_of(build_model(untied, SPECIAL_IDS, seed=0), untied, 10) == expected
     assert expected.of(10, 0, 10) == 10 * (6 * (multiplied + 160 * 8) + 12 * 8 * 10)
 
 
@@ -44,7 +43,7 @@ def test_flops_of_an_encoder_and_of_both_stacks_of_an_encoder_decoder_by_hand():
     encoder = fill(Model("roberta", layers=3, width=8, heads=2, positions=16, vocab_size=160), 160)
     block = 4 * (8 * 8 + 8) + 8 * 32 + 32 + 32 * 8 + 8 + 2 * 16
     head = 8 * 8 + 8 + 16 + 160  # of masked language modelling: a layer, its norm, and a bias for every token
-    found = flops_of(build_model(encoder, SPECIAL_IDS, seed=0), config(encoder), 10)
+    found = flops_of(build_model(encoder, SPECIAL_IDS, seed=0), encoder, 10)
     assert found == Flops(6 * (3 * block + 16 + head) + 12 * 3 * 8 * 10, 0, 6 * 160 * 8)
 
     both = fill(
@@ -53,7 +52,7 @@ def test_flops_of_an_encoder_and_of_both_stacks_of_an_encoder_decoder_by_hand():
     attention, feed_forward, norm = 4 * 8 * 12, 2 * 8 * 32, 8
     encoded = 2 * (attention + feed_forward + 2 * norm) + norm
     decoded = 3 * (2 * attention + feed_forward + 3 * norm) + norm
-    found = flops_of(build_model(both, SPECIAL_IDS, seed=0), config(both, objective=SpanCorruption()), 10)
+    found = flops_of(build_model(both, SPECIAL_IDS, seed=0), both, 10)
     assert found == Flops(6 * encoded + 12 * 2 * 12 * 10, 6 * decoded + 2 * 12 * 3 * 12 * 10, 6 * 160 * 8)
 
 

@@ -1,0 +1,1 @@
+"""What a corpus holds of the items of evaluation sets."""

@@ -1,0 +1,114 @@
+"""Contamination: which items of evaluation sets a corpus was searched for, and which of them its text holds.
+
+The step `decontaminate` publishes both: its evidence as the column `contamination` of every document, and the file
+`items.arrow` with all texts that it searched for. Those who evaluate models read them with `read_contamination`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.storage.location import Location
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.given_split import TRAIN
+from pipelines.contracts.lineage import PublishedStep, open_corpus
+from pipelines.contracts.manifest import read_table, schema_facts
+from pipelines.contracts.parts import Part
+
+STAGE = "decontaminate"
+COLUMN = "contamination"
+SPAN = pa.struct(
+    [("item", pa.string()), ("field", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float32())]
+)
+"""An occurrence of an item: its name, `prompt` or `answer`, bytes of the text read, and the share of its words that the
+document holds."""
+ITEMS_FILE = "items.arrow"
+ITEMS = pa.schema([("item", pa.string()), ("field", pa.string()), ("found_as", pa.string())])
+"""A text that was searched for. Equal texts of one field are found under the name of the first, `found_as`."""
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """What a corpus holds of the items that it was searched for, by the name `SET#ITEM`.
+
+    `shares` has, for each item searched for, the highest share of the words of one of its texts that a kept training
+    document holds, 0 if none does. `documents` counts the kept training documents with a part of it.
+    """
+
+    shares: dict[str, float]
+    documents: dict[str, int]
+
+
+def read_contamination(
+    directory: Location, is_read: Callable[[str], bool] = lambda source: True
+) -> Contamination | None:
+    """Return the contamination of a published corpus, or None if no step searched it.
+
+    Documents that a step drops, and those of a given validation or test split, do not count; neither do occurrences that
+    are cut from the text (`redact_at`), nor sources for which `is_read` is false. Reads two columns of every
+    part, for each step that searched. Raises UserError and CorruptFileError as `open_corpus` does.
+    """
+    corpus = open_corpus(directory)
+    steps = [step for step in corpus.steps if step.stage == STAGE]
+    if not steps:
+        return None
+    found_as: dict[str, list[str]] = {}
+    best: dict[str, float] = {}
+    holders: dict[str, int] = {}
+    for step in steps:
+        for item, keys in _searched(step).items():
+            found_as.setdefault(item, []).extend(keys)
+        column = next(name for name in step.manifest.schema if name.endswith(COLUMN))  # it may have a prefix
+        for part in corpus.parts():
+            if is_read(part.source) and part.has(column):
+                for spans in _evidence(part, column):
+                    _count(spans, _redacts_at(step), best, holders)
+    return Contamination(
+        {item: max(best.get(key, 0.0) for key in keys) for item, keys in found_as.items()},
+        {item: max(holders.get(key, 0) for key in keys) for item, keys in found_as.items()},
+    )
+
+
+def _evidence(part: Part, column: str) -> Iterator[list[dict[str, Any]]]:
+    """Yield the occurrences in each kept training document that has some."""
+    table = part.table((column, DROP))
+    kept, splits = pc.is_null(table[DROP]), part.splits()
+    if splits is not None:
+        kept = pc.and_(kept, pc.equal(splits, TRAIN))
+    found = table[column].filter(pc.fill_null(kept, False)).combine_chunks()
+    yield from found.filter(pc.greater(pc.fill_null(pc.list_value_length(found), 0), 0)).to_pylist()
+
+
+def _count(spans: Iterable[Mapping[str, Any]], cut: float, best: dict[str, float], holders: dict[str, int]) -> None:
+    """Add the occurrences in one document."""
+    left = [span for span in spans if span["score"] < cut]
+    for span in left:
+        key = _key(span["item"], span["field"])
+        best[key] = max(best.get(key, 0.0), span["score"])
+    for key in {_key(span["item"], span["field"]) for span in left}:
+        holders[key] = holders.get(key, 0) + 1
+
+
+def _key(item: str, field: str) -> str:
+    return f"{field} {item}"
+
+
+def _redacts_at(step: PublishedStep) -> float:
+    """Return the share from which a step cuts occurrences, in the precision of shares; infinite if it cuts nothing."""
+    value = step.manifest.facts.get("redact_at")
+    return math.inf if value is None else float(np.float32(value))
+
+
+def _searched(step: PublishedStep) -> dict[str, list[str]]:
+    """Return the keys under which each item of a step is found."""
+    found_as: dict[str, list[str]] = {}
+    for record in step.manifest.files:
+        if record.path == ITEMS_FILE:
+            for row in read_table(step.directory, record, ITEMS.names, schema_facts(ITEMS)).to_pylist():
+                found_as.setdefault(row["item"], []).append(_key(row["found_as"], row["field"]))
+    return found_as

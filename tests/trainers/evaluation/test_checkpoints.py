@@ -1,0 +1,155 @@
+"""Scores of a run's checkpoints: measured once, stored, averaged and compared."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.trainers.evaluation.conftest import save_random
+from tests.trainers.tasks.writing import write_lines
+from trainers.__main__ import main
+from trainers.data.packed_corpus import open_corpus
+from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
+from trainers.evaluation.checkpoints.history_page import charts
+from trainers.evaluation.checkpoints.score_history import ScoreHistory, signals
+from trainers.evaluation.scoring.scorer import Scorer
+from trainers.evaluation.suites.run_evaluation import EvaluationSettings
+from trainers.runs.stored_evaluations import read_evaluations, result_path
+from trainers.tasks.load_task import Suite, SuiteColumn, load_task
+
+STEPS = (2, 4, 6)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """The path of a task file of minimal pairs."""
+    folder = tmp_path_factory.mktemp("pairs")
+    pairs = [{"g": f"a cab {n} bed", "b": f"bed {n} a cab"} for n in range(12)]
+    write_lines(folder / "pairs.jsonl", pairs)
+    (folder / "pairs.yaml").write_text(
+        "kind: minimal_pairs\nfiles: {test: pairs.jsonl}\ncolumns: {good: g, bad: b}\nmetrics: [accuracy]\n"
+    )
+    return folder / "pairs.yaml"
+
+
+@pytest.fixture(scope="module")
+def stored(random_run, task):
+    """Two runs whose checkpoints are evaluated."""
+    runs = random_run("llama_tiny", steps=STEPS), random_run("tiny_gpt2", steps=STEPS)
+    assert main(["evaluate", *map(str, runs), f"task={task}", "--checkpoints", "all"]) == 0
+    return runs
+
+
+@pytest.fixture
+def run(stored, tmp_path):
+    return shutil.copytree(stored[0], tmp_path / "run")
+
+
+def measured(monkeypatch):
+    """The steps that are measured from now on."""
+    steps, whole = [], Scorer.of.__func__
+
+    def of(cls, name, trained, pseudo):
+        steps.append(name)
+        return whole(cls, name, trained, pseudo)
+
+    monkeypatch.setattr(Scorer, "of", classmethod(of))
+    return steps
+
+
+def scores(run):
+    return {each.step: each.scores["pairs"]["value"] for each in read_evaluations(run)}
+
+
+def test_what_is_stored_is_not_measured_again_and_outlives_its_checkpoint(
+    run, task, monkeypatch, capsys, corpus_directory
+):
+    before, begun = scores(run), measured(monkeypatch)
+    assert list(before) == list(STEPS)
+    shutil.rmtree(run / "checkpoints/step-00000002")
+    assert main(["evaluate", str(run), f"task={task}", "--checkpoints", "all"]) == 0
+    assert (begun, scores(run)) == ([], before)
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:4]] == ["2", "4", "6"]
+    result_path(run, "pairs.test", 4).unlink()
+    save_random(run, open_corpus((str(corpus_directory),), None), 6, seed=77)  # other weights at the same step
+    assert main(["evaluate", str(run), f"task={task}", "--checkpoints", "all"]) == 0
+    assert len(begun) == 2
+    assert scores(run)[4] == before[4]
+
+
+def test_other_items_are_measured_anew_and_results_of_others_are_left_out(run, task, monkeypatch, tmp_path, capsys):
+    shutil.rmtree(run / "checkpoints/step-00000002")
+    begun = measured(monkeypatch)
+    copy = shutil.copytree(task.parent, tmp_path / "changed")
+    write_lines(copy / "pairs.jsonl", [{"g": "a cab", "b": "cab a"}, {"g": "bed", "b": "dab"}])
+    assert main(["evaluate", str(run), f"task={copy / 'pairs.yaml'}", "--checkpoints", "all"]) == 0
+    shown = capsys.readouterr()
+    assert len(begun) == 2
+    assert "the results of 2 are left out: they are of other items" in shown.err
+    assert [line.split()[1] for line in shown.out.splitlines()[1:3]] == ["4", "6"]
+
+
+def test_settings_have_results_of_their_own(run, task):
+    assert main(["evaluate", str(run), f"task={task}", "limit=3", "--checkpoints", "4"]) == 0
+    found = {(each.name, each.step): each.scores["pairs"]["n"] for each in read_evaluations(run)}
+    assert found == {("pairs.test", step): 12 for step in STEPS} | {("pairs.test,limit=3", 4): 3}
+
+
+def test_the_average_is_that_of_items_over_the_last_checkpoints(stored, task):
+    suite = Suite((SuiteColumn(str(task), "test"),), "mine", centred=True)
+    columns = [(load_task(str(task)), "test")]
+    found = evaluate_checkpoints(stored, None, suite, columns, None, EvaluationSettings(), lambda line: None)
+    histories = [ScoreHistory(str(run), tuple(results), suite, 2) for run, results in zip(stored, found, strict=True)]
+    right = [pq.read_table(each.rows)["score"].to_numpy() for each in found[0]]
+    average = histories[0].averages["pairs"]
+    assert average.steps == (4, 6)
+    assert average.score.value == pytest.approx((right[1].mean() + right[2].mean()) / 2)
+    assert average.score.error == pytest.approx(np.std((right[1] + right[2]) / 2, ddof=1) / np.sqrt(12))
+    assert average.deviation == pytest.approx(np.std([right[1].mean(), right[2].mean()], ddof=1))
+    assert histories[0].averages["mine.mean"].score.value == pytest.approx(2 * average.score.value - 1)
+    values = [[each.scores["pairs"]["value"] for each in results[1:]] for results in found]
+    signal = next(each for each in signals(histories) if each.name == "pairs")
+    assert signal.signal == pytest.approx(abs(np.mean(values[0]) - np.mean(values[1])))
+    assert signal.noise == pytest.approx(np.sqrt(np.mean([np.var(each, ddof=1) for each in values])))
+
+
+def test_the_page_and_the_data_show_every_checkpoint(stored, task, tmp_path, capsys):
+    page, data = tmp_path / "curves.html", tmp_path / "curves.json"
+    command = ["evaluate", *map(str, stored), f"task={task}", "--checkpoints", "all", "--average", "2"]
+    assert main([*command, "--output", str(page), "--require", "pairs.accuracy>=0"]) == 0
+    assert main([*command, "--output", str(data), "--require", "pairs.accuracy>1"]) == 1
+    assert "pairs.accuracy is" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.count("<path") >= 4  # a line and a band for each run
+    assert "Signal and noise" in text
+    found = json.loads(data.read_text())
+    assert [[each["step"] for each in run["checkpoints"]] for run in found["runs"]] == [list(STEPS)] * 2
+    assert found["differences"][0]["name"] == "pairs"
+
+
+def test_bands_are_the_intervals(stored):
+    results = tuple(read_evaluations(stored[0], "pairs.test"))
+    (chart,) = charts([ScoreHistory("a", results, None, 3)])
+    ((_, outline),) = chart.bands
+    assert len(outline) == 2 * len(STEPS)
+    middle = dict(chart.lines[0][1])
+    for place, (x, y) in enumerate(outline):
+        assert y <= middle[x] + 0.1 if place < len(STEPS) else y >= middle[x] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--checkpoints", "last"], "--checkpoints: got 'last', expected all, or steps such as 500,1000"),
+        (["--checkpoints", "5"], "has neither a checkpoint nor a result of step 5; it has 2, 4, 6"),
+        (["--checkpoints", "all", "--average", "0"], "--average: got 0, allowed 1 or more"),
+        (["--average", "2"], "--average: needs --checkpoints"),
+    ],
+)
+def test_bad_input_is_one_line(stored, task, words, message, capsys):
+    assert main(["evaluate", str(stored[0]), f"task={task}", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -1,0 +1,165 @@
+"""Evaluate checkpoints of a run, and store each result before the next one begins.
+
+A result that is stored already, for the same checkpoint and the same items, is not measured again. So the same
+command continues after a kill, takes over what training has evaluated in the loop, and knows the scores of
+checkpoints that are gone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import xxhash
+
+from gristmill.config import plain
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.lease import lock
+from gristmill.storage.location import Location
+from gristmill.storage.store import read_json, write_json
+from trainers.evaluation.checkpoints.score_history import column_names
+from trainers.evaluation.scoring.scorer import Scorer
+from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
+from trainers.evaluation.suites.items import Items
+from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, read_columns, score_columns
+from trainers.inference.model_export import load_checkpoint
+from trainers.runs import checkpoint
+from trainers.runs.run import read_run
+from trainers.runs.stored_evaluations import (
+    FOLDER,
+    FORMAT,
+    StoredEvaluation,
+    evaluation_name,
+    read_evaluation,
+    read_evaluations,
+    result_path,
+)
+from trainers.tasks.examples import Examples
+from trainers.tasks.load_task import Suite
+from trainers.tasks.schema.task import Task
+
+Tell = Callable[[str], None]
+
+
+def evaluate_checkpoints(
+    runs: Sequence[LocalPath],
+    steps: Sequence[int] | None,
+    suite: Suite | None,
+    columns: Sequence[tuple[Task, str]],
+    data: Location | None,
+    settings: EvaluationSettings,
+    tell: Tell,
+) -> list[list[StoredEvaluation]]:
+    """Return the results of each run at `steps`, or at all of its checkpoints and at those that were evaluated before.
+
+    Raises UserError for missing and invalid files before a model is loaded, and for a step that has neither a
+    checkpoint nor a result.
+    """
+    for run in runs:
+        read_run(run)
+    read = read_columns(columns, data, settings, tell)
+    name, items = name_of(suite, columns, settings), _digest(read)
+    found = []
+    for run in runs:
+        with lock(run / FOLDER / name, "evaluating", tell):
+            for step in _missing(run, name, items, steps):
+                try:
+                    _evaluate(run, step, name, items, read, suite, settings, tell)
+                except UserError:
+                    if steps is not None or step in dict(checkpoint.published(run)):
+                        raise
+                    tell(f"{run}: the checkpoint of step {step:,} was removed by its training, and is left out")
+        stored = [each for each in read_evaluations(run, name) if steps is None or each.step in steps]
+        found.append([each for each in stored if each.items == items])
+        if others := [each.step for each in stored if each.items != items]:
+            shown = ", ".join(f"{step:,}" for step in others)
+            tell(f"{run}: the results of {shown} are left out: they are of other items, and the checkpoints are gone")
+    return found
+
+
+def name_of(suite: Suite | None, columns: Sequence[tuple[Task, str]], settings: EvaluationSettings) -> str:
+    """Return the name under which an evaluation is stored."""
+    tasks = dict.fromkeys(f"{task.name}.{split}" for task, split in columns)
+    changed = {
+        field: value for field, value in plain(settings).items() if value != getattr(EvaluationSettings(), field)
+    }
+    return evaluation_name(suite.name if suite is not None else "+".join(tasks), changed)
+
+
+def _digest(read: Sequence[Items | Examples]) -> str:
+    """Return a digest of all that is asked, and of its gold."""
+    state = xxhash.xxh3_128()
+    for items in read:
+        texts = items.texts[0].to_pylist() if isinstance(items, Examples) else [*items.contexts, *items.continuations]
+        for text in (items.task.name, items.split, *items.ids, *texts):
+            state.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
+        if isinstance(items, Items):
+            state.update(items.offsets.tobytes() + items.gold.tobytes())
+    return state.hexdigest()
+
+
+def _missing(run: LocalPath, name: str, items: str, steps: Sequence[int] | None) -> list[int]:
+    """Return the steps to evaluate, the newest first: an early answer is worth most."""
+    places = dict(checkpoint.published(run))
+    wanted = []
+    for step in places if steps is None else steps:
+        stored = read_evaluation(result_path(run, name, step))
+        if step not in places and stored is None:
+            there = ", ".join(f"{each:,}" for each in places) or "none"
+            raise UserError(
+                f"--checkpoints: {run} has neither a checkpoint nor a result of step {step:,}; it has {there}"
+            )
+        if step in places and (
+            stored is None or stored.items != items or _is_replaced(places[step], stored.checkpoint)
+        ):
+            wanted.append(step)
+    return sorted(wanted, reverse=True)
+
+
+def _is_replaced(path: LocalPath, checksum: str) -> bool:
+    """Whether a checkpoint is another one than that with a checksum; one that is gone is not."""
+    try:
+        return bool(read_json(path / checkpoint.RECORD, f"remove {path}")["checksum"] != checksum)
+    except FileNotFoundError:
+        return False
+
+
+def _evaluate(
+    run: LocalPath,
+    step: int,
+    name: str,
+    items: str,
+    read: Sequence[Items | Examples],
+    suite: Suite | None,
+    settings: EvaluationSettings,
+    tell: Tell,
+) -> None:
+    """Measure a checkpoint and store its result: the rows first, then the scores, which make it count."""
+    meter = EvaluationMeter()
+    trained, picked = load_checkpoint(run, step)
+    scorer = Scorer.of(str(run), trained, settings.pseudo)
+    results = score_columns(f"{run} at step {step}", scorer, read, settings, tell)
+    evaluation = Evaluation(tuple(results), suite)
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "name": name,
+        "step": step,
+        "tokens": picked.tokens,
+        "checkpoint": picked.checksum,
+        "items": items,
+        "settings": plain(settings),
+        "scores": _scores(evaluation),
+        "tasks": [result.plain() for result in results],
+        "cost": meter.cost(scorer).plain(),
+    }
+    path = result_path(run, name, step)
+    evaluation.write_rows(path.with_suffix(".parquet"))
+    write_json(path, record)
+
+
+def _scores(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """Return the score that counts of every task, and the mean of the suite."""
+    scores = {f"{mean.suite}.mean": mean.mean.plain() for mean in evaluation.means}
+    names = column_names([(result.task, result.split) for result in evaluation.results])
+    for name, result in zip(names, evaluation.results, strict=True):
+        scores[name] = {**result.scores[result.main].plain(), "score": result.main}
+    return scores

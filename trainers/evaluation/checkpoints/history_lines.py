@@ -1,0 +1,39 @@
+"""The scores of checkpoints as lines of text."""
+
+from collections.abc import Sequence
+
+from trainers.evaluation.checkpoints.score_history import ScoreHistory, compare_histories, signals
+from trainers.evaluation.evaluation_lines import cells, difference_lines
+from trainers.report.task_table import align
+
+
+def history_lines(histories: Sequence[ScoreHistory]) -> list[str]:
+    """Return the score of every checkpoint, the averages of the last ones, signal and noise, and comparisons of runs."""
+    rows: list[Sequence[str]] = [("run", "step", "score", "value", "error", "95 % interval", "chance")]
+    for history in histories:
+        for result in history.results:
+            for name, score in result.scores.items():
+                shown = (f"[{score['low']:.4f}, {score['high']:.4f}]", _chance(score))
+                rows.append(
+                    (history.run, f"{result.step:,}", name, f"{score['value']:.4f}", f"{score['error']:.4f}", *shown)
+                )
+    lines = align(rows)
+    rows = [("run", "average of steps", "score", "value", "error", "95 % interval", "chance", "between checkpoints")]
+    for history in histories:
+        for name, each in history.averages.items():
+            deviation = "" if each.deviation is None else f"{each.deviation:.4f}"
+            steps = ", ".join(f"{step:,}" for step in each.steps)
+            rows.append((history.run, steps, name, *cells(each.score), deviation))
+    lines += ["", *align(rows)]
+    if found := signals(histories):
+        table: list[Sequence[str]] = [("score", "signal", "noise", "signal to noise")]
+        table += [(each.name, f"{each.signal:.4f}", f"{each.noise:.4f}", f"{each.ratio:.1f}") for each in found]
+        lines += ["", *align(table)]
+    return lines + difference_lines(list(compare_histories(histories)))
+
+
+def _chance(score: dict[str, object]) -> str:
+    if "chance" not in score:
+        return ""
+    mark = {"at": " (at chance)", "below": " (below chance)"}.get(str(score["verdict"]), "")
+    return f"{score['chance']:.4f}{mark}"

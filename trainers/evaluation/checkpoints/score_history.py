@@ -1,0 +1,212 @@
+"""Scores over training: the average of the last checkpoints of a run, its noise, and comparisons of runs.
+
+A score moves from one checkpoint to the next although the model hardly changes. The average over the last few
+moves less, so it tells earlier which run is better (Heineman et al., 2025, Signal and Noise).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from statistics import stdev, variance
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from gristmill.host import lent
+from trainers.evaluation.suites.suite_result import PairedDifference, Z, suite_mean
+from trainers.evaluation.suites.task_result import NoisyScore, centred_scale
+from trainers.runs.stored_evaluations import StoredEvaluation
+from trainers.tasks.load_task import Suite
+
+
+@dataclass(frozen=True)
+class LastAverage:
+    """A score averaged over checkpoints at `steps`. The error and interval of `score` are over items. `deviation` is
+    the sample standard deviation from one checkpoint to the next, None for a single one. `items`, float64 [n, 2],
+    has the average statistics of each item; None for the mean of a suite.
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    score: NoisyScore
+    deviation: float | None
+    items: np.ndarray | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the average as JSON data."""
+        return {"steps": list(self.steps), **self.score.plain(), "deviation_of_checkpoints": self.deviation}
+
+
+@dataclass(frozen=True)
+class TaskSignal:
+    """How well a score separates runs. `signal` is the largest difference between two runs, `noise` the standard
+    deviation from one checkpoint to the next, over all runs (root mean square).
+
+    Heineman et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
+    """
+
+    name: str
+    signal: float
+    noise: float
+
+    @property
+    def ratio(self) -> float:
+        """The signal-to-noise ratio."""
+        return self.signal / self.noise if self.noise > 0 else math.inf if self.signal > 0 else 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """Return the signal as JSON data; the ratio is None without noise."""
+        ratio = self.ratio
+        return {
+            "name": self.name,
+            "signal": self.signal,
+            "noise": self.noise,
+            "ratio": ratio if ratio < math.inf else None,
+        }
+
+
+@dataclass(frozen=True)
+class ScoreHistory:
+    """The results of a run's checkpoints on the same items, by step, with the average of the last `last` of them."""
+
+    run: str
+    results: tuple[StoredEvaluation, ...]
+    suite: Suite | None
+    last: int
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the scores; that of the suite's mean is first."""
+        return list(self.results[-1].scores)
+
+    def points(self, name: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return (step, score) of every checkpoint."""
+        return [(result.step, result.scores[name]) for result in self.results]
+
+    @cached_property
+    def averages(self) -> dict[str, LastAverage]:
+        """The average of every score over the last checkpoints."""
+        latest = self.results[-self.last :]
+        steps = tuple(result.step for result in latest)
+        rows = [_item_statistics(result) for result in latest]
+        found: dict[str, LastAverage] = {}
+        for name in rows[-1]:
+            items = np.mean([each[name] for each in rows], axis=0)
+            score = _score_of(items, latest[-1].scores[name].get("chance"))
+            found[name] = LastAverage(name, steps, score, self._deviation(name, latest), items)
+        if self.suite is None:
+            return found
+        mean = suite_mean(self.suite, self.run, list(found), [each.score for each in found.values()]).mean
+        name = f"{self.suite.name}.mean"
+        return {name: LastAverage(name, steps, mean, self._deviation(name, latest)), **found}
+
+    def _deviation(self, name: str, latest: Sequence[StoredEvaluation]) -> float | None:
+        return stdev(result.scores[name]["value"] for result in latest) if len(latest) > 1 else None
+
+
+def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a name for each (task, split): the task, followed by the split if the task has several."""
+    tasks = [task for task, _ in columns]
+    return [task if tasks.count(task) == 1 else f"{task}/{split}" for task, split in columns]
+
+
+def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
+    """Return the statistics of every item in the score that counts, float64 [n, 2], by the name of the score."""
+    rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
+    task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
+    statistics = np.stack([rows[name].to_numpy() for name in ("score", "weight")], axis=1)
+    columns = [(each["task"], each["split"]) for each in result.record["tasks"]]
+    names = column_names(columns)
+    return {name: statistics[(task == t) & (split == s)] for name, (t, s) in zip(names, columns, strict=True)}
+
+
+def _score_of(items: np.ndarray, chance: float | None) -> NoisyScore:
+    """Return the ratio of the sums of statistics, with the error of the delta method and a normal interval."""
+    value = float(items[:, 0].sum() / items[:, 1].sum())
+    error = _error(items[:, 0] - value * items[:, 1], items[:, 1])
+    return NoisyScore(value, error, value - Z * error, value + Z * error, len(items), chance)
+
+
+def _error(left: np.ndarray, weights: np.ndarray) -> float:
+    n = len(left)
+    return float(np.sqrt((left**2).sum() * n / max(1, n - 1)) / weights.sum())
+
+
+def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
+    """Return the signal and noise of every score; none for a single run, or if a run has a single checkpoint."""
+    if len(histories) < 2 or any(min(len(history.results), history.last) < 2 for history in histories):
+        return []
+    found = []
+    for name in histories[0].averages:
+        values = [history.averages[name].score.value for history in histories]
+        noise = math.sqrt(sum(_variance(history, name) for history in histories) / len(histories))
+        found.append(TaskSignal(name, max(values) - min(values), noise))
+    return found
+
+
+def _variance(history: ScoreHistory, name: str) -> float:
+    return variance(score["value"] for _, score in history.points(name)[-history.last :])
+
+
+def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
+    """Compare the averages of every two runs on the same items. The test is a normal approximation over items."""
+    for a, b in combinations(histories, 2):
+        scales, differences = [], []
+        for name in (name for name, each in b.averages.items() if each.items is not None):
+            found = _difference(a, b, name)
+            yield found
+            chance = b.averages[name].score.chance or 0.0
+            scales.append(centred_scale(chance) if a.suite is not None and a.suite.centred else 1.0)
+            differences.append(found)
+        if a.suite is not None:
+            yield _mean_difference(a, differences, scales)
+
+
+def _difference(a: ScoreHistory, b: ScoreHistory, name: str) -> PairedDifference:
+    first, second = a.averages[name].items, b.averages[name].items
+    assert first is not None
+    assert second is not None
+    weights = second[:, 1]
+    value = float((second[:, 0] - first[:, 0]).sum() / weights.sum())
+    error = _error(second[:, 0] - first[:, 0] - value * weights, weights)
+    return _tested(a.run, b.run, name, "average of checkpoints", value, error)
+
+
+def _mean_difference(
+    a: ScoreHistory, differences: Sequence[PairedDifference], scales: Sequence[float]
+) -> PairedDifference:
+    assert a.suite is not None
+    count = len(differences)
+    value = sum(scale * each.difference for scale, each in zip(scales, differences, strict=True)) / count
+    errors = [scale * (each.high - each.low) / (2 * Z) for scale, each in zip(scales, differences, strict=True)]
+    error = math.sqrt(sum(each**2 for each in errors)) / count
+    return _tested(a.run, differences[0].b, a.suite.name, "mean", value, error)
+
+
+def _tested(a: str, b: str, name: str, score: str, value: float, error: float) -> PairedDifference:
+    p = math.erfc(abs(value) / error / math.sqrt(2)) if error > 0 else float(value == 0)
+    return PairedDifference(a, b, name, score, value, value - Z * error, value + Z * error, p)
+
+
+def plain_histories(histories: Sequence[ScoreHistory]) -> dict[str, Any]:
+    """Return all scores of all checkpoints, and what follows from them, as JSON data."""
+    return {
+        "format": "gristmill-checkpoint-scores/1",
+        "runs": [
+            {
+                "run": history.run,
+                "checkpoints": [_checkpoint(result) for result in history.results],
+                "averages": {name: each.plain() for name, each in history.averages.items()},
+            }
+            for history in histories
+        ],
+        "signals": [each.plain() for each in signals(histories)],
+        "differences": [each.plain() for each in compare_histories(histories)],
+    }
+
+
+def _checkpoint(result: StoredEvaluation) -> Mapping[str, Any]:
+    return {"step": result.step, "tokens": result.tokens, "checkpoint": result.checkpoint, "scores": result.scores}

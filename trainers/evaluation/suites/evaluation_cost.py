@@ -1,0 +1,26 @@
+"""The cost of scoring a model."""
+
+import time
+
+from trainers.engine.hardware.energy_meter import EnergyMeter
+from trainers.engine.hardware.footprint import Footprint, footprint
+from trainers.engine.hardware.mfu import device_name
+from trainers.evaluation.scoring.scorer import Scorer
+from trainers.report.run_cost import TERMS
+
+
+class EvaluationMeter:
+    """Measures from its creation on. Other work of the same process in between counts too."""
+
+    def __init__(self) -> None:
+        self._meter, self._began = EnergyMeter(), time.perf_counter()
+
+    def cost(self, scorer: Scorer) -> Footprint:
+        """Return the cost so far, with the operations of a scorer. Those of training count three times as much."""
+        import torch
+
+        flops = dict(zip(TERMS, scorer.flops.tolist(), strict=True))
+        seconds, joules = time.perf_counter() - self._began, self._meter.read()
+        return footprint(
+            flops, seconds, device_name(), torch.get_num_threads(), joules, " and ".join(self._meter.sources)
+        )

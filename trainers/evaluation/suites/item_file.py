@@ -1,0 +1,43 @@
+"""The file of items that the step `decontaminate` of a corpus searches for, as JSON lines: id, prompt, answer."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gristmill.storage.location import Location
+from trainers.tasks.examples import Examples
+from trainers.tasks.read_examples import read_examples
+from trainers.tasks.schema.task import Task
+
+
+def item_name(task: str, split: str, identifier: str) -> str:
+    """Return the name of an item in the file."""
+    return f"{task}/{split}/{identifier}"
+
+
+def write_item_file(columns: Sequence[tuple[Task, str]], data: Location | None, output: Location) -> int:
+    """Write the items of every (task, split). Returns their number.
+
+    `prompt` has all that the model is given, as one text: passages that several items share do not make them equal.
+    `answer` has the gold: the correct candidate, the target, or the grammatical sentence; nothing for labels.
+    """
+    lines = [json.dumps(item, ensure_ascii=False) for task, split in columns for item in _items(task, split, data)]
+    output.write_atomic("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+    return len(lines)
+
+
+def _items(task: Task, split: str, data: Location | None) -> Iterator[dict[str, Any]]:
+    examples = read_examples(task, split, data)
+    texts = [column.to_pylist() for column in examples.texts]
+    for number, identifier in enumerate(examples.ids):
+        prompt = "\n".join(column[number] for column in reversed(texts))  # a passage comes before its question
+        yield {"id": item_name(task.name, split, identifier), "prompt": prompt, "answer": _answer(examples, number)}
+
+
+def _answer(examples: Examples, number: int) -> list[str]:
+    if examples.candidates is not None:
+        if examples.task.kind == "minimal_pairs":
+            return [examples.candidates_of(number)[0]]
+        gold = -1 if examples.labels is None else int(examples.labels[number])
+        return [examples.candidates_of(number)[gold]] if gold >= 0 else []
+    return list(examples.targets[number]) if examples.targets is not None else []

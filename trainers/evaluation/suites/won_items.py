@@ -1,0 +1,71 @@
+"""The items that one of two models solves and the other does not."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from trainers.evaluation.suites.task_result import TaskResult
+
+SHOWN = 10  # of each kind on a page
+_CHARACTERS = 400  # of a context on a page, its end
+
+
+@dataclass(frozen=True)
+class WonItems:
+    """The numbers of the items of a task that `b` solves and `a` does not (`won`), and the reverse (`lost`)."""
+
+    a: TaskResult
+    b: TaskResult
+    won: list[int]
+    lost: list[int]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the ids of the items as JSON data."""
+        ids = self.a.rows["id"].to_pylist()
+        known = {"a": self.a.model, "b": self.b.model, "task": self.a.task, "split": self.a.split}
+        return {**known, "won": [ids[n] for n in self.won], "lost": [ids[n] for n in self.lost]}
+
+
+def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
+    """Compare every two models on each task whose items are solved or not."""
+    models = list(dict.fromkeys(result.model for result in results))
+    for first, second in combinations(models, 2):
+        pairs = zip(*([r for r in results if r.model == model] for model in (first, second)), strict=True)
+        for a, b in pairs:
+            if a.main.startswith("accuracy"):
+                before, after = a.statistics[:, 0], b.statistics[:, 0]
+                won, lost = (np.flatnonzero(each).tolist() for each in (after > before, after < before))
+                yield WonItems(a, b, won, lost)
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """An item on a page: its id, the end of its context, its candidates, and which of them is gold and each model's choice."""
+
+    id: str
+    context: str
+    candidates: list[str]
+    gold: int
+    chosen_by_a: int
+    chosen_by_b: int
+
+
+def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
+    """Return the first items of these numbers for a page. In a cloze task, choice 1 is to find the words, and 0 is not."""
+    items, shown = each.a.items, []
+    assert items is not None
+    for number in numbers[:SHOWN]:
+        first, last = items.offsets[number : number + 2].tolist()
+        context = items.contexts[first]
+        differs = len(set(items.contexts[first:last])) > 1  # the candidates are in the context, as in WinoGrande
+        texts = [
+            items.contexts[n] + items.continuations[n] if differs else items.continuations[n]
+            for n in range(first, last)
+        ]
+        chosen = (int(result.rows["prediction"][number].as_py()) for result in (each.a, each.b))
+        context = "" if differs else context if len(context) <= _CHARACTERS else f"…{context[-_CHARACTERS:]}"
+        shown.append(ShownItem(items.ids[number], context, texts, int(items.gold[number]), *chosen))
+    return shown

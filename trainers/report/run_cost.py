@@ -1,0 +1,48 @@
+"""The cost of a run, from its log: all that was computed, also the steps that a resumed run did twice."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gristmill.storage.disk import LocalPath
+from trainers.engine.hardware.footprint import Footprint, add_footprints, footprint, parse_footprint
+from trainers.runs.stored_evaluations import read_evaluations
+
+TERMS = ("read", "decoded", "predicted")
+
+
+def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
+    """Return the cost of training; None for a run that has not begun.
+
+    Operations are those of training (`engine.hardware.mfu`), without validation. Device hours are the wall-clock time of
+    every part, from its start to its last event, times its workers. Energy is measured if every part has measured it.
+    """
+    parts = _parts(events)
+    return add_footprints([_part_cost(part) for part in parts]) if parts else None
+
+
+def evaluation_cost(run: LocalPath) -> Footprint | None:
+    """Return the cost of the stored evaluations of a run's checkpoints; None without any."""
+    costs = [result.record["cost"] for result in read_evaluations(run) if "cost" in result.record]
+    return add_footprints([parse_footprint(cost) for cost in costs]) if costs else None
+
+
+def _parts(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the events of each part of a run; each begins with its start."""
+    parts: list[list[Mapping[str, Any]]] = []
+    for event in events:
+        if event["event"] == "start":
+            parts.append([])
+        if parts and event["event"] != "damaged":  # its time is that of the event before it
+            parts[-1].append(event)
+    return parts
+
+
+def _part_cost(part: Sequence[Mapping[str, Any]]) -> Footprint:
+    start, steps = part[0], [event for event in part if event["event"] == "step"]
+    measured = [event["joules"] for event in part if event.get("joules") is not None]
+    flops = None
+    if all("flops" in event for event in steps):
+        flops = {term: sum(event["flops"][term] for event in steps) for term in TERMS}
+    seconds = (part[-1]["time"] - start["time"]) * start["workers"]
+    joules = sum(measured) if start.get("energy_from") else None
+    return footprint(flops, seconds, start["device"], start.get("threads", 1), joules, start.get("energy_from", ""))

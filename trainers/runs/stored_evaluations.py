@@ -1,0 +1,99 @@
+"""The stored evaluations of a run's checkpoints: `evaluations/NAME/step-00000500.json` with the scores, and a
+Parquet file of the same name with a row per item.
+
+`trainers evaluate RUN --checkpoints` writes them, in a process of its own where training has started it; training
+and reports read them. NAME is the suite or tasks, followed by the settings that are not the defaults. A result
+belongs to one checkpoint: if the checkpoint of that step has another checksum now, the result does not count.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import expand_location
+from gristmill.storage.store import read_json
+from trainers.config.pretraining import PeriodicEvaluation
+
+FORMAT = "gristmill-checkpoint-evaluation/1"
+FOLDER = "evaluations"
+
+
+@dataclass(frozen=True)
+class StoredEvaluation:
+    """The evaluation of a checkpoint, without its rows.
+
+    `checkpoint` is the checksum of the checkpoint, `items` a digest of the items. `scores` has the score that counts of
+    every task, and the mean of the suite as `SUITE.mean`: value, error, low, high, n and, if defined, chance and
+    verdict. `record` is the whole file.
+    """
+
+    path: LocalPath
+    name: str
+    step: int
+    tokens: int
+    checkpoint: str
+    items: str
+    scores: dict[str, dict[str, Any]]
+    record: dict[str, Any]
+
+    @property
+    def rows(self) -> LocalPath:
+        """The Parquet file with a row per item."""
+        return self.path.with_suffix(".parquet")
+
+    @property
+    def below_or_at_chance(self) -> list[str]:
+        """The names of the scores that are not above chance."""
+        return [name for name, score in self.scores.items() if score.get("verdict", "above") != "above"]
+
+
+def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
+    """Return the settings with the directory of the tasks' files.
+
+    Raises ConfigError for an unknown suite, and UserError for one without its files.
+    """
+    from trainers.tasks.load_task import load_suite, load_task
+    from trainers.tasks.task_files import VARIABLE, data_directory, find_split
+
+    data = evaluation.data or os.environ.get(VARIABLE)
+    if data is not None:
+        evaluation = replace(evaluation, data=expand_location(data, "evaluation.data"))
+    for column in load_suite(evaluation.suite).columns:
+        find_split(load_task(column.task), column.split, data_directory(evaluation.data))
+    return evaluation
+
+
+def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
+    """Return the name of an evaluation: its title, and its settings other than the defaults."""
+    return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
+
+
+def result_path(run: LocalPath, name: str, step: int) -> LocalPath:
+    """Return the path of the result of a checkpoint."""
+    return run / FOLDER / name / f"step-{step:08d}.json"
+
+
+def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
+    """Return the result in a file; None if there is none, or if it is damaged and must be repeated."""
+    try:
+        record = read_json(path)
+    except (FileNotFoundError, CorruptFileError):
+        return None
+    if record.get("format") != FORMAT:
+        return None
+    known = {name: record[name] for name in ("name", "step", "tokens", "checkpoint", "items", "scores")}
+    return StoredEvaluation(path=path, record=record, **known)
+
+
+def read_evaluations(run: LocalPath, name: str | None = None) -> list[StoredEvaluation]:
+    """Return the results of a run by name and step: those of one evaluation, or all."""
+    found = []
+    with suppress(FileNotFoundError):
+        for path in sorted((run / FOLDER).glob(f"{name or '*'}/step-*.json")):
+            if (result := read_evaluation(path)) is not None:
+                found.append(result)
+    return found

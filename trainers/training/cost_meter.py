@@ -1,0 +1,43 @@
+"""What a run costs: operations and energy of each interval for the log, and their sum when the run ends."""
+
+from typing import Any
+
+import numpy as np
+
+from gristmill.events import read_events
+from gristmill.storage.disk import LocalPath
+from trainers.engine.hardware.energy_meter import EnergyMeter
+from trainers.report.run_cost import TERMS, run_cost
+from trainers.runs.progress import Progress
+
+
+class CostMeter:
+    """Measures a run. The first worker measures energy: that of its machine by RAPL, and that of its GPU times the workers."""
+
+    def __init__(self, run: LocalPath, progress: Progress, rank: int, world: int) -> None:
+        """`rank` and `world` are this worker's number and the number of workers."""
+        self._run, self._progress, self._rank = run, progress, rank
+        self._meter = EnergyMeter(workers=world) if rank == 0 else None
+
+    @property
+    def sources(self) -> str:
+        """What measures energy, for the start of the log; empty if nothing does."""
+        return " and ".join(self._meter.sources) if self._meter is not None else ""
+
+    def fields(self, flops: np.ndarray) -> dict[str, Any]:
+        """Return the fields of a step event: the operations [terms], and the joules since the last call."""
+        return {"flops": dict(zip(TERMS, flops.tolist(), strict=True)), "joules": self._joules()}
+
+    def finish(self, step: int) -> None:
+        """Log the cost of the run so far, all of its parts included."""
+        if self._rank:
+            return
+        last = self._joules()
+        events = read_events(self._run / "log.jsonl")
+        events.append({"event": "cost", "time": events[-1]["time"], "joules": last})
+        cost = run_cost(events)
+        if cost is not None:
+            self._progress.write("cost", step=step, joules=last, total=cost.plain(), message=str(cost))
+
+    def _joules(self) -> float | None:
+        return self._meter.read() if self._meter is not None else None
