@@ -18,6 +18,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "finetune": ("peft", "rouge_score", "sacrebleu"),
+    "harness": ("lm_eval",),
 }
 """Modules by extra."""
 

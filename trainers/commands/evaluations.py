@@ -5,6 +5,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gristmill.config import near_match
@@ -17,11 +18,14 @@ from trainers.commands.settings import corpora_of, split_settings
 
 if TYPE_CHECKING:
     from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings
+    from trainers.evaluation.suites.task_result import TaskResult
+    from trainers.tasks.examples import Examples
     from trainers.tasks.load_task import Suite
     from trainers.tasks.schema.task import Task
 
 _ASKS = ("suite", "task", "text")
-_NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window")
+_NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window", "calibrate")
+LIKELIHOOD = "likelihood"  # the suite of held-out documents, which has no task files
 _REQUIREMENT = re.compile(r"(.+)\.(\w+)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _COMPARES: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -42,7 +46,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="*",
         help="suite=NAME, task=NAME|FILE.yaml (A,B for several), or text=FILE; then data=DIR (the tasks' files), "
         "limit=N (items of each split or subtask), shots=N, seed=N, splits=NAME (of task=), pseudo=token|within_word "
-        "(encoders), window=N (positions, of text=). Without these: corpus=DIR, by default that of the run",
+        "(encoders), window=N (positions, of text=), calibrate=true (labels). Without these: corpus=DIR, by default that of the run",
     )
     evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="of the corpus")
     evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
@@ -71,7 +75,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         return _losses(options, named, others)
     if len(asked) > 1:
         raise ConfigError(f"{asked[1]}: got {asked[0]} too; give one of suite, task and text")
-    if "corpus" in named:
+    if "corpus" in named and named.get("suite") != LIKELIHOOD:
         raise ConfigError(f"corpus: not read with {asked[0]}; leave it out")
     requirements = [_requirement(text) for text in options.require]
     if options.output is not None and options.output.suffix not in (".html", ".json"):
@@ -105,12 +109,38 @@ def _losses(options: argparse.Namespace, named: Mapping[str, str], models: list[
 
 def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
     from trainers.evaluation.suites.run_evaluation import Evaluation, evaluate_models
+    from trainers.evaluation.suites.suite_result import with_shots
     from trainers.tasks.task_files import data_directory
 
     settings = _settings(named)
+    if named.get("suite") == LIKELIHOOD:
+        texts = _held_out(models[0], named, settings.limit)
+        return Evaluation(evaluate_models(models, (), None, replace(settings, limit=None), _tell, texts))
     suite, columns = _columns(named)
-    results = evaluate_models(models, columns, data_directory(named.get("data")), settings, _tell)
-    return Evaluation(results, suite)
+    data = data_directory(named.get("data"))
+    if suite is not None and "limit" not in named:
+        settings = replace(settings, limit=suite.limit)
+    if suite is None or not suite.shots or "shots" in named:
+        return Evaluation(evaluate_models(models, columns, data, settings, _tell), suite)
+    results: list[TaskResult] = []
+    for shots in suite.shots:
+        marked = [(replace(task, name=with_shots(task.name, shots)), split) for task, split in columns]
+        results += evaluate_models(models, marked, data, replace(settings, shots=shots), _tell)
+    return Evaluation(tuple(results), suite)
+
+
+def _held_out(model: LocalPath, named: Mapping[str, str], limit: int | None) -> "list[Examples]":
+    """Return the held-out documents of the corpora, by default those of a run."""
+    from trainers.config.job_kinds import as_pretraining
+    from trainers.evaluation.suites.corpus_texts import corpus_texts
+    from trainers.inference.export_form import ORIGIN, read_export
+    from trainers.runs.run import read_config
+
+    corpora = corpora_of(named)
+    if not corpora:
+        config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
+        corpora = as_pretraining(config, model).data.corpora
+    return [texts for name in corpora for texts in corpus_texts(parse_location(name), limit)]
 
 
 def _tell(line: str) -> None:
@@ -121,7 +151,7 @@ def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
     from gristmill.config import override, parse
     from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 
-    given = [f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window") if name in named]
+    given = [f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window", "calibrate") if name in named]
     settings: EvaluationSettings = parse(EvaluationSettings, override({}, given), "evaluate")
     return settings
 

@@ -183,8 +183,7 @@ class Finetuning(Job):
     def head_kind(self) -> Literal["classify", "regress", "tag", "span", "choose"] | None:
         """The kind of the head that is trained, or None if the model writes its answers."""
         kind = self.tasks[0].kind
-        assert kind != "minimal_pairs"
-        assert kind != "text"
+        assert kind not in ("minimal_pairs", "facts", "text")
         return None if self.writes_text or kind == "generate" else kind
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:

@@ -45,4 +45,7 @@ def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, 
     }
     form = f"{scorer.form.described}, windows of {window} that overlap by half"
     measured = {"bits_per_byte": (METRICS["bits_per_byte"], outcomes)}
-    return TaskResult(model, form, texts.task.name, texts.split, measured, None, pa.table(columns))
+    subtasks = None if texts.subtasks is None else texts.subtasks[: len(documents)]
+    if subtasks is not None:
+        columns["subtask"] = pa.array(subtasks, pa.string())
+    return TaskResult(model, form, texts.task.name, texts.split, measured, None, pa.table(columns), subtasks)
