@@ -19,6 +19,7 @@ EXTRAS = {
     "mlflow": ("mlflow",),
     "finetune": ("peft", "rouge_score", "sacrebleu"),
     "harness": ("lm_eval",),
+    "probe": ("sklearn",),
 }
 """Modules by extra."""
 

@@ -49,6 +49,7 @@ HOMES = {
     "wandb": ("trainers/runs/sinks.py",),
     "mlflow": ("trainers/runs/sinks.py",),
     "peft": ("trainers/adapters/shared/peft_layers.py",),
+    "sklearn": ("trainers/evaluation/probing/classifiers.py",),
     "lm_eval": ("trainers/evaluation/harness.py",),
     "scipy": ("trainers/studies/",),
     "fsspec": ("gristmill/storage/remote.py",),

@@ -46,7 +46,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="*",
         help="suite=NAME, task=NAME|FILE.yaml (A,B for several), or text=FILE; then data=DIR (the tasks' files), "
         "limit=N (items of each split or subtask), shots=N, seed=N, splits=NAME (of task=), pseudo=token|within_word "
-        "(encoders), window=N (positions, of text=), calibrate=true (labels). Without these: corpus=DIR, by default that of the run",
+        "(encoders), window=N (positions, of text=), calibrate=true (labels). Without these: corpus=DIR, by "
+        "default that of the run",
     )
     evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="of the corpus")
     evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
@@ -151,7 +152,9 @@ def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
     from gristmill.config import override, parse
     from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 
-    given = [f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window", "calibrate") if name in named]
+    given = [
+        f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window", "calibrate") if name in named
+    ]
     settings: EvaluationSettings = parse(EvaluationSettings, override({}, given), "evaluate")
     return settings
 

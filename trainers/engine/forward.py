@@ -6,6 +6,7 @@ attention.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Any
 
@@ -48,6 +49,22 @@ class Forward(torch.nn.Module):
     def states(self, **arrays: Any) -> Any:
         """Compute the states [rows, length, width] of all positions that have a target."""
         return self._pass(arrays).states
+
+    def layers(self, **arrays: Any) -> dict[str, list[Any]]:
+        """Compute the states [rows, length, width] of every layer, the embeddings first, by stack: `decoder` for that with
+        which the model ends, whatever its family, and `encoder` for that of an encoder-decoder.
+        """
+        encoder, final = self._architecture.encoder_blocks, []
+        with ExitStack() as recording:
+            found = {"decoder": recording.enter_context(recorded_layers(self._architecture.blocks(self.model)))}
+            if encoder is not None:
+                found["encoder"] = recording.enter_context(recorded_layers(encoder(self.model)))
+                hook = self.model.get_encoder().register_forward_hook(lambda _, __, made: final.append(made[0]))
+                recording.callback(hook.remove)
+            found["decoder"][-1:] = [self._pass(arrays).states]  # after the final norm
+        if final:
+            found["encoder"][-1] = final[0]
+        return found
 
     def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
         """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets.

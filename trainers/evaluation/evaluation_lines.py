@@ -13,7 +13,11 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         ("model", "task", "split", "items", "score", "value", "error", "95 % interval", "chance")
     ]
     for result in evaluation.results:
-        counts = {name: score for name, score in result.scores.items() if name == result.main or not name.startswith("accuracy")}
+        counts = {
+            name: score
+            for name, score in result.scores.items()
+            if name == result.main or not name.startswith("accuracy")
+        }
         for name, score in counts.items():
             rows.append((result.model, result.task, result.split, f"{score.n:,}", name, *cells(score)))
     lines = align(rows)

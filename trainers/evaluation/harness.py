@@ -87,7 +87,9 @@ def _unwritten(name: str) -> UserError:
     return UserError(f"task: {name} lets the model write (generate_until); give tasks that score likelihoods")
 
 
-def run_harness(scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int) -> dict[str, Any]:
+def run_harness(
+    scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
+) -> dict[str, Any]:
     """Return what lm-evaluation-harness reports on loaded tasks: `results` by task and metric, `versions`, `n-shot` and
     `samples`, the items with their log-likelihoods.
     """

@@ -55,7 +55,7 @@ def read_facts(task: Task, split: str, data: Location | None) -> Facts:
     rows = _statements(find_split(task, split, data).paths[0].parent)
     of = {str(name): number for number, name in enumerate(rows.column("relation", "relation"))}
     labels, templates = rows.column("label", "label"), rows.column("template", "template")
-    paraphrases = rows.column("paraphrases", "paraphrases")
+    paraphrases = rows.columns.get("paraphrases", [MISSING] * len(rows))  # a relation may have none
     places: dict[str, list[int]] = {}
     for place, name in enumerate(examples.subtasks):
         places.setdefault(name, []).append(place)
@@ -75,8 +75,12 @@ def read_facts(task: Task, split: str, data: Location | None) -> Facts:
             silent.append(name)
     if not found:
         raise UserError(f"{task.name}: {split}: no relation has a statement in which [Y] comes after [X]; add one")
-    notes = [f"{task.name}: {dropped:,} statements left out: their object comes before their subject"] if dropped else []
-    notes += [f"{task.name}: relations left out, nothing to choose or no statement: {', '.join(silent)}"] if silent else []
+    notes = (
+        [f"{task.name}: {dropped:,} statements left out: their object comes before their subject"] if dropped else []
+    )
+    notes += (
+        [f"{task.name}: relations left out, nothing to choose or no statement: {', '.join(silent)}"] if silent else []
+    )
     return Facts(examples, tuple(found), tuple(notes))
 
 

@@ -22,11 +22,11 @@ from trainers.__main__ import main
 from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
 from trainers.evaluation.suites.fact_result import fact_result
 from trainers.evaluation.suites.items import NEUTRAL, read_items
+from trainers.evaluation.suites.run_evaluation import EvaluationSettings, evaluate_models
 from trainers.evaluation.suites.suite_result import compare_results, suite_results
 from trainers.evaluation.suites.task_result import item_result
 from trainers.tasks.formats.generated_rows import GENERATORS
 from trainers.tasks.load_task import Suite, SuiteColumn, load_suite, load_task, shipped_suites
-from trainers.tasks.read_examples import read_examples
 from trainers.tasks.read_facts import read_facts
 
 FACTS = {"files": {"test": "P*.jsonl"}, "columns": {"subject": "s", "target": "o"}, "metrics": ["accuracy"]}
@@ -139,7 +139,12 @@ def test_the_truth_of_generated_rows():
 def test_calibration_divides_by_what_the_labels_get_without_content(tmp_path):
     write_lines(tmp_path / "dev.jsonl", [{"s": f"s{n}", "y": n % 2} for n in range(3)])
     fields = {"files": {"dev": "dev.jsonl"}, "columns": {"text": "s", "label": "y"}, "labels": [0, 1]}
-    prompt = {"context": "{text} It was", "continuation": " {label}", "words": {"0": "bad", "1": "good"}, "shots_from": "dev"}
+    prompt = {
+        "context": "{text} It was",
+        "continuation": " {label}",
+        "words": {"0": "bad", "1": "good"},
+        "shots_from": "dev",
+    }
     task = task_of(tmp_path, "classify", **fields, prompt=prompt)
     items = read_items(task, "dev", None, shots=1, calibrate=True)
     assert len(items.neutral) == len(NEUTRAL) * 6
@@ -148,13 +153,13 @@ def test_calibration_divides_by_what_the_labels_get_without_content(tmp_path):
     assert items.neutral[0] == items.neutral[1] == f"{before}N/A It was"
     assert items.neutral[12:14] == [f"{before} It was"] * 2
     none = np.zeros(6, bool)
-    found = Likelihoods(np.log([0.2, 0.3, 0.1, 0.5, 0.3, 0.2]), np.ones(6, np.int64), none, none)
+    found = Likelihoods(np.log([0.25, 0.3, 0.1, 0.5, 0.3, 0.2]), np.ones(6, np.int64), none, none)
     # Shares of the first label: 0.2, 0.4 and 0.6 of an item in the three texts, so 0.4 on average.
     of = np.log(np.array([[0.1, 0.4], [0.2, 0.3], [0.3, 0.2]])).repeat(3, axis=0).ravel()
     result = item_result("m", "form", items, found, None, Likelihoods(of, found.tokens, none, none))
     predicted = {name: outcomes.predicted.tolist() for name, (_, outcomes) in result.measured.items()}
     assert predicted["accuracy"] == [1, 1, 0]
-    assert predicted["calibrated_accuracy"] == [0 if 0.2 / 0.4 > 0.3 / 0.6 else 1, 1, 0]
+    assert predicted["calibrated_accuracy"] == [0, 1, 0]  # 0.25 / 0.4 is more than 0.3 / 0.6
     shares = np.exp(result.rows["log_share_without_content"].to_pylist()[0])
     assert shares == pytest.approx([0.4, 0.6])
     assert result.scores["calibrated_accuracy"].chance == result.chance
@@ -167,7 +172,9 @@ def test_calibration_divides_by_what_the_labels_get_without_content(tmp_path):
 
 def test_a_suite_with_shots_has_a_mean_for_each_number(tmp_path):
     write_lines(tmp_path / "t.jsonl", [{"g": f"g{n}", "b": f"b{n}"} for n in range(20)])
-    task = task_of(tmp_path, "minimal_pairs", files={"test": "t.jsonl"}, columns={"good": "g", "bad": "b"}, metrics=["accuracy"])
+    task = task_of(
+        tmp_path, "minimal_pairs", files={"test": "t.jsonl"}, columns={"good": "g", "bad": "b"}, metrics=["accuracy"]
+    )
 
     def result(model, name, right):
         items = read_items(replace(task, name=name), "test", None)
@@ -226,9 +233,8 @@ def held_out(corpus_directory, tmp_path):
             ids = pa.array([document_id(file_key(name, split), n) for n in range(len(texts))], pa.binary(16))
             n_bytes = np.array([len(text.encode()) for text in texts], np.int64)
             path = f"shards/{name}/{split}.arrow"
-            (directory / path).write_atomic(
-                lambda sink, a=tokens.astype(np.uint16), b=offsets, c=ids, d=n_bytes: write_shard(sink, a, b, c, d, {}, None)
-            )
+            packed = (tokens.astype(np.uint16), offsets, ids, n_bytes)
+            (directory / path).write_atomic(lambda sink, packed=packed: write_shard(sink, *packed, {}, None))
             file = directory.record(path)
             size = (len(texts), len(tokens), int(n_bytes.sum()))
             records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, name, split, *size))
@@ -236,7 +242,9 @@ def held_out(corpus_directory, tmp_path):
     facts = (definition.vocab_size, definition.kind, definition.roles)
     record = TokenizerRecord(file.path, file.bytes, file.xxh3_128, *facts)
     shards = {"shards": ShardSet(record, "uint16", (), tuple(records))}
-    save_corpus(directory, CorpusManifest("held", "f" * 32, {}, dict.fromkeys(TEXTS, {}), shards, (), (), {}), lambda: None)
+    save_corpus(
+        directory, CorpusManifest("held", "f" * 32, {}, {name: {} for name in TEXTS}, shards, (), (), {}), lambda: None
+    )
     return directory
 
 
@@ -252,7 +260,9 @@ def test_held_out_documents_are_measured_by_source_and_split(held_out, decoder_r
     bits = -found.log_likelihood.sum() / math.log(2) / sum(map(len, TEXTS["plays"]))
     assert tasks["validation"]["subtasks"]["plays"]["value"] == pytest.approx(bits)
     rows = pq.read_table(output.with_suffix(".parquet")).to_pylist()
-    assert [row["bytes"] for row in rows if row["subtask"] == "notes"] == [[len("a café".encode())]] or rows[-1]["bytes"]
+    assert [row["bytes"] for row in rows if row["subtask"] == "notes"] == [[len("a café".encode())]] or rows[-1][
+        "bytes"
+    ]
     assert main([*command, "limit=1", "--output", str(output)]) == 0
     assert {task["scores"]["bits_per_byte"]["n"] for task in json.loads(output.read_text())["tasks"]} == {1, 2}
 
@@ -264,9 +274,6 @@ def test_tokens_that_do_not_spell_the_text_are_refused(corpus_directory, decoder
     assert error.count("\n") == 1
 
 
-def test_shots_before_facts_are_refused(capitals, decoder_run, capsys):
+def test_shots_before_facts_are_refused(capitals, decoder_run):
     with pytest.raises(ConfigError, match="shots: got 1, facts"):
-        from trainers.evaluation.suites.run_evaluation import EvaluationSettings, evaluate_models
-
         evaluate_models([decoder_run], [(capitals, "test")], None, EvaluationSettings(shots=1), print)
-    assert len(read_examples(capitals, "test", None)) == 6

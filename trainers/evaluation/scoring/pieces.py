@@ -58,12 +58,23 @@ class Sums:
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
     """Return the sums of `requests` requests. A batch has up to about `positions` positions of text."""
+    sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
+    for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
+        _add(sums, logits, row, wanted, owner)
+    return sums
+
+
+def piece_logits(
+    forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
+) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield logits [m, vocabulary], and for n targets the row of its logits, its id and its request, int64 [n] each.
+    Targets of the same piece are in order.
+    """
     import torch
 
     forward.eval()
     device = next(forward.parameters()).device
     logits_of = MODELS[architecture].logits
-    sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
     for batch, (at, wanted, owner) in _batches(_groups(pieces), positions):
         distinct, row = np.unique(at, return_inverse=True)
         with torch.no_grad():
@@ -73,8 +84,7 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
                 here = slice(*np.searchsorted(row, (first, first + step)))
                 chosen = torch.from_numpy(distinct[first : first + step]).to(device)
                 logits = logits_of(forward.model, states[chosen]).float()
-                _add(sums, logits, row[here] - first, wanted[here], owner[here])
-    return sums
+                yield logits, row[here] - first, wanted[here], owner[here]
 
 
 def _groups(pieces: Sequence[Piece]) -> list[list[Piece]]:

@@ -26,7 +26,9 @@ def fact_result(model: str, scorer: Scorer, facts: Facts, limit: int | None) -> 
     """
     assert facts.examples.targets is not None
     rows: dict[str, list[Any]] = {name: [] for name in ("id", "gold", "prediction", "predictions", "rank", "subtask")}
-    lists: dict[str, list[np.ndarray]] = {name: [] for name in ("log_likelihood", "tokens", "bytes", "characters", "cut")}
+    lists: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("log_likelihood", "tokens", "bytes", "characters", "cut")
+    }
     common, cut = 0, 0
     for relation in facts.relations:
         number = {text: place for place, text in enumerate(relation.objects)}

@@ -69,9 +69,11 @@ def read_items(
     """Read a split and render its prompts, with `shots` examples before each, drawn with `seed` for every item.
 
     `limit` keeps the first items, of each subtask if there are any. With `calibrate`, `classify` is also asked with texts
-    without content; the candidates of other kinds differ between items, which is noted. Items with equal candidates cannot be decided:
-    they are left out and counted. Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError
-    for a task that is not for language models.
+    without content; the candidates of other kinds differ between items, which is noted. Items with equal candidates
+    cannot be decided: they are left out and counted.
+
+    Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError for a task that is not for language
+    models.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(

@@ -120,7 +120,8 @@ def evaluate_models(
     tell: Callable[[str], None],
     texts: Sequence[Examples] = (),
 ) -> tuple[TaskResult, ...]:
-    """Return the results of every model on every (task, split), then on `texts`. `tell` is called with lines on what was left out or cut.
+    """Return the results of every model on every (task, split), then on `texts`. `tell` is called with lines on what was
+    left out or cut.
 
     Raises UserError for missing and invalid files before a model is loaded, and for models that give no likelihoods.
     """

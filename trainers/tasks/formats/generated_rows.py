@@ -25,7 +25,12 @@ _THINGS = ("key", "picture", "book", "letter", "window", "chair", "report", "mac
 _PLACES = ("cabinet", "village", "garden", "museum", "office", "street", "house", "school")
 _LINKS = ("near", "behind", "next to", "in front of")
 _VERBS = (("laughs", "laugh"), ("swims", "swim"), ("smiles", "smile"), ("is tall", "are tall"), ("is old", "are old"))
-_STATES = (("is old", "are old"), ("was missing", "were missing"), ("looks new", "look new"), ("has changed", "have changed"))
+_STATES = (
+    ("is old", "are old"),
+    ("was missing", "were missing"),
+    ("looks new", "look new"),
+    ("has changed", "have changed"),
+)
 _HEARD = ("admires", "likes", "hates", "loves"), ("admire", "like", "hate", "love")
 
 
@@ -49,8 +54,12 @@ def _pair(start: str, verb: tuple[str, str], plural: bool) -> tuple[str, str]:
 
 
 def _simple() -> dict[str, list[tuple[str, str]]]:
-    people = [_pair(f"The {_noun(who, many)}", verb, many) for who, verb, many in product(_PEOPLE, _VERBS, (False, True))]
-    things = [_pair(f"The {_noun(it, many)}", state, many) for it, state, many in product(_THINGS, _STATES, (False, True))]
+    people = [
+        _pair(f"The {_noun(who, many)}", verb, many) for who, verb, many in product(_PEOPLE, _VERBS, (False, True))
+    ]
+    things = [
+        _pair(f"The {_noun(it, many)}", state, many) for it, state, many in product(_THINGS, _STATES, (False, True))
+    ]
     return {"without_another_noun": people + things}
 
 
@@ -175,4 +184,3 @@ def generated_rows(name: str) -> RowSet:
     rows = GENERATORS[name]()
     columns: dict[str | int, list[Any]] = {key: [row[key] for row in rows] for key in rows[0]}
     return RowSet(name, columns, range(1, len(rows) + 1), "row")
-
