@@ -17,9 +17,10 @@ from trainers.runs.run import fingerprints, open_run
 def random_run(corpus_directory, tmp_path_factory):
     """A function that makes a run of a recipe with a checkpoint of random weights."""
 
-    def make(recipe, seed=3, objective=None):
+    def make(recipe, seed=3, objective=None, positions=None):
         config = RECIPES[recipe]()
-        config = replace(config, objective=objective or config.objective)
+        sizes = replace(config.model, positions=positions or config.model.positions)
+        config = replace(config, model=sizes, objective=objective or config.objective)
         config = replace(config, data=replace(config.data, corpora=(str(corpus_directory),)))
         corpus = corpus_of(config)
         config = resolve(config, corpus)
