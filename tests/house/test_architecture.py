@@ -50,7 +50,7 @@ HOMES = {
     "mlflow": ("trainers/runs/sinks.py",),
     "peft": ("trainers/adapters/shared/peft_layers.py",),
     "sklearn": ("trainers/evaluation/probing/classifiers.py",),
-    "lm_eval": ("trainers/evaluation/harness.py",),
+    "lm_eval": ("trainers/evaluation/harness_model.py",),
     "scipy": ("trainers/studies/",),
     "fsspec": ("gristmill/storage/remote.py",),
     "aiohttp": ("gristmill/storage/remote.py",),

@@ -46,7 +46,7 @@ def _harness(options: argparse.Namespace) -> int:
     given = [f"{name}={named[name]}" for name in _NAMED if name in named and name != "task"]
     settings: EvaluationSettings = parse(EvaluationSettings, override({}, given), "harness")
     try:
-        from trainers.evaluation.harness import harness_lines, load_tasks, run_harness
+        from trainers.evaluation.harness_model import harness_lines, load_tasks, run_harness
     except ImportError as error:
         raise UserError(f"harness needs lm-eval ({error}); install it: {install_extra('harness')}") from error
     from trainers.evaluation.scoring.scorer import Scorer

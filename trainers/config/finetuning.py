@@ -183,7 +183,9 @@ class Finetuning(Job):
     def head_kind(self) -> Literal["classify", "regress", "tag", "span", "choose"] | None:
         """The kind of the head that is trained, or None if the model writes its answers."""
         kind = self.tasks[0].kind
-        assert kind not in ("minimal_pairs", "facts", "text")
+        assert kind != "minimal_pairs"
+        assert kind != "facts"
+        assert kind != "text"
         return None if self.writes_text or kind == "generate" else kind
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:

@@ -27,7 +27,7 @@ with warnings.catch_warnings():  # of the libraries that it imports
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from trainers.evaluation.harness import HarnessModel, load_tasks, run_harness
+    from trainers.evaluation.harness_model import HarnessModel, load_tasks, run_harness
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval and datasets warn on import and on use
 WORDS = [

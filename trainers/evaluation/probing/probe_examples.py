@@ -1,7 +1,7 @@
 """What a probe is trained on: states of words or texts with their labels, and the labels of a control task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -48,22 +48,24 @@ def probe_split(task: Task, split: str, data: Location | None, limit: int | None
 
 
 def _head(examples: Examples, limit: int) -> Examples:
-    """Return the first `limit` examples; only the fields that probes read."""
+    """Return the first `limit` examples."""
     count = min(limit, len(examples))
-    part = {"ids": examples.ids[:count], "texts": (examples.texts[0][:count],)}
-    own = {"task": examples.task, "split": examples.split, "labelled": True, "files": examples.files}
+    head = replace(examples, ids=examples.ids[:count], texts=(examples.texts[0][:count],))
     if examples.task.kind == "classify":
         assert examples.labels is not None
-        return Examples(**own, **part, labels=examples.labels[:count])
+        return replace(head, labels=examples.labels[:count])
     assert examples.word_offsets is not None
     assert examples.word_starts is not None
     assert examples.word_ends is not None
     assert examples.tags is not None
     words = int(examples.word_offsets[count])
-    return Examples(
-        **own, **part, word_offsets=examples.word_offsets[: count + 1], word_starts=examples.word_starts[:words],
-        word_ends=examples.word_ends[:words], tags=examples.tags[:words],
-    )  # fmt: skip
+    return replace(
+        head,
+        word_offsets=examples.word_offsets[: count + 1],
+        word_starts=examples.word_starts[:words],
+        word_ends=examples.word_ends[:words],
+        tags=examples.tags[:words],
+    )
 
 
 def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str]) -> ProbeExamples:

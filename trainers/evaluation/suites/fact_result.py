@@ -85,7 +85,8 @@ def _scored(
                 continuations += [f" {text}{after}" for text in objects]
         found = scorer.score(contexts, continuations)
         shape = (len(names), len(statements), len(objects))
-        yield first, *(each.reshape(shape) for each in (found.log_likelihood, found.tokens, found.cut))
+        scores, tokens, cut = (each.reshape(shape) for each in (found.log_likelihood, found.tokens, found.cut))
+        yield first, scores, tokens, cut
 
 
 def _measured(rows: dict[str, list[Any]]) -> dict[str, Measured]:

@@ -109,7 +109,9 @@ def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -
             found = compare(metric, outcomes, b.measured[b.main][1])
             numbers = (found.difference, found.low, found.high, found.p)
             yield PairedDifference(first, second, a.task, a.main, *numbers)
-        for name, places in suite_parts(suite, [a for a, _ in pairs]).items() if suite is not None else ():
+        if suite is None:
+            continue
+        for name, places in suite_parts(suite, [a for a, _ in pairs]).items():
             if len(places) > 1:
                 yield _suite_difference(replace(suite, name=name), first, second, [pairs[place] for place in places])
 

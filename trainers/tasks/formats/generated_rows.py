@@ -180,7 +180,9 @@ GENERATORS: dict[str, Callable[[], list[Row]]] = {
 def generated_rows(name: str) -> RowSet:
     """Return the rows of a generator. Raises UserError for an unknown one."""
     if name not in GENERATORS:
-        raise UserError(f"files: no generator {name!r}; allowed {', '.join(GENERATORS)}{near_match(name, GENERATORS)}")
+        raise UserError(
+            f"files: no generator {name!r}; allowed {', '.join(GENERATORS)}{near_match(name, [*GENERATORS])}"
+        )
     rows = GENERATORS[name]()
     columns: dict[str | int, list[Any]] = {key: [row[key] for row in rows] for key in rows[0]}
     return RowSet(name, columns, range(1, len(rows) + 1), "row")
