@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gristmill.config import near_match
@@ -14,10 +15,11 @@ from trainers.commands.settings import split_settings
 
 if TYPE_CHECKING:
     from trainers.evaluation.probing.classifiers import Classifier
+    from trainers.tasks.examples import Examples
 
 _POOLINGS = ("mean", "first", "last", "token")
 _CLASSIFIERS = ("linear", "mlp")
-_NAMED = ("task", "layers", "classifier", "limit", "seed", "data", "train", "test")
+_NAMED = ("task", "text", "set", "layers", "classifier", "limit", "seed", "data", "train", "test")
 _LIMIT = 2000  # examples of a split: with some 30,000 words, a layer takes seconds
 _TOKENS = 5000  # of a text whose next tokens are shown
 
@@ -48,8 +50,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "settings",
         metavar="name=value",
         nargs="+",
-        help="task=NAME|FILE.yaml; then layers=all|0,6, classifier=linear,mlp, limit=N (examples of each split; default "
-        f"{_LIMIT:,}), train=SPLIT, test=SPLIT, data=DIR, seed=N",
+        help="task=NAME|FILE.yaml, or text=FILE set=length|word_content|word_order|sentence_order; then layers=all|0,6, "
+        f"classifier=linear,mlp, limit=N (examples of each split; default {_LIMIT:,}), train=SPLIT, test=SPLIT, data=DIR, "
+        "seed=N",
     )
     probe.add_argument("--output", metavar="FILE.json", type=local_path, help="all scores as data")
     probe.set_defaults(handler=_probe)
@@ -81,34 +84,57 @@ def _probe(options: argparse.Namespace) -> int:
     if others:
         near = near_match(others[0].partition("=")[0], _NAMED)
         raise ConfigError(f"{others[0]!r}: expected {', '.join(f'{name}=' for name in _NAMED)}{near}")
-    if "task" not in named:
-        raise ConfigError("task: missing; give task=NAME or task=FILE.yaml")
+    if ("task" in named) == ("text" in named):
+        raise ConfigError("task: give task=NAME, task=FILE.yaml, or text=FILE with set=NAME")
     if options.output is not None:
         _require_suffix(options.output, ".json")
     kinds = _classifiers(named.get("classifier", "linear"))
     limit, seed = _whole("limit", named.get("limit", str(_LIMIT)), 2), _whole("seed", named.get("seed", "0"), 0)
     from gristmill.storage.store import write_json
     from trainers.evaluation.probing.hidden_states import StateReader
-    from trainers.evaluation.probing.probe_examples import probe_split
     from trainers.evaluation.probing.probe_layers import probe_layers, probe_lines
     from trainers.report.task_table import align
-    from trainers.tasks.load_task import load_task
-    from trainers.tasks.task_files import data_directory
 
     _require_sklearn()
-    task, data = load_task(named["task"]), data_directory(named.get("data"))
-    train, test = (
-        probe_split(task, named.get(name, usual), data, limit) for name, usual in (("train", "train"), ("test", "dev"))
-    )
+    train, test = (_text_splits if "text" in named else _task_splits)(named, limit, seed)
     reader = StateReader.open(parse_local(str(options.model), "model"))
     layers = reader.choose_layers(named.get("layers", "all"))
     found = probe_layers(reader, train, test, layers, kinds, seed, _tell)
     print("\n".join(printable(line) for line in align(probe_lines(found))))
     if options.output is not None:
-        record = {"model": str(options.model), "task": task.name, "train": train.split, "test": test.split}
+        record = {"model": str(options.model), "task": train.task.name, "train": train.split, "test": test.split}
         write_json(options.output, {**record, "layers": [each.plain() for each in found]})
         print(options.output)
     return 0
+
+
+def _task_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Examples, Examples]":
+    """Return the training and the test examples of a task."""
+    from trainers.evaluation.probing.probe_examples import probe_split
+    from trainers.tasks.load_task import load_task
+    from trainers.tasks.task_files import data_directory
+
+    if "set" in named:
+        raise ConfigError("set: belongs to text=FILE; leave it out")
+    task, data = load_task(named["task"]), data_directory(named.get("data"))
+    first = probe_split(task, named.get("train", "train"), data, limit)
+    return first, probe_split(task, named.get("test", "dev"), data, limit)
+
+
+def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Examples, Examples]":
+    """Return the training and the test examples of a probing set made from texts."""
+    from trainers.evaluation.probing.text_sets import TEXT_SETS, text_set
+    from trainers.evaluation.suites.text_bits import SPLIT, text_task
+    from trainers.tasks.read_examples import read_examples
+
+    for name in ("train", "test", "data"):
+        if name in named:
+            raise ConfigError(f"{name}: belongs to task=NAME; leave it out")
+    asked = next((each for each in TEXT_SETS if each == named.get("set")), None)
+    if asked is None:
+        raise ConfigError(f"set: got {named.get('set', 'none')}, allowed {', '.join(TEXT_SETS)}")
+    texts = read_examples(text_task(parse_location(named["text"], field="text")), SPLIT, None)
+    return text_set(asked, texts, limit, seed)
 
 
 def _classifiers(named: str) -> "list[Classifier]":

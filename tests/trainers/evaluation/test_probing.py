@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from gristmill.errors import ConfigError
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.disk import LocalPath
 from tests.trainers.evaluation.scored_models import (
     OBJECTIVES,
     WORDS,
@@ -28,7 +30,10 @@ from trainers.evaluation.probing.features import pooled
 from trainers.evaluation.probing.hidden_states import StateReader
 from trainers.evaluation.probing.probe_examples import control_labels, probe_examples, probe_split
 from trainers.evaluation.probing.probe_layers import probe_layers
+from trainers.evaluation.probing.text_sets import TEXT_SETS, text_set
 from trainers.evaluation.scoring.token_choices import TokenChoice
+from trainers.evaluation.suites.text_bits import SPLIT, text_task
+from trainers.tasks.read_examples import read_examples
 
 MODELS = ["gpt2", "gpt", "llama", "t5", "bart", "bert", "roberta", "modernbert"]
 TEXTS = ["the cat sat", "unhappy dogfish barked loudly beyond twenty gates", "mat", "a cat on the mat while"]
@@ -221,7 +226,10 @@ def test_the_command_probes_texts_and_writes_scores(decoder_run, tmp_path, capsy
         (["task=ud_pos", "classifier=svm"], "classifier: got 'svm', allowed linear, mlp"),
         (["task=ud_pos", "limit=1"], "limit: got 1, allowed 2 or more"),
         (["task=ud_pos", "layer=1"], "did you mean 'layers'?"),
-        (["layers=all"], "task: missing; give task=NAME or task=FILE.yaml"),
+        (["layers=all"], "task: give task=NAME, task=FILE.yaml, or text=FILE with set=NAME"),
+        (["task=ud_pos", "set=length"], "set: belongs to text=FILE; leave it out"),
+        (["text=x.txt", "set=lengths"], "set: got lengths, allowed length, word_content, word_order, sentence_order"),
+        (["text=x.txt", "set=length", "train=dev"], "train: belongs to task=NAME; leave it out"),
     ],
 )
 def test_bad_input_of_probe_is_one_line(decoder_run, words, message, capsys, monkeypatch):
@@ -279,3 +287,65 @@ def test_the_page_of_next_tokens_escapes_text(decoder_run, tmp_path, capsys):
                           ("a cab " * 4000, "text: got")):  # fmt: skip
         assert main(["next-tokens", str(decoder_run), "--text", text, "--output", str(output)]) == 2
         assert message in capsys.readouterr().err
+
+
+def many_sentences(tmp_path, documents=60):
+    draw, words = np.random.default_rng(6), [f"{a}{b}" for a in WORDS[5:] for b in WORDS[5:]]
+    shares = np.arange(len(words), 0, -1) / np.arange(len(words), 0, -1).sum()
+    texts = [
+        {"text": " ".join(" ".join(draw.choice(words, int(draw.integers(5, 30)), p=shares)) + "." for _ in range(12))}
+        for _ in range(documents)
+    ]
+    return read_examples(text_task(LocalPath(write_lines(tmp_path / "t.jsonl", texts))), SPLIT, None)
+
+
+@pytest.mark.parametrize("name", TEXT_SETS)
+def test_a_set_from_texts_has_labels_that_follow_from_its_sentences(tmp_path, name):
+    texts = many_sentences(tmp_path)
+    sentences = [re.split(r"(?<=\.) ", text) for text in texts.texts[0].to_pylist()]
+    of = {sentence: number for number, document in enumerate(sentences) for sentence in document}
+    train, test = text_set(name, texts, 100, 0)
+    assert len(train) == 100
+    assert len(test) >= 20
+    used = {}
+    for split in (train, test):
+        made = split.texts[0].to_pylist()
+        for text, label in zip(made, split.labels.tolist(), strict=True):
+            shown = split.task.labels[label]
+            parts = re.split(r"(?<=\.) ", text)
+            if name == "word_content":
+                assert shown in text.rstrip(".").split()
+                assert len({word for word in text.rstrip(".").split() if word in split.task.labels}) == 1
+            elif name == "word_order":
+                assert (text in of) == (shown == "kept")
+            elif name == "sentence_order":
+                row = sentences[of[parts[0]]]
+                assert (row.index(parts[0]) < row.index(parts[1])) == (shown == "kept")
+            if all(part in of for part in parts):
+                used.setdefault(split.split, set()).update(of[part] for part in parts)
+    assert not used["train"] & used["test"]
+    assert {number % 5 for number in used["test"]} == {0}
+    if name == "length":
+        sizes = [{len(text.split()) for text, its in zip(train.texts[0].to_pylist(), train.labels, strict=True) if its == label}
+                 for label in range(6)]  # fmt: skip
+        assert all(max(a) < min(b) for a, b in pairwise(sizes))
+        counts = np.bincount(text_set(name, texts, 10_000, 0)[0].labels)
+        assert counts.min() > 0.5 * counts.max()
+
+
+def test_the_order_of_words_is_not_in_the_mean_of_their_embeddings(tmp_path, folder):
+    pytest.importorskip("sklearn")
+    texts = many_sentences(tmp_path)
+    found = probe_layers(
+        reader_of("gpt2", folder), *text_set("word_order", texts, 300, 0), ["0"], ["linear"], 0, lambda line: None
+    )
+    assert found[0].accuracy.value == pytest.approx(0.5, abs=0.15)
+
+
+def test_too_few_sentences_are_refused(tmp_path):
+    file = LocalPath(write_lines(tmp_path / "s.jsonl", [{"text": "Too short."}]))
+    texts = read_examples(text_task(file), SPLIT, None)
+    with pytest.raises(
+        UserError, match="text: 0 examples of length for train, 20 or more of two classes are needed; give"
+    ):
+        text_set("length", texts, 100, 0)
