@@ -101,7 +101,9 @@ class Forward(torch.nn.Module):
             past.seen = (segments if decoder_segments is None else decoder_segments) != PADDING
             past.source = None if decoder_segments is None else segments != PADDING
         alone = past is None and self._needs_no_mask(arrays)
-        mask = None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"))
+        mask = (
+            None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"), arrays.get("trunks"))
+        )
         inputs = Inputs(
             arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"), past=past
         )
@@ -131,10 +133,10 @@ class Forward(torch.nn.Module):
             return positions
         return torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
 
-    def _mask(self, queries: Any, keys: Any, causal: bool, prefix: Any = None) -> Any:
+    def _mask(self, queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
         if not self.isolation:
             queries, keys = queries.clamp(max=0), keys.clamp(max=0)
-        return attention_mask(queries, keys, causal, prefix)
+        return attention_mask(queries, keys, causal, prefix, trunks)
 
 
 def forward_of(model: Any, config: Job) -> Forward:
@@ -142,13 +144,16 @@ def forward_of(model: Any, config: Job) -> Forward:
     return Forward(model, config.model.architecture, config.isolates_documents, losses_of(config.objective.losses))
 
 
-def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) -> Any:
+def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
     """Return the attention mask, bool [rows, 1, queries, keys], from segments [rows, length].
 
     A position attends to its own document and, with `causal`, to no later position. Positions in `prefix`
-    [rows, length] attend to one another. Padding attends only to padding.
+    [rows, length] attend to one another. A position also attends to the segment that `trunks` [rows, length] names, if it
+    is not -1. Padding attends only to padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
+    if trunks is not None:
+        seen = seen | ((trunks[:, :, None] == keys[:, None, :]) & (trunks >= 0)[:, :, None])
     if causal:
         length = queries.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=queries.device).tril()

@@ -1,8 +1,10 @@
 """Pack scored texts into rows, isolated from one another, and sum the likelihood of their targets.
 
 Pieces are sorted by length. Pieces of similar length are packed together, so rows have little padding. A piece
-sees only itself, so its likelihood does not depend on what shares its row or its batch. Pieces that differ in their targets
-only, such as candidates of one token after the same context, are computed once.
+sees only itself, so its likelihood does not depend on what shares its row or its batch.
+
+What pieces have in common is computed once: the context of several continuations in a decoder, and in every family the
+pieces that differ in their targets only, such as candidates of one token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +21,7 @@ from trainers.rows.best_fit import best_fit
 
 _WIDTH = 256  # columns of a row of short pieces; a wider row spends more on attention that is masked away
 _LOGITS = 1 << 24  # logits in memory at once: 64 MB in fp32
-
-_Targets = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Targets of a batch: the flattened position of each, its id, and the request that it belongs to; int64 [n] each."""
+_BRANCHES = 1024  # columns of the branches of one trunk; more of them are read after the trunk once more
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Piece:
 
     `inputs`, int64, are the ids that the model reads; in an encoder-decoder those of the encoder, while
     `decoder` has those of the decoder. `targets`, int64, have the length of `decoder`, or else of `inputs`; -100 is
-    no target. In a prefix LM the first `prefix` positions see one another.
+    no target. In a prefix LM the first `prefix` positions see one another. The first `shared` inputs are the context of a
+    decoder, which pieces with the same context share in a row.
     """
 
     owner: int
@@ -38,11 +39,37 @@ class Piece:
     targets: np.ndarray
     decoder: np.ndarray | None = None
     prefix: int = 0
+    shared: int = 0
+
+
+_Targets = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Targets: the column or flattened position of each, its id, and the request that it belongs to; int64 [n] each."""
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """Pieces that are read together: the trunk, which they share, and one branch for each different rest.
+
+    `inputs` and `positions`, int64, are those of the trunk, then of all branches. `branch`, int64, is 0 in the trunk and
+    counts the branches from 1. `targets` are columns of `decoder`, or else of `inputs`.
+    """
+
+    inputs: np.ndarray
+    positions: np.ndarray
+    branch: np.ndarray
+    targets: _Targets
+    decoder: np.ndarray | None
+    prefix: int
+
+    @property
+    def goals(self) -> int:
+        """The columns that its targets take in a row."""
+        return len(self.inputs if self.decoder is None else self.decoder)
 
     @property
     def length(self) -> int:
-        """The columns that the piece takes in a row."""
-        return max(len(self.inputs), len(self.targets))
+        """The columns that it takes in a row."""
+        return max(len(self.inputs), self.goals)
 
 
 @dataclass(frozen=True)
@@ -75,7 +102,7 @@ def piece_logits(
     forward.eval()
     device = next(forward.parameters()).device
     logits_of = MODELS[architecture].logits
-    for batch, (at, wanted, owner) in _batches(_groups(pieces), positions):
+    for batch, (at, wanted, owner) in _batches(_trees(pieces), positions):
         distinct, row = np.unique(at, return_inverse=True)
         with torch.no_grad():
             states = forward.states(**tensors(batch, device)).flatten(0, 1)
@@ -87,13 +114,50 @@ def piece_logits(
                 yield logits, row[here] - first, wanted[here], owner[here]
 
 
-def _groups(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Return the pieces in groups that the model reads alike."""
+def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
+    """Return the pieces as trees. Pieces with the same context are in one tree, up to `_BRANCHES` columns of branches."""
     groups: dict[tuple[bytes, bytes, int], list[Piece]] = {}
     for piece in pieces:
         decoder = b"" if piece.decoder is None else piece.decoder.tobytes()
-        groups.setdefault((piece.inputs.tobytes(), decoder, piece.prefix), []).append(piece)
-    return list(groups.values())
+        trunk = piece.inputs[: piece.shared] if piece.shared else piece.inputs
+        groups.setdefault((trunk.tobytes(), decoder, piece.prefix), []).append(piece)
+    trees = []
+    for group in groups.values():
+        first = columns = 0
+        for number, piece in enumerate(group):
+            rest = len(piece.inputs) - piece.shared if piece.shared else 0
+            columns += rest
+            if columns > _BRANCHES and number > first:
+                trees.append(_tree(group[first:number]))
+                first, columns = number, rest
+        trees.append(_tree(group[first:]))
+    return trees
+
+
+def _tree(pieces: Sequence[Piece]) -> _Tree:
+    """Return pieces with the same trunk as a tree. Pieces with the same rest share a branch."""
+    first = pieces[0]
+    shared = first.shared or len(first.inputs)
+    parts, starts, column = [first.inputs[:shared]], {b"": shared}, shared
+    targets = []
+    for piece in pieces:
+        rest = piece.inputs[shared:]
+        start = starts.setdefault(rest.tobytes(), column)
+        if start == column and len(rest):
+            parts.append(rest)
+            column += len(rest)
+        at = np.flatnonzero(piece.targets != IGNORED)
+        wanted = piece.targets[at]
+        at = np.where(at < shared, at, at - shared + start) if first.decoder is None else at
+        targets.append((at, wanted, np.full(len(at), piece.owner, np.int64)))
+    positions = [np.arange(shared), *(np.arange(shared, shared + len(part)) for part in parts[1:])]
+    branches = (
+        np.arange(len(parts)) if len(parts) > 2 else np.zeros(len(parts), np.int64)
+    )  # one rest continues the trunk
+    branch = np.repeat(branches, [len(part) for part in parts])
+    at, wanted, owner = (np.concatenate(each) for each in zip(*targets, strict=True))
+    made = (np.concatenate(parts), np.concatenate(positions), branch, (at, wanted, owner))
+    return _Tree(*made, first.decoder, first.prefix)
 
 
 def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
@@ -111,9 +175,9 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
     sums.best[:] += np.bincount(owner[best], minlength=count)
 
 
-def _batches(groups: Sequence[Sequence[Piece]], positions: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches of the first pieces of groups, the longest first, and the targets of all pieces of these groups."""
-    lengths = np.array([group[0].length for group in groups], np.int64)
+def _batches(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch, _Targets]]:
+    """Yield batches, the longest trees first, and their targets with flattened positions, in the order of positions."""
+    lengths = np.array([tree.length for tree in trees], np.int64)
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
     first = 0
@@ -123,49 +187,40 @@ def _batches(groups: Sequence[Sequence[Piece]], positions: int) -> Iterator[tupl
         first += len(numbers)
         width = max(int(lengths[numbers[0]]), min(_WIDTH, int(lengths[numbers].sum())))
         places, starts = best_fit(lengths[numbers], width, 0)
-        yield _batch([[groups[i] for i in numbers[places[a:b]]] for a, b in pairwise(starts)])
+        yield _batch([[trees[i] for i in numbers[places[a:b]]] for a, b in pairwise(starts)])
 
 
-def _batch(rows: Sequence[Sequence[Sequence[Piece]]]) -> tuple[Batch, _Targets]:
-    first = rows[0][0][0]
-    both, prefixed = first.decoder is not None, any(group[0].prefix for row in rows for group in row)
-    columns = max(sum(len(group[0].inputs) for group in row) for row in rows)
-    shape = (len(rows), columns)
+def _batch(rows: Sequence[Sequence[_Tree]]) -> tuple[Batch, _Targets]:
+    flat = [tree for row in rows for tree in row]
+    shape = (len(rows), max(sum(len(tree.inputs) for tree in row) for row in rows))
     inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    segments, prefix = np.full(shape, PADDING, np.int64), np.zeros(shape, bool)
-    goals = (len(rows), max(sum(len(group[0].targets) for group in row) for row in rows))
-    targets, found = np.full(goals, IGNORED, np.int64), []
+    segments, prefix, trunks = np.full(shape, PADDING, np.int64), np.zeros(shape, bool), np.full(shape, -1, np.int64)
+    goals = (len(rows), max(sum(tree.goals for tree in row) for row in rows))
     decoder = Decoder(np.zeros(goals, np.int64), np.zeros(goals, np.int64), np.full(goals, PADDING, np.int64))
+    found = []
     for number, row in enumerate(rows):
-        column = goal = 0
-        for segment, group in enumerate(row):
-            piece = group[0]
-            here, there = slice(column, column + len(piece.inputs)), slice(goal, goal + len(piece.targets))
-            inputs[number, here], segments[number, here] = piece.inputs, segment
-            positions[number, here] = np.arange(len(piece.inputs))
-            prefix[number, column : column + piece.prefix] = True
-            targets[number, there] = piece.targets
-            if piece.decoder is not None:
-                decoder.inputs[number, there], decoder.segments[number, there] = piece.decoder, segment
-                decoder.positions[number, there] = np.arange(len(piece.decoder))
-            found += [(number * goals[1] + goal, member) for member in group]
-            column, goal = here.stop, there.stop
+        column = goal = segment = 0
+        for tree in row:
+            here, there = slice(column, column + len(tree.inputs)), slice(goal, goal + tree.goals)
+            inputs[number, here], positions[number, here] = tree.inputs, tree.positions
+            segments[number, here] = segment + tree.branch
+            trunks[number, here] = np.where(tree.branch > 0, segment, -1)
+            prefix[number, column : column + tree.prefix] = True
+            if tree.decoder is not None:
+                decoder.inputs[number, there], decoder.segments[number, there] = tree.decoder, segment
+                decoder.positions[number, there] = np.arange(len(tree.decoder))
+            at, wanted, owner = tree.targets
+            found.append((number * goals[1] + goal + at, wanted, owner))
+            column, goal, segment = here.stop, there.stop, segment + int(tree.branch[-1]) + 1
+    at, wanted, owner = (np.concatenate(each) for each in zip(*found, strict=True))
+    targets = np.full(goals, IGNORED, np.int64)
+    targets.ravel()[at] = wanted
     none = np.zeros(len(rows), np.int64)
     batch = Batch(
         inputs, targets, positions, segments, none, none, none, none,
-        prefix=prefix if prefixed else None, decoder=decoder if both else None,
+        prefix=prefix if any(tree.prefix for tree in flat) else None,
+        decoder=decoder if flat[0].decoder is not None else None,
+        trunks=trunks if (trunks >= 0).any() else None,
     )  # fmt: skip
-    return batch, _all_targets(found)
-
-
-def _all_targets(found: Sequence[tuple[int, Piece]]) -> _Targets:
-    """Return the targets of pieces, each given with the flattened position at which it begins, in the order of positions."""
-    at, wanted, owner = [], [], []
-    for start, piece in found:
-        places = np.flatnonzero(piece.targets != IGNORED)
-        at.append(start + places)
-        wanted.append(piece.targets[places])
-        owner.append(np.full(len(places), piece.owner, np.int64))
-    flat = np.concatenate(at)
-    order = np.argsort(flat, kind="stable")
-    return flat[order], np.concatenate(wanted)[order], np.concatenate(owner)[order]
+    order = np.argsort(at, kind="stable")
+    return batch, (at[order], wanted[order], owner[order])
