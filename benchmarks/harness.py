@@ -88,6 +88,7 @@ def compare(name: str, items: Items, scorer: Scorer, network: Any, tokenizer: An
     models = {size: HFLM(network, tokenizer=tokenizer, batch_size=size, device="cpu") for size in BATCHES}
     tried = {size: processor_seconds(lambda m=m: harness_scores(m, items, TRIED)) for size, m in models.items()}
     best = min(tried, key=lambda size: tried[size])
+    scorer.score(items.contexts[:TRIED], items.continuations[:TRIED])  # compiles and loads what is compiled once
     here, there = [], []
     for _ in range(rounds):
         here.append(processor_seconds(lambda: scorer.score(items.contexts, items.continuations)))

@@ -54,7 +54,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         f"classifier=linear,mlp, limit=N (examples of each split; default {_LIMIT:,}), train=SPLIT, test=SPLIT, data=DIR, "
         "seed=N",
     )
-    probe.add_argument("--output", metavar="FILE.json", type=local_path, help="all scores as data")
+    probe.add_argument("--output", metavar="FILE", type=local_path, help="a page (.html) or all scores (.json)")
     probe.set_defaults(handler=_probe)
     following = commands.add_parser("next-tokens", help="a page of what a model expects at each position of a text")
     following.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
@@ -86,11 +86,12 @@ def _probe(options: argparse.Namespace) -> int:
         raise ConfigError(f"{others[0]!r}: expected {', '.join(f'{name}=' for name in _NAMED)}{near}")
     if ("task" in named) == ("text" in named):
         raise ConfigError("task: give task=NAME, task=FILE.yaml, or text=FILE with set=NAME")
-    if options.output is not None:
-        _require_suffix(options.output, ".json")
+    if options.output is not None and options.output.suffix not in (".html", ".json"):
+        raise ConfigError(f"--output: got {options.output}, expected a name that ends in .html or .json")
     kinds = _classifiers(named.get("classifier", "linear"))
     limit, seed = _whole("limit", named.get("limit", str(_LIMIT)), 2), _whole("seed", named.get("seed", "0"), 0)
     from gristmill.storage.store import write_json
+    from trainers.evaluation.probe_page import render_probes
     from trainers.evaluation.probing.hidden_states import StateReader
     from trainers.evaluation.probing.probe_layers import probe_layers, probe_lines
     from trainers.report.task_table import align
@@ -102,8 +103,11 @@ def _probe(options: argparse.Namespace) -> int:
     found = probe_layers(reader, train, test, layers, kinds, seed, _tell)
     print("\n".join(printable(line) for line in align(probe_lines(found))))
     if options.output is not None:
-        record = {"model": str(options.model), "task": train.task.name, "train": train.split, "test": test.split}
-        write_json(options.output, {**record, "layers": [each.plain() for each in found]})
+        named_so = {"model": str(options.model), "task": train.task.name, "train": train.split, "test": test.split}
+        if options.output.suffix == ".html":
+            options.output.write_atomic(render_probes(**named_so, layers=found).encode())
+        else:
+            write_json(options.output, {**named_so, "layers": [each.plain() for each in found]})
         print(options.output)
     return 0
 

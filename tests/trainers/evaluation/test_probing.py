@@ -216,6 +216,10 @@ def test_the_command_probes_texts_and_writes_scores(decoder_run, tmp_path, capsy
     assert re.search(r"^0 +linear +1\.0000", shown.out, re.M)
     assert "60 training and 60 test examples of 2 types" in shown.err
     assert [each["layer"] for each in json.loads(output.read_text())["layers"]] == ["0", "2"]
+    page = tmp_path / "p.html"
+    assert main(["probe", str(decoder_run), f"task={tmp_path}/mine.yaml", "limit=40", "--output", str(page)]) == 0
+    assert "accuracy by layer" in page.read_text()
+    assert page.read_text().count("<polyline") + page.read_text().count("<path") >= 2
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def test_facts_are_chosen_among_the_objects_of_their_relation(capitals):
     assert result.chance == (1 + 2) / 6
     assert sorted(result.parts(result.subtasks)) == ["P1 job", "P36 capital"]
     assert rows["P36/2"]["bytes"] == [6, 5, 4]
-    assert fact_result("m", scorer, facts, 1).rows["id"].to_pylist() == ["P1/0", "P36/2"]
+    few = fact_result("m", scorer, facts, 1)
+    assert few.rows["id"].to_pylist() == ["P1/0", "P36/2"]
+    assert few.chance == 0  # neither Anna's job nor the capital of France is the most common one of all facts
 
 
 def test_facts_without_their_statements_are_refused(capitals, tmp_path):

@@ -21,7 +21,6 @@ from trainers.rows.best_fit import best_fit
 
 _WIDTH = 256  # columns of a row of short pieces; a wider row spends more on attention that is masked away
 _LOGITS = 1 << 24  # logits in memory at once: 64 MB in fp32
-_BRANCHES = 1024  # columns of the branches of one trunk; more of them are read after the trunk once more
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,9 @@ def piece_logits(
 
 
 def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
-    """Return the pieces as trees. Pieces with the same context are in one tree, up to `_BRANCHES` columns of branches."""
+    """Return the pieces as trees. Pieces with the same context are in one tree, as long as it does not become wider than
+    other rows, nor its branches longer than its trunk.
+    """
     groups: dict[tuple[bytes, bytes, int], list[Piece]] = {}
     for piece in pieces:
         decoder = b"" if piece.decoder is None else piece.decoder.tobytes()
@@ -127,7 +128,7 @@ def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
         for number, piece in enumerate(group):
             rest = len(piece.inputs) - piece.shared if piece.shared else 0
             columns += rest
-            if columns > _BRANCHES and number > first:
+            if columns > max(_WIDTH - piece.shared, piece.shared) and number > first:
                 trees.append(_tree(group[first:number]))
                 first, columns = number, rest
         trees.append(_tree(group[first:]))

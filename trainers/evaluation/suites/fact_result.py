@@ -32,8 +32,9 @@ def fact_result(model: str, scorer: Scorer, facts: Facts, limit: int | None) -> 
     common, cut = 0, 0
     for relation in facts.relations:
         number = {text: place for place, text in enumerate(relation.objects)}
-        gold = [number[facts.examples.targets[place][0]] for place in relation.places[:limit]]
-        common += int(np.bincount(gold).max())
+        every = np.array([number[facts.examples.targets[place][0]] for place in relation.places], np.int64)
+        gold = every[:limit].tolist()
+        common += gold.count(int(np.bincount(every).argmax()))
         for first, scores, tokens, cuts in _scored(scorer, facts, relation, limit):
             cut += int(cuts.sum())
             chosen = scores.argmax(axis=2)
