@@ -35,7 +35,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactSet:
     """The facts of a split. `notes` say which statements and relations were left out."""
 
     examples: Examples
@@ -43,7 +43,7 @@ class Facts:
     notes: tuple[str, ...]
 
 
-def read_facts(task: Task, split: str, data: Location | None) -> Facts:
+def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
     """Read the facts of a split, and what states them. In a statement, the object must come after the subject, so that
     models that read from left to right know of whom it is said; others are left out and counted.
 
@@ -81,7 +81,7 @@ def read_facts(task: Task, split: str, data: Location | None) -> Facts:
     notes += (
         [f"{task.name}: relations left out, nothing to choose or no statement: {', '.join(silent)}"] if silent else []
     )
-    return Facts(examples, tuple(found), tuple(notes))
+    return FactSet(examples, tuple(found), tuple(notes))
 
 
 def _statements(folder: Location) -> RowSet:

@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.task_result import Measured, TaskResult
-from trainers.tasks.read_facts import Facts, Relation
+from trainers.tasks.read_facts import FactSet, Relation
 from trainers.tasks.scores import METRICS
 from trainers.tasks.scores.outcomes import Outcomes
 
 _REQUESTS = 100_000  # candidates in memory at once
 
 
-def fact_result(model: str, scorer: Scorer, facts: Facts, limit: int | None) -> TaskResult:
+def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -> TaskResult:
     """Measure facts with a model, the first `limit` of each relation. For a subject the model chooses among all objects of
     the relation, as in ParaRel (Elazar et al., 2021); the likelihood of an object is that of all its tokens.
 
@@ -69,7 +69,7 @@ def _lengths(relation: Relation) -> dict[str, np.ndarray]:
 
 
 def _scored(
-    scorer: Scorer, facts: Facts, relation: Relation, limit: int | None
+    scorer: Scorer, facts: FactSet, relation: Relation, limit: int | None
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield, for some facts at a time, the number of the first one, and the log-likelihoods, the numbers of tokens and
     whether the context was cut, each [facts, statements, objects].

@@ -20,10 +20,10 @@ from trainers.evaluation.suites.text_bits import text_result
 from trainers.tasks.examples import Examples
 from trainers.tasks.load_task import Suite
 from trainers.tasks.read_examples import read_examples
-from trainers.tasks.read_facts import Facts, read_facts
+from trainers.tasks.read_facts import FactSet, read_facts
 from trainers.tasks.schema.task import Task
 
-_Read = Items | Facts | Examples
+_Read = Items | FactSet | Examples
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _read(task: Task, split: str, data: Location | None, settings: EvaluationSet
 def _result(model: str, scorer: Scorer, items: _Read, settings: EvaluationSettings) -> TaskResult:
     if isinstance(items, Examples):
         return text_result(model, scorer, items, settings.limit, settings.window)
-    if isinstance(items, Facts):
+    if isinstance(items, FactSet):
         return fact_result(model, scorer, items, settings.limit)
     contexts, count = items.contexts, len(items.contexts)
     bare = [items.without] * count if items.without is not None else []
