@@ -128,7 +128,8 @@ def test_the_truth_of_generated_rows():
         good, bad = ({*row[kind].rstrip(".").split()} for kind in ("good", "bad"))
         verb = (good - bad).pop()
         assert (verb in {"are", "were", "look", "have", "laugh", "swim", "smile"}) == plural
-        assert row["subtask"].endswith(("same_number", "other_number", "without_another_noun"))
+        assert row["subtask"].endswith(row["field"])
+        assert row["field"] in ("same_number", "other_number", "without_another_noun")
     counts = Counter(row["subtask"] for row in GENERATORS["agreement"]())
     assert set(counts.values()) <= {144, 300}
     assert {(r["text"], r["passage"]): r["label"] for r in GENERATORS["negation"]()}["hot, it was really", "cold"] == 0

@@ -38,7 +38,7 @@ def agreement() -> list[Row]:
     """Minimal pairs in which the verb agrees with its subject, or not, by construction and number of the other noun."""
     parts = {"simple": _simple, "across_a_prepositional_phrase": _prepositional, "across_a_relative_clause": _relative}
     return [
-        {"good": good, "bad": bad, "subtask": f"{name}_{kind}", "field": "agreement"}
+        {"good": good, "bad": bad, "subtask": f"{name}_{kind}", "field": kind}
         for name, make in parts.items()
         for kind, rows in make().items()
         for good, bad in _draw(rows)
