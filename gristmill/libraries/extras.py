@@ -19,6 +19,8 @@ EXTRAS = {
     "mlflow": ("mlflow",),
     "finetune": ("peft", "rouge_score", "sacrebleu"),
     "studies": ("lightgbm",),
+    "harness": ("lm_eval",),
+    "probe": ("sklearn",),
 }
 """Modules by extra."""
 

@@ -4,7 +4,8 @@ import argparse
 import operator
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gristmill.config import near_match
@@ -17,11 +18,14 @@ from trainers.commands.settings import corpora_of, split_settings
 
 if TYPE_CHECKING:
     from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings
+    from trainers.evaluation.suites.task_result import TaskResult
+    from trainers.tasks.examples import Examples
     from trainers.tasks.load_task import Suite
     from trainers.tasks.schema.task import Task
 
 _ASKS = ("suite", "task", "text")
-_NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window")
+_NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window", "calibrate")
+LIKELIHOOD = "likelihood"  # the suite of held-out documents, which has no task files
 Requirement = tuple[str, str, str, float, str]
 """Task or suite, score, comparison, bound, and the text of a requirement."""
 Known = dict[tuple[str, str], list[tuple[str, float]]]
@@ -46,7 +50,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="*",
         help="suite=NAME, task=NAME|FILE.yaml (A,B for several), or text=FILE; then data=DIR (the tasks' files), "
         "limit=N (items of each split or subtask), shots=N, seed=N, splits=NAME (of task=), pseudo=token|within_word "
-        "(encoders), window=N (positions, of text=). Without these: corpus=DIR, by default that of the run",
+        "(encoders), window=N (positions, of text=), calibrate=true (labels). Without these: corpus=DIR, by "
+        "default that of the run",
     )
     evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="of the corpus")
     evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
@@ -98,7 +103,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         return _losses(options, named, others)
     if len(asked) > 1:
         raise ConfigError(f"{asked[1]}: got {asked[0]} too; give one of suite, task and text")
-    if "corpus" in named:
+    if "corpus" in named and named.get("suite") != LIKELIHOOD:
         raise ConfigError(f"corpus: not read with {asked[0]}; leave it out")
     requirements = [_requirement(text) for text in options.require]
     if options.output is not None and options.output.suffix not in (".html", ".json"):
@@ -147,9 +152,18 @@ def _checkpoints(
     steps, last = _steps(options.checkpoints), 5 if options.average is None else options.average
     if last < 1:
         raise ConfigError(f"--average: got {last}, allowed 1 or more")
+    if named.get("suite") == LIKELIHOOD:
+        raise ConfigError(f"--checkpoints: not for the suite {LIKELIHOOD}; validation in training measures the same")
     suite, columns = _columns(named)
+    settings = _settings(named)
+    if suite is not None and suite.shots and "shots" not in named:
+        raise ConfigError(
+            f"--checkpoints: the suite {suite.name} has several numbers of shots; choose one with shots=N"
+        )
+    if suite is not None and "limit" not in named:
+        settings = replace(settings, limit=suite.limit)
     data = data_directory(named.get("data"))
-    found = evaluate_checkpoints(runs, steps, suite, columns, data, _settings(named), _tell)
+    found = evaluate_checkpoints(runs, steps, suite, columns, data, settings, _tell)
     if empty := [run for run, results in zip(runs, found, strict=True) if not results]:
         raise ConfigError(f"--checkpoints: {empty[0]} has no checkpoint yet")
     histories = [ScoreHistory(str(run), tuple(results), suite, last) for run, results in zip(runs, found, strict=True)]
@@ -204,16 +218,44 @@ def _measure(models: list[LocalPath], named: Mapping[str, str]) -> "Evaluation":
     from trainers.evaluation.suites.clean_scores import clean_scores, corpus_shares
     from trainers.evaluation.suites.run_evaluation import Evaluation, evaluate_models
     from trainers.evaluation.suites.seed_scores import seed_groups
+    from trainers.evaluation.suites.suite_result import with_shots, without_shots
     from trainers.tasks.task_files import data_directory
 
     settings = _settings(named)
+    if named.get("suite") == LIKELIHOOD:
+        texts = _held_out(models[0], named, settings.limit)
+        return Evaluation(evaluate_models(models, (), None, replace(settings, limit=None), _tell, texts))
     suite, columns = _columns(named)
-    results = evaluate_models(models, columns, data_directory(named.get("data")), settings, _tell)
+    data = data_directory(named.get("data"))
+    if suite is not None and "limit" not in named:
+        settings = replace(settings, limit=suite.limit)
+    results: Sequence[TaskResult]
+    if suite is None or not suite.shots or "shots" in named:
+        results = evaluate_models(models, columns, data, settings, _tell)
+    else:
+        results = []
+        for shots in suite.shots:
+            marked = [(replace(task, name=with_shots(task.name, shots)), split) for task, split in columns]
+            results += evaluate_models(models, marked, data, replace(settings, shots=shots), _tell)
     if "text" in named:
-        return Evaluation(results, suite)
-    tasks = list(dict.fromkeys(result.task for result in results))
+        return Evaluation(tuple(results), suite)
+    tasks = list(dict.fromkeys(without_shots(result.task) for result in results))
     held = {str(model): corpus_shares(model, tasks, _tell) for model in models}
-    return Evaluation(results, suite, clean_scores(results, held), tuple(seed_groups(models)))
+    return Evaluation(tuple(results), suite, clean_scores(results, held), tuple(seed_groups(models)))
+
+
+def _held_out(model: LocalPath, named: Mapping[str, str], limit: int | None) -> "list[Examples]":
+    """Return the held-out documents of the corpora, by default those of a run."""
+    from trainers.config.job_kinds import as_pretraining
+    from trainers.evaluation.suites.corpus_texts import corpus_texts
+    from trainers.inference.export_form import ORIGIN, read_export
+    from trainers.runs.run import read_config
+
+    corpora = corpora_of(named)
+    if not corpora:
+        config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
+        corpora = as_pretraining(config, model).data.corpora
+    return [texts for name in corpora for texts in corpus_texts(parse_location(name), limit)]
 
 
 def _tell(line: str) -> None:
@@ -224,7 +266,9 @@ def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
     from gristmill.config import override, parse
     from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 
-    given = [f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window") if name in named]
+    given = [
+        f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window", "calibrate") if name in named
+    ]
     settings: EvaluationSettings = parse(EvaluationSettings, override({}, given), "evaluate")
     return settings
 

@@ -184,6 +184,7 @@ class Finetuning(Job):
         """The kind of the head that is trained, or None if the model writes its answers."""
         kind = self.tasks[0].kind
         assert kind != "minimal_pairs"
+        assert kind != "facts"
         assert kind != "text"
         return None if self.writes_text or kind == "generate" else kind
 

@@ -6,6 +6,7 @@ attention.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Any
 
@@ -49,6 +50,22 @@ class Forward(torch.nn.Module):
         """Compute the states [rows, length, width] of all positions that have a target."""
         return self._pass(arrays).states
 
+    def layers(self, **arrays: Any) -> dict[str, list[Any]]:
+        """Compute the states [rows, length, width] of every layer, the embeddings first, by stack: `decoder` for that with
+        which the model ends, whatever its family, and `encoder` for that of an encoder-decoder.
+        """
+        encoder, final = self._architecture.encoder_blocks, []
+        with ExitStack() as recording:
+            found = {"decoder": recording.enter_context(recorded_layers(self._architecture.blocks(self.model)))}
+            if encoder is not None:
+                found["encoder"] = recording.enter_context(recorded_layers(encoder(self.model)))
+                hook = self.model.get_encoder().register_forward_hook(lambda _, __, made: final.append(made[0]))
+                recording.callback(hook.remove)
+            found["decoder"][-1:] = [self._pass(arrays).states]  # after the final norm
+        if final:
+            found["encoder"][-1] = final[0]
+        return found
+
     def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
         """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets.
         `past`, if given, then keeps the states of the tokens that were read.
@@ -84,7 +101,9 @@ class Forward(torch.nn.Module):
             past.seen = (segments if decoder_segments is None else decoder_segments) != PADDING
             past.source = None if decoder_segments is None else segments != PADDING
         alone = past is None and self._needs_no_mask(arrays)
-        mask = None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"))
+        mask = (
+            None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"), arrays.get("trunks"))
+        )
         inputs = Inputs(
             arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"), past=past
         )
@@ -114,10 +133,10 @@ class Forward(torch.nn.Module):
             return positions
         return torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
 
-    def _mask(self, queries: Any, keys: Any, causal: bool, prefix: Any = None) -> Any:
+    def _mask(self, queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
         if not self.isolation:
             queries, keys = queries.clamp(max=0), keys.clamp(max=0)
-        return attention_mask(queries, keys, causal, prefix)
+        return attention_mask(queries, keys, causal, prefix, trunks)
 
 
 def forward_of(model: Any, config: Job) -> Forward:
@@ -125,13 +144,16 @@ def forward_of(model: Any, config: Job) -> Forward:
     return Forward(model, config.model.architecture, config.isolates_documents, losses_of(config.objective.losses))
 
 
-def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) -> Any:
+def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
     """Return the attention mask, bool [rows, 1, queries, keys], from segments [rows, length].
 
     A position attends to its own document and, with `causal`, to no later position. Positions in `prefix`
-    [rows, length] attend to one another. Padding attends only to padding.
+    [rows, length] attend to one another. A position also attends to the segment that `trunks` [rows, length] names, if it
+    is not -1. Padding attends only to padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
+    if trunks is not None:
+        seen = seen | ((trunks[:, :, None] == keys[:, None, :]) & (trunks >= 0)[:, :, None])
     if causal:
         length = queries.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=queries.device).tril()

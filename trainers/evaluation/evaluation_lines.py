@@ -16,15 +16,19 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
         ("model", "task", "split", "items", "score", "value", "error", "95 % interval", "chance")
     ]
     for result in evaluation.results:
-        counts = {name: score for name, score in result.scores.items() if name == result.main or "accuracy" not in name}
+        counts = {
+            name: score
+            for name, score in result.scores.items()
+            if name == result.main or not name.startswith("accuracy")
+        }
         for name, score in counts.items():
             rows.append((result.model, result.task, result.split, f"{score.n:,}", name, *cells(score)))
     lines = align(rows)
     for result in evaluation.results:
-        if result.fields is not None:
-            parts = result.parts(result.fields)
-            its: list[Sequence[str]] = [(name, f"{one.n:,}", *cells(one)) for name, one in parts.items()]
-            lines += ["", f"{result.model}: {result.task} by field", *align(its)]
+        kind, names = ("source", result.subtasks) if result.main == "bits_per_byte" else ("field", result.fields)
+        if names is not None:
+            its: list[Sequence[str]] = [(name, f"{one.n:,}", *cells(one)) for name, one in result.parts(names).items()]
+            lines += ["", f"{result.model}: {result.task} by {kind}", *align(its)]
     for mean in evaluation.means:
         low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
         text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"

@@ -110,4 +110,5 @@ ARCHITECTURE = Architecture(
     tables=lambda network: [(stack.embed_positions, stack.embed_positions.offset) for stack in _stacks(network)],
     attentions=lambda network: [layer.self_attn for stack in _stacks(network) for layer in stack.layers],
     decoder_name=lambda name: name,
+    encoder_blocks=lambda network: list(network.model.encoder.layers),
 )

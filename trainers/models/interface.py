@@ -114,7 +114,8 @@ class Architecture:
     settings that a Model cannot express, unless `runs.published_model.check_configuration` compares them.
 
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
-    argument, and returns them, or a tuple that begins with them. `heads` gives the form of the head for each
+    argument, and returns them, or a tuple that begins with them. `encoder_blocks` are those of the encoder of an
+    encoder-decoder. `heads` gives the form of the head for each
     kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask.
     """
 
@@ -133,6 +134,7 @@ class Architecture:
     attention: str = "sdpa"
     caches: bool = True
     unmasked: bool = False
+    encoder_blocks: Callable[[Any], list[Any]] | None = None
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:

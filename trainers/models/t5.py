@@ -139,4 +139,5 @@ ARCHITECTURE = Architecture(
     heads=_HEADS,
     create=_create,
     decoder_name=_decoder_name,
+    encoder_blocks=lambda network: list(network.encoder.block),
 )

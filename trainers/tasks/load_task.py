@@ -25,7 +25,8 @@ class SuiteColumn:
 class Suite:
     """A suite of tasks, with its columns in the usual order of its tables. Its score is the mean of the
     columns' scores; a column's score is the mean of its task's metrics. In a suite for `evaluate`, a column's score is
-    the first score of its task, with `centred` (score - chance) / (1 - chance).
+    the first score of its task, with `centred` (score - chance) / (1 - chance). Tasks are asked with each number of
+    `shots`, and `limit` is the number of items of each split or subtask; both can be set in the command instead.
     """
 
     columns: tuple[SuiteColumn, ...]
@@ -33,6 +34,8 @@ class Suite:
     about: str = ""
     source: str = ""
     centred: bool = False
+    shots: tuple[int, ...] = ()
+    limit: int | None = None
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,13 @@ def _minimal_pairs(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> 
     return fields
 
 
+def _facts(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
+    """A file is a relation, whose name is that of the file up to its first dot."""
+    name = PurePath(rows.path).name.partition(".")[0]
+    targets = read_targets(rows, layout, task, "target")
+    return {"texts": _texts(rows, layout, "subject"), "targets": targets, "subtasks": [name] * len(rows)}
+
+
 def _whole_text(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
     return {"texts": _texts(rows, layout, "text", strip=False)}
 
@@ -196,6 +204,7 @@ _READERS: dict[str, Callable[[RowSet, Layout, Task, bool], _Fields]] = {
     "choose": _choose,
     "generate": _generate,
     "minimal_pairs": _minimal_pairs,
+    "facts": _facts,
     "text": _whole_text,
 }
 

@@ -4,6 +4,7 @@ from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord, Location
 from trainers.tasks.formats import TEXT_FORMATS
 from trainers.tasks.formats.delimited import read_parquet
+from trainers.tasks.formats.generated_rows import generated_rows
 from trainers.tasks.formats.row_set import RowSet
 from trainers.tasks.formats.text_lines import read_documents, read_parallel
 from trainers.tasks.task_files import SplitFiles, decode, read_content
@@ -14,6 +15,8 @@ def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
     gives the file, the row and what to do.
     """
     layout = files.layout
+    if files.format == "generated":
+        return [generated_rows(name) for name in files.columns], ()
     contents = [read_content(path) for path in files.paths]
     records = tuple(record for _, record in contents)
     texts = [(path, data) for path, (data, _) in zip(files.paths, contents, strict=True)]

@@ -19,7 +19,9 @@ VARIABLE = "GRISTMILL_TASKS"
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The files of one split, all in the same layout. `columns` names the column in each of parallel files."""
+    """The files of one split, all in the same layout. `columns` names the column in each of parallel files, or the
+    generators of `generated` rows.
+    """
 
     layout: Layout
     format: Format
@@ -41,6 +43,8 @@ def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
     """
     if split not in task.splits:
         raise UserError(f"{task.name}: no split {split!r}, allowed {', '.join(task.splits)}")
+    if task.format == "generated":
+        return SplitFiles(task, "generated", (), task.names(split))
     tried: list[str] = []
     for candidate in _candidates(task, split, data):
         if found := candidate.find(split):
@@ -53,6 +57,8 @@ def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
 
 def available_splits(task: Task, data: Location | None) -> tuple[str, ...]:
     """Return the splits whose files exist."""
+    if task.format == "generated":
+        return task.splits
     return tuple(
         split for split in task.splits if any(candidate.find(split) for candidate in _candidates(task, split, data))
     )

@@ -29,9 +29,11 @@ def save_random(path, corpus, step, seed):
 def random_run(corpus_directory, tmp_path_factory):
     """A function that makes a run of a recipe with a checkpoint of random weights at each step."""
 
-    def make(recipe, seed=3, steps=(7,), corpus_directory=corpus_directory):
+    def make(recipe, seed=3, steps=(7,), corpus_directory=corpus_directory, objective=None, positions=None):
         config = RECIPES[recipe]()
-        config = replace(config, seed=seed, data=replace(config.data, corpora=(str(corpus_directory),)))
+        sizes = replace(config.model, positions=positions or config.model.positions)
+        config = replace(config, seed=seed, model=sizes, objective=objective or config.objective)
+        config = replace(config, data=replace(config.data, corpora=(str(corpus_directory),)))
         corpus = corpus_of(config)
         config = resolve(config, corpus)
         path = tmp_path_factory.mktemp("random") / recipe

@@ -7,6 +7,7 @@ import pytest
 
 from trainers.tasks.load_task import load_task, shipped_tasks
 from trainers.tasks.read_examples import read_examples
+from trainers.tasks.read_facts import read_facts
 from trainers.tasks.task_files import available_splits
 from trainers.tasks.text_to_text import render_inputs, render_targets
 
@@ -204,6 +205,21 @@ OFFICIAL = {
         )
     },
     "lambada": {"icl/lambada_openai.jsonl": lines({"context": "He sat on the", "continuation": "mat"})},
+    "trex": {
+        "trex/P19.jsonl": lines(
+            {"uuid": "u1", "sub_label": "Ada Lovelace", "obj_label": "London"},
+            {"uuid": "u2", "sub_label": "Fermi", "obj_label": "Rome"},
+        ),
+        "trex/relations.jsonl": lines(
+            {
+                "relation": "P19",
+                "label": "place of birth",
+                "template": "[X] was born in [Y] .",
+                "type": "N-1",
+                "paraphrases": ["[X] was born in [Y].", "The birthplace of [X] is [Y]", "[Y] is where [X] was born."],
+            }
+        ),
+    },
     "blimp": {
         f"blimp/data/{uid}.jsonl": lines(
             {"sentence_good": "He ran.", "sentence_bad": "He run.", "UID": uid, "field": field}
@@ -310,7 +326,7 @@ EXPECTED = {
 def test_a_set_as_its_authors_distribute_it(tmp_path, name, compressed):
     if compressed and name == "imdb":
         pytest.skip("one file an example")
-    for path, content in OFFICIAL[name].items():
+    for path, content in OFFICIAL[name].items() if load_task(name).format != "generated" else ():
         target = tmp_path / path
         target.parent.mkdir(parents=True, exist_ok=True)
         data = content.encode("latin-1" if name == "trec" else "utf-8")
@@ -322,11 +338,19 @@ def test_a_set_as_its_authors_distribute_it(tmp_path, name, compressed):
     assert available_splits(task, tmp_path) == tuple(splits)
     for split in splits:
         examples = read_examples(task, split, tmp_path)
-        assert len(examples) == {"multirc": 2, "conll2003": 2, "squad2": 2, "blimp": 2}.get(name, len(examples))
+        assert len(examples) == {"multirc": 2, "conll2003": 2, "squad2": 2, "blimp": 2, "trex": 2}.get(
+            name, len(examples)
+        )
         assert examples.labelled == (split not in task.unlabelled and not (split == "test" and name in ("cola", "qqp")))
     if name == "blimp":
         assert examples.candidates_of(1) == ["He ran.", "He run."]
         assert (examples.subtasks, examples.fields) == (["a_1", "b_2"], ["syntax", "syntax_semantics"])
+    if name == "trex":
+        (relation,) = read_facts(task, "test", tmp_path).relations
+        assert (relation.name, relation.objects) == ("P19", ("London", "Rome"))
+        assert relation.statements == (("[X] was born in", ""), ("The birthplace of [X] is", ""))
+    if name not in EXPECTED:
+        assert task.kind in ("minimal_pairs", "facts") or task.format == "generated"
         return
     split, text, targets = EXPECTED[name]
     examples = read_examples(task, split, tmp_path)

@@ -20,7 +20,13 @@ from trainers.evaluation.checkpoints.score_history import column_names
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
 from trainers.evaluation.suites.items import Items
-from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, read_columns, score_columns
+from trainers.evaluation.suites.run_evaluation import (
+    Asked,
+    Evaluation,
+    EvaluationSettings,
+    read_columns,
+    score_columns,
+)
 from trainers.inference.model_export import load_checkpoint
 from trainers.runs import checkpoint
 from trainers.runs.run import read_run
@@ -33,8 +39,8 @@ from trainers.runs.stored_evaluations import (
     read_evaluations,
     result_path,
 )
-from trainers.tasks.examples import Examples
 from trainers.tasks.load_task import Suite
+from trainers.tasks.read_facts import FactSet
 from trainers.tasks.schema.task import Task
 
 Tell = Callable[[str], None]
@@ -85,15 +91,18 @@ def name_of(suite: Suite | None, columns: Sequence[tuple[Task, str]], settings: 
     return evaluation_name(suite.name if suite is not None else "+".join(tasks), changed)
 
 
-def _digest(read: Sequence[Items | Examples]) -> str:
+def _digest(read: Sequence[Asked]) -> str:
     """Return a digest of all that is asked, and of its gold."""
     state = xxhash.xxh3_128()
-    for items in read:
-        texts = items.texts[0].to_pylist() if isinstance(items, Examples) else [*items.contexts, *items.continuations]
+    for asked in read:
+        items = asked.examples if isinstance(asked, FactSet) else asked
+        texts = [*items.contexts, *items.continuations] if isinstance(items, Items) else items.texts[0].to_pylist()
         for text in (items.task.name, items.split, *items.ids, *texts):
             state.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
         if isinstance(items, Items):
             state.update(items.offsets.tobytes() + items.gold.tobytes())
+        if isinstance(asked, FactSet):
+            state.update(repr(asked.relations).encode("utf-8", "surrogatepass"))
     return state.hexdigest()
 
 
@@ -128,7 +137,7 @@ def _evaluate(
     step: int,
     name: str,
     items: str,
-    read: Sequence[Items | Examples],
+    read: Sequence[Asked],
     suite: Suite | None,
     settings: EvaluationSettings,
     tell: Tell,

@@ -82,7 +82,7 @@ class LeftToRight:
         inputs = np.concatenate([given, continuation[:-1]])
         targets = np.full(len(inputs), IGNORED, np.int64)
         targets[len(given) - 1 :] = continuation
-        return [Piece(owner, inputs, targets, prefix=len(given) if self.sees_prefix else 0)]
+        return [Piece(owner, inputs, targets, prefix=len(given) if self.sees_prefix else 0, shared=len(given))]
 
 
 @dataclass(frozen=True)

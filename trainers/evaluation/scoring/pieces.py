@@ -2,6 +2,9 @@
 
 Pieces are sorted by length. Pieces of similar length are packed together, so rows have little padding. A piece
 sees only itself, so its likelihood does not depend on what shares its row or its batch.
+
+What pieces have in common is computed once: the context of several continuations in a decoder, and in every family the
+pieces that differ in their targets only, such as candidates of one token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +29,8 @@ class Piece:
 
     `inputs`, int64, are the ids that the model reads; in an encoder-decoder those of the encoder, while
     `decoder` has those of the decoder. `targets`, int64, have the length of `decoder`, or else of `inputs`; -100 is
-    no target. In a prefix LM the first `prefix` positions see one another.
+    no target. In a prefix LM the first `prefix` positions see one another. The first `shared` inputs are the context of a
+    decoder, which pieces with the same context share in a row.
     """
 
     owner: int
@@ -34,11 +38,37 @@ class Piece:
     targets: np.ndarray
     decoder: np.ndarray | None = None
     prefix: int = 0
+    shared: int = 0
+
+
+_Targets = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Targets: the column or flattened position of each, its id, and the request that it belongs to; int64 [n] each."""
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """Pieces that are read together: the trunk, which they share, and one branch for each different rest.
+
+    `inputs` and `positions`, int64, are those of the trunk, then of all branches. `branch`, int64, is 0 in the trunk and
+    counts the branches from 1. `targets` are columns of `decoder`, or else of `inputs`.
+    """
+
+    inputs: np.ndarray
+    positions: np.ndarray
+    branch: np.ndarray
+    targets: _Targets
+    decoder: np.ndarray | None
+    prefix: int
+
+    @property
+    def goals(self) -> int:
+        """The columns that its targets take in a row."""
+        return len(self.inputs if self.decoder is None else self.decoder)
 
     @property
     def length(self) -> int:
-        """The columns that the piece takes in a row."""
-        return max(len(self.inputs), len(self.targets))
+        """The columns that it takes in a row."""
+        return max(len(self.inputs), self.goals)
 
 
 @dataclass(frozen=True)
@@ -54,43 +84,101 @@ class Sums:
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
     """Return the sums of `requests` requests. A batch has up to about `positions` positions of text."""
+    sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
+    for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
+        _add(sums, logits, row, wanted, owner)
+    return sums
+
+
+def piece_logits(
+    forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
+) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield logits [m, vocabulary], and for n targets the row of its logits, its id and its request, int64 [n] each.
+    Targets of the same piece are in order.
+    """
     import torch
 
     forward.eval()
     device = next(forward.parameters()).device
     logits_of = MODELS[architecture].logits
-    sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
-    for batch, owners in _batches(pieces, positions):
-        at = np.flatnonzero(batch.targets.ravel() != IGNORED)
-        wanted, owner = batch.targets.ravel()[at], owners.ravel()[at]
+    for batch, (at, wanted, owner) in _batches(_trees(pieces), positions):
+        distinct, row = np.unique(at, return_inverse=True)
         with torch.no_grad():
             states = forward.states(**tensors(batch, device)).flatten(0, 1)
             step = max(1, _LOGITS // int(forward.model.config.vocab_size))
-            for first in range(0, len(at), step):
-                part = slice(first, first + step)
-                logits = logits_of(forward.model, states[torch.from_numpy(at[part]).to(device)]).float()
-                _add(sums, logits, wanted[part], owner[part])
-    return sums
+            for first in range(0, len(distinct), step):
+                here = slice(*np.searchsorted(row, (first, first + step)))
+                chosen = torch.from_numpy(distinct[first : first + step]).to(device)
+                logits = logits_of(forward.model, states[chosen]).float()
+                yield logits, row[here] - first, wanted[here], owner[here]
 
 
-def _add(sums: Sums, logits: Any, wanted: np.ndarray, owner: np.ndarray) -> None:
-    """Add the likelihood of the ids `wanted` [n], given logits [n, vocabulary], to those of their requests."""
+def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
+    """Return the pieces as trees. Pieces with the same context are in one tree, as long as it does not become wider than
+    other rows, nor its branches longer than its trunk.
+    """
+    groups: dict[tuple[bytes, bytes, int], list[Piece]] = {}
+    for piece in pieces:
+        decoder = b"" if piece.decoder is None else piece.decoder.tobytes()
+        trunk = piece.inputs[: piece.shared] if piece.shared else piece.inputs
+        groups.setdefault((trunk.tobytes(), decoder, piece.prefix), []).append(piece)
+    trees = []
+    for group in groups.values():
+        first = columns = 0
+        for number, piece in enumerate(group):
+            rest = len(piece.inputs) - piece.shared if piece.shared else 0
+            columns += rest
+            if columns > max(_WIDTH - piece.shared, piece.shared) and number > first:
+                trees.append(_tree(group[first:number]))
+                first, columns = number, rest
+        trees.append(_tree(group[first:]))
+    return trees
+
+
+def _tree(pieces: Sequence[Piece]) -> _Tree:
+    """Return pieces with the same trunk as a tree. Pieces with the same rest share a branch."""
+    first = pieces[0]
+    shared = first.shared or len(first.inputs)
+    parts, starts, column = [first.inputs[:shared]], {b"": shared}, shared
+    targets = []
+    for piece in pieces:
+        rest = piece.inputs[shared:]
+        start = starts.setdefault(rest.tobytes(), column)
+        if start == column and len(rest):
+            parts.append(rest)
+            column += len(rest)
+        at = np.flatnonzero(piece.targets != IGNORED)
+        wanted = piece.targets[at]
+        at = np.where(at < shared, at, at - shared + start) if first.decoder is None else at
+        targets.append((at, wanted, np.full(len(at), piece.owner, np.int64)))
+    positions = [np.arange(shared), *(np.arange(shared, shared + len(part)) for part in parts[1:])]
+    branches = (
+        np.arange(len(parts)) if len(parts) > 2 else np.zeros(len(parts), np.int64)
+    )  # one rest continues the trunk
+    branch = np.repeat(branches, [len(part) for part in parts])
+    at, wanted, owner = (np.concatenate(each) for each in zip(*targets, strict=True))
+    made = (np.concatenate(parts), np.concatenate(positions), branch, (at, wanted, owner))
+    return _Tree(*made, first.decoder, first.prefix)
+
+
+def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
+    """Add the likelihood of the ids `wanted` [n], each given row `row` of logits [m, vocabulary], to those of their
+    requests.
+    """
     import torch
 
-    target = torch.from_numpy(wanted).to(logits.device)[:, None]
-    likelihood = (logits.gather(1, target)[:, 0] - logits.logsumexp(1)).double().cpu().numpy()
-    best = (logits.argmax(1) == target[:, 0]).cpu().numpy()
+    places, target = (torch.from_numpy(each).to(logits.device) for each in (row, wanted))
+    likelihood = (logits[places, target] - logits.logsumexp(1)[places]).double().cpu().numpy()
+    best = (logits.argmax(1)[places] == target).cpu().numpy()
     count = len(sums.tokens)
     sums.log_likelihood[:] += np.bincount(owner, likelihood, count)
     sums.tokens[:] += np.bincount(owner, minlength=count)
     sums.best[:] += np.bincount(owner[best], minlength=count)
 
 
-def _batches(pieces: Sequence[Piece], positions: int) -> Iterator[tuple[Batch, np.ndarray]]:
-    """Yield batches, the longest pieces first, and the owner of every target position, int64 of the shape of
-    `targets`.
-    """
-    lengths = np.array([piece.length for piece in pieces], np.int64)
+def _batches(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch, _Targets]]:
+    """Yield batches, the longest trees first, and their targets with flattened positions, in the order of positions."""
+    lengths = np.array([tree.length for tree in trees], np.int64)
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
     first = 0
@@ -100,33 +188,40 @@ def _batches(pieces: Sequence[Piece], positions: int) -> Iterator[tuple[Batch, n
         first += len(numbers)
         width = max(int(lengths[numbers[0]]), min(_WIDTH, int(lengths[numbers].sum())))
         places, starts = best_fit(lengths[numbers], width, 0)
-        yield _batch([[pieces[i] for i in numbers[places[a:b]]] for a, b in pairwise(starts)])
+        yield _batch([[trees[i] for i in numbers[places[a:b]]] for a, b in pairwise(starts)])
 
 
-def _batch(rows: Sequence[Sequence[Piece]]) -> tuple[Batch, np.ndarray]:
-    both, prefixed = rows[0][0].decoder is not None, any(piece.prefix for row in rows for piece in row)
-    columns = max(sum(len(piece.inputs) for piece in row) for row in rows)
-    shape = (len(rows), columns)
+def _batch(rows: Sequence[Sequence[_Tree]]) -> tuple[Batch, _Targets]:
+    flat = [tree for row in rows for tree in row]
+    shape = (len(rows), max(sum(len(tree.inputs) for tree in row) for row in rows))
     inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    segments, prefix = np.full(shape, PADDING, np.int64), np.zeros(shape, bool)
-    goals = (len(rows), max(sum(len(piece.targets) for piece in row) for row in rows))
-    targets, owners = np.full(goals, IGNORED, np.int64), np.full(goals, -1, np.int64)
+    segments, prefix, trunks = np.full(shape, PADDING, np.int64), np.zeros(shape, bool), np.full(shape, -1, np.int64)
+    goals = (len(rows), max(sum(tree.goals for tree in row) for row in rows))
     decoder = Decoder(np.zeros(goals, np.int64), np.zeros(goals, np.int64), np.full(goals, PADDING, np.int64))
+    found = []
     for number, row in enumerate(rows):
-        column = goal = 0
-        for segment, piece in enumerate(row):
-            here, there = slice(column, column + len(piece.inputs)), slice(goal, goal + len(piece.targets))
-            inputs[number, here], segments[number, here] = piece.inputs, segment
-            positions[number, here] = np.arange(len(piece.inputs))
-            prefix[number, column : column + piece.prefix] = True
-            targets[number, there], owners[number, there] = piece.targets, piece.owner
-            if piece.decoder is not None:
-                decoder.inputs[number, there], decoder.segments[number, there] = piece.decoder, segment
-                decoder.positions[number, there] = np.arange(len(piece.decoder))
-            column, goal = here.stop, there.stop
+        column = goal = segment = 0
+        for tree in row:
+            here, there = slice(column, column + len(tree.inputs)), slice(goal, goal + tree.goals)
+            inputs[number, here], positions[number, here] = tree.inputs, tree.positions
+            segments[number, here] = segment + tree.branch
+            trunks[number, here] = np.where(tree.branch > 0, segment, -1)
+            prefix[number, column : column + tree.prefix] = True
+            if tree.decoder is not None:
+                decoder.inputs[number, there], decoder.segments[number, there] = tree.decoder, segment
+                decoder.positions[number, there] = np.arange(len(tree.decoder))
+            at, wanted, owner = tree.targets
+            found.append((number * goals[1] + goal + at, wanted, owner))
+            column, goal, segment = here.stop, there.stop, segment + int(tree.branch[-1]) + 1
+    at, wanted, owner = (np.concatenate(each) for each in zip(*found, strict=True))
+    targets = np.full(goals, IGNORED, np.int64)
+    targets.ravel()[at] = wanted
     none = np.zeros(len(rows), np.int64)
     batch = Batch(
         inputs, targets, positions, segments, none, none, none, none,
-        prefix=prefix if prefixed else None, decoder=decoder if both else None,
+        prefix=prefix if any(tree.prefix for tree in flat) else None,
+        decoder=decoder if flat[0].decoder is not None else None,
+        trunks=trunks if (trunks >= 0).any() else None,
     )  # fmt: skip
-    return batch, owners
+    order = np.argsort(at, kind="stable")
+    return batch, (at[order], wanted[order], owner[order])

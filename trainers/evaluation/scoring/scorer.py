@@ -18,6 +18,7 @@ from trainers.engine.hardware.device import compute_device
 from trainers.engine.hardware.mfu import Flops, flops_of
 from trainers.evaluation.scoring.forms import Pseudo, ScoredForm, form_of
 from trainers.evaluation.scoring.pieces import Piece, sum_pieces
+from trainers.evaluation.scoring.token_choices import TokenChoice, choose_tokens
 from trainers.inference.model_export import Trained, load_trained
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED
@@ -134,6 +135,37 @@ class Scorer:
         most, and by default, the model's number of positions. No end-of-text token is scored.
         """
         window = min(window or self.form.positions, self.form.positions)
+        requests, owner = self._windows(texts, window)
+        found, count = self.score_ids(requests), len(texts)
+        tokens = np.bincount(owner, found.tokens, count).astype(np.int64)
+        missed = np.bincount(owner, ~found.greedy, count)
+        sums = np.bincount(owner, found.log_likelihood, count)
+        return Likelihoods(sums, tokens, missed == 0, np.zeros(count, bool)), window
+
+    def choose_tokens(self, text: str, top: int, most: int) -> list[TokenChoice]:
+        """Return the `top` most probable tokens at each position of a text, given the windows of `score_texts`. Raises
+        UserError for a text of more than `most` tokens.
+        """
+        requests, _ = self._windows([text], self.form.positions)
+        if (count := sum(len(each.continuation) for each in requests)) > most:
+            raise UserError(f"text: got {count:,} tokens, allowed up to {most:,}; shorten it")
+        pieces = [piece for each in requests for piece in self.form.pieces(0, each.context, each.continuation)]
+        found = choose_tokens(self._forward, self._architecture, pieces, self._positions, top)
+        return [
+            TokenChoice(
+                self._shown(token),
+                rank,
+                bits,
+                [(self._shown(each), share) for each, share in zip(ids, shares, strict=True)],
+            )
+            for token, rank, bits, ids, shares in found
+        ]
+
+    def _shown(self, token: int) -> str:
+        return self._encoder.decode([token]) if token < self._encoder.vocab_size else f"[{token}]"
+
+    def _windows(self, texts: Sequence[str], window: int) -> tuple[list[EncodedRequest], list[int]]:
+        """Return the chunks of texts, each with the chunk before it as its context, and the text that each belongs to."""
         half = (window - self.form.marks) // 2
         if half < 1:
             raise UserError(f"window: got {window}, allowed {self.form.marks + 2} or more for {self.name}")
@@ -144,11 +176,7 @@ class Scorer:
             for start in range(0, len(text), half):
                 requests.append(EncodedRequest(text[max(0, start - half) : start], text[start : start + half]))
                 owner.append(number)
-        found, count = self.score_ids(requests), len(texts)
-        tokens = np.bincount(owner, found.tokens, count).astype(np.int64)
-        missed = np.bincount(owner, ~found.greedy, count)
-        sums = np.bincount(owner, found.log_likelihood, count)
-        return Likelihoods(sums, tokens, missed == 0, np.zeros(count, bool)), window
+        return requests, owner
 
     def count_unknown(self, texts: Sequence[str]) -> np.ndarray:
         """Return how many tokens of each text are the tokenizer's mark of what it does not know: int64 [n]."""

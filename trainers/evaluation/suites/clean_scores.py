@@ -15,6 +15,7 @@ from pipelines.contracts.contamination.found_items import Contamination, read_co
 from pipelines.contracts.manifest import LEVEL
 from trainers.config.pretraining import Pretraining
 from trainers.evaluation.suites.item_file import item_name
+from trainers.evaluation.suites.suite_result import without_shots
 from trainers.evaluation.suites.task_result import NoisyScore, TaskResult
 from trainers.inference.export_form import ORIGIN, read_export
 from trainers.runs.run import read_config
@@ -59,7 +60,7 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
     found = []
     for result in results:
         shares = held.get(result.model, {})
-        names = [item_name(result.task, result.split, each) for each in result.rows["id"].to_pylist()]
+        names = [item_name(without_shots(result.task), result.split, each) for each in result.rows["id"].to_pylist()]
         searched = sum(name in shares for name in names)
         if searched:
             parts = result.parts(

@@ -13,6 +13,8 @@ from trainers.tasks.schema.task import Task
 from trainers.tasks.schema.task_prompt import Prompt, fill_fields
 
 _ASKED = ("choose", "classify", "generate", "minimal_pairs")
+NEUTRAL = ("N/A", "[MASK]", "")
+"""Texts without content, in place of those of an item (Zhao et al., 2021, section 5)."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Items:
     """The n items of a split. `offsets`, int64 [n + 1], say which candidates belong to item i: those from
     `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of the correct one among them.
 
-    `contexts` and `continuations` are those of all candidates, flat. `subtasks` and `fields` name the part of
+    `contexts` and `continuations` are those of all candidates, flat. `neutral` are their contexts with the same shots and each
+    of the texts NEUTRAL, one list after the other; None without calibration. `subtasks` and `fields` name the part of
     the set to which each item belongs. `notes` say what was left out.
     """
 
@@ -34,6 +37,7 @@ class Items:
     subtasks: list[str] | None
     fields: list[str] | None
     notes: tuple[str, ...] = ()
+    neutral: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,13 +63,17 @@ class Items:
 
 
 def read_items(
-    task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None
-) -> Items:
+    task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None,
+    calibrate: bool = False,
+) -> Items:  # fmt: skip
     """Read a split and render its prompts, with `shots` examples before each, drawn with `seed` for every item.
 
-    `limit` keeps the first items, of each subtask if there are any. Items with equal candidates cannot be decided:
-    they are left out and counted. Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError
-    for a task that is not for language models.
+    `limit` keeps the first items, of each subtask if there are any. With `calibrate`, `classify` is also asked with texts
+    without content; the candidates of other kinds differ between items, which is noted. Items with equal candidates
+    cannot be decided: they are left out and counted.
+
+    Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError for a task that is not for language
+    models.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(
@@ -92,6 +100,8 @@ def read_items(
     if not kept:
         raise UserError(f"{task.name}: {split}: no item is left; {notes[0] if notes else 'raise limit'}")
     numbers = [chosen[place] for place in kept]
+    if calibrate and task.kind != "classify":
+        notes.append(f"{task.name}: not calibrated: its candidates are not the same labels in every item")
     pairs = [(before[place] + context, text) for place in kept for context, text in rendered[place]]
     return Items(
         task=task,
@@ -104,7 +114,18 @@ def read_items(
         subtasks=_part(examples.subtasks, numbers),
         fields=_part(examples.fields, numbers),
         notes=tuple(notes),
+        neutral=_neutral(task, [before[place] for place in kept]) if calibrate and task.kind == "classify" else None,
     )
+
+
+def _neutral(task: Task, shots: Sequence[str]) -> list[str]:
+    """Return the contexts of `Items.neutral`, given the text before each item."""
+    assert task.prompt is not None
+    contexts = []
+    for text in NEUTRAL:
+        context = fill_fields(task.prompt.context, {"text": text, "text_b": text})
+        contexts += [before + context for before in shots for _ in task.label_names]
+    return contexts
 
 
 def _part(names: list[str] | None, numbers: Sequence[int]) -> list[str] | None:

@@ -17,23 +17,29 @@ from trainers.evaluation.scoring.forms import Pseudo
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.clean_scores import CleanScore
 from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
+from trainers.evaluation.suites.fact_result import fact_result
 from trainers.evaluation.suites.items import Items, read_items
 from trainers.evaluation.suites.seed_scores import SeedScore, seed_scores
-from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_result
+from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_results
 from trainers.evaluation.suites.task_result import TaskResult, item_result
 from trainers.evaluation.suites.text_bits import text_result
 from trainers.evaluation.suites.won_items import won_items
 from trainers.tasks.examples import Examples
 from trainers.tasks.load_task import Suite
 from trainers.tasks.read_examples import read_examples
+from trainers.tasks.read_facts import FactSet, read_facts
 from trainers.tasks.schema.task import Task
+
+Asked = Items | FactSet | Examples
+"""What is asked on a split of a task."""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
     """How tasks are put to a model: `shots` solved examples before each item, drawn with `seed`; only the
     first `limit` items of a split or subtask; how encoders are masked (`Pseudo`); the `window` of texts, in
-    positions.
+    positions. With `calibrate`, labels are also scored relative to their probability after texts without content (Zhao et
+    al., 2021).
     """
 
     shots: int = 0
@@ -41,6 +47,7 @@ class EvaluationSettings:
     limit: int | None = None
     pseudo: Pseudo = "within_word"
     window: int | None = None
+    calibrate: bool = False
 
     def check(self) -> None:
         """Validate ranges."""
@@ -92,7 +99,7 @@ class Evaluation:
         if self.suite is None:
             return []
         of = {model: [result for result in self.results if result.model == model] for model in self.models}
-        return [suite_result(self.suite, results) for results in of.values()]
+        return [mean for results in of.values() for mean in suite_results(self.suite, results)]
 
     @property
     def differences(self) -> list[PairedDifference]:
@@ -166,14 +173,16 @@ def evaluate_models(
     data: Location | None,
     settings: EvaluationSettings,
     tell: Callable[[str], None],
+    texts: Sequence[Examples] = (),
 ) -> tuple[TaskResult, ...]:
-    """Return the results of every model on every (task, split). `tell` is called with lines on what was left out or cut.
+    """Return the results of every model on every (task, split), then on `texts`. `tell` is called with lines on what was
+    left out or cut.
 
     Raises UserError for missing and invalid files before a model is loaded, and for models that give no likelihoods.
     """
     if len({str(model) for model in models}) < len(models):
         raise ConfigError("models: one is given twice; give each once")
-    read = read_columns(columns, data, settings, tell)
+    read = [*read_columns(columns, data, settings, tell), *texts]
     results: list[TaskResult] = []
     for path in models:
         meter, scorer = EvaluationMeter(), Scorer.open(path, settings.pseudo)
@@ -188,11 +197,11 @@ def read_columns(
     data: Location | None,
     settings: EvaluationSettings,
     tell: Callable[[str], None],
-) -> list[Items | Examples]:
+) -> list[Asked]:
     """Read the items of every (task, split). `tell` and the errors are those of `evaluate_models`."""
     read = [_read(task, split, data, settings) for task, split in columns]
     for items in read:
-        for note in items.notes if isinstance(items, Items) else ():
+        for note in items.notes if not isinstance(items, Examples) else ():
             tell(note)
     return read
 
@@ -200,7 +209,7 @@ def read_columns(
 def score_columns(
     model: str,
     scorer: Scorer,
-    read: Sequence[Items | Examples],
+    read: Sequence[Asked],
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[TaskResult]:
@@ -218,16 +227,25 @@ def score_columns(
     return results
 
 
-def _read(task: Task, split: str, data: Location | None, settings: EvaluationSettings) -> Items | Examples:
+def _read(task: Task, split: str, data: Location | None, settings: EvaluationSettings) -> Asked:
     if task.kind == "text":
         return read_examples(task, split, data)
-    return read_items(task, split, data, settings.shots, settings.seed, settings.limit)
+    if task.kind == "facts":
+        if settings.shots:
+            raise ConfigError(f"shots: got {settings.shots}, facts ({task.name}) have no prompt; leave it out")
+        return read_facts(task, split, data)
+    return read_items(task, split, data, settings.shots, settings.seed, settings.limit, settings.calibrate)
 
 
-def _result(model: str, scorer: Scorer, items: Items | Examples, settings: EvaluationSettings) -> TaskResult:
+def _result(model: str, scorer: Scorer, items: Asked, settings: EvaluationSettings) -> TaskResult:
     if isinstance(items, Examples):
         return text_result(model, scorer, items, settings.limit, settings.window)
+    if isinstance(items, FactSet):
+        return fact_result(model, scorer, items, settings.limit)
     contexts, count = items.contexts, len(items.contexts)
     bare = [items.without] * count if items.without is not None else []
-    both = scorer.score([*contexts, *bare], items.continuations * (2 if bare else 1))
-    return item_result(model, scorer.form.described, items, both[:count], both[count:] if bare else None)
+    more, texts = [*bare, *(items.neutral or ())], items.continuations
+    found = scorer.score([*contexts, *more], texts * (1 + len(more) // count))
+    without = found[count : count + len(bare)] if bare else None
+    neutral = found[count + len(bare) :] if items.neutral else None
+    return item_result(model, scorer.form.described, items, found[:count], without, neutral)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -13,6 +13,7 @@ from trainers.tasks.load_task import Suite
 from trainers.tasks.scores.resampling import compare
 
 _TIE = 0.05  # two models tie if p is this or more
+_SHOTS = "@"  # before the number of shots in a name
 Z = 1.959964  # standard errors in half a 95 % interval of a normal distribution
 
 
@@ -60,6 +61,33 @@ class PairedDifference:
         return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
+def with_shots(name: str, shots: int) -> str:
+    """Return the name of a task or suite of which there are results with different numbers of shots."""
+    return f"{name}{_SHOTS}{shots}"
+
+
+def without_shots(name: str) -> str:
+    """Return the name of a task without the number of shots."""
+    return name.partition(_SHOTS)[0]
+
+
+def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[int]]:
+    """Return the places of the results whose mean is one score of a suite, by its name: all of them, or those with the
+    same number of shots.
+    """
+    parts: dict[str, list[int]] = {}
+    for place, result in enumerate(results):
+        _, mark, shots = result.task.rpartition(_SHOTS)
+        parts.setdefault(with_shots(suite.name, int(shots)) if mark else suite.name, []).append(place)
+    return parts
+
+
+def suite_results(suite: Suite, results: Sequence[TaskResult]) -> list[SuiteResult]:
+    """Return the means of a suite from the results of one model."""
+    parts = suite_parts(suite, results).items()
+    return [suite_result(replace(suite, name=name), [results[place] for place in places]) for name, places in parts]
+
+
 def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
     """Return the mean of a suite from the results of one model on its columns."""
     names = [result.task for result in results]
@@ -87,8 +115,11 @@ def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -
             found = compare(metric, outcomes, b.measured[b.main][1])
             numbers = (found.difference, found.low, found.high, found.p)
             yield PairedDifference(first, second, a.task, a.main, *numbers)
-        if suite is not None and len(pairs) > 1:
-            yield _suite_difference(suite, first, second, pairs)
+        if suite is None:
+            continue
+        for name, places in suite_parts(suite, [a for a, _ in pairs]).items():
+            if len(places) > 1:
+                yield _suite_difference(replace(suite, name=name), first, second, [pairs[place] for place in places])
 
 
 def _of(results: Sequence[TaskResult], model: str) -> list[TaskResult]:

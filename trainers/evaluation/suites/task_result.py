@@ -23,6 +23,7 @@ _NAMES = {
     "byte": "accuracy_per_byte",
     "character": "accuracy_per_character",
     "unconditional": "accuracy_unconditional",
+    "calibrated": "calibrated_accuracy",
 }
 
 
@@ -122,7 +123,7 @@ class TaskResult:
         }
 
     def _chance(self, name: str) -> float | None:
-        return self.chance if name.startswith("accuracy") else None
+        return self.chance if "accuracy" in name else None
 
     def plain(self) -> dict[str, Any]:
         """Return the result as JSON data, without rows."""
@@ -160,9 +161,12 @@ def _only(outcomes: Outcomes, places: np.ndarray) -> Outcomes:
     return replace(outcomes, **{name: values[places] for name, values in known.items() if values is not None})
 
 
-def item_result(model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None) -> TaskResult:
-    """Return the result on items, from the likelihoods of all candidates, flat, and those after the context without the
-    question.
+def item_result(
+    model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None,
+    neutral: Likelihoods | None = None,
+) -> TaskResult:  # fmt: skip
+    """Return the result on items, from the likelihoods of all candidates, flat; of those after the context without the
+    question; and of those after `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -170,10 +174,13 @@ def item_result(model: str, form: str, items: Items, found: Likelihoods, without
         "bytes": np.array([len(text.encode()) for text in answers], np.int64),
         "characters": np.array([len(text) for text in answers], np.int64),
     }
-    measured = _measured(items, found, lengths, without)
+    bias = None if neutral is None else _bias(items, neutral)
+    measured = _measured(items, found, lengths, without, bias)
     lists: dict[str, np.ndarray] = {"log_likelihood": found.log_likelihood, **lengths, "greedy": found.greedy}
     if without is not None:
         lists["log_likelihood_unconditional"] = without.log_likelihood
+    if bias is not None:
+        lists["log_share_without_content"] = bias
     columns: dict[str, Any] = {"id": pa.array(items.ids, pa.string())}
     columns |= {"gold": items.gold, "prediction": next(iter(measured.values()))[1].predicted}
     for name, names in (("subtask", items.subtasks), ("field", items.fields)):
@@ -189,8 +196,9 @@ def item_result(model: str, form: str, items: Items, found: Likelihoods, without
 
 
 def _measured(
-    items: Items, found: Likelihoods, lengths: dict[str, np.ndarray], without: Likelihoods | None
-) -> dict[str, Measured]:
+    items: Items, found: Likelihoods, lengths: dict[str, np.ndarray], without: Likelihoods | None,
+    bias: np.ndarray | None,
+) -> dict[str, Measured]:  # fmt: skip
     accuracy = METRICS["accuracy"]
     if items.task.kind == "generate":
         right = Outcomes(gold=np.ones(len(items), np.int64), predicted=found.greedy.astype(np.int64))
@@ -202,12 +210,28 @@ def _measured(
         scores |= {name: found.log_likelihood / np.maximum(lengths[length], 1) for name, length in of.items()}
         if without is not None:
             scores["unconditional"] = found.log_likelihood - without.log_likelihood
+        if bias is not None:
+            scores["calibrated"] = found.log_likelihood - bias
     main = items.task.prompt.normalise if items.task.prompt is not None else "none"
     ordered = sorted(scores, key=lambda name: name != main)
     return {
         _NAMES[name]: (accuracy, Outcomes(gold=items.gold, predicted=_best(scores[name], items.offsets)))
         for name in ordered
     }
+
+
+def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
+    """Return the logarithm of the share of each candidate in its item, float64, averaged over texts without content.
+
+    Subtracting it divides the probabilities of an item by those that the model gives without content: the matrix W of
+    Zhao et al. (2021, section 5), whose b is 0.
+    """
+    count, first = int(items.offsets[-1]), items.offsets[:-1]
+    nats = neutral.log_likelihood.reshape(-1, count)
+    item = np.repeat(np.arange(len(first)), np.diff(items.offsets))
+    shares = np.exp(nats - np.maximum.reduceat(nats, first, axis=1)[:, item])
+    shares /= np.add.reduceat(shares, first, axis=1)[:, item]
+    return np.log(np.maximum(shares.mean(axis=0), np.finfo(np.float64).tiny))
 
 
 def _best(scores: np.ndarray, offsets: np.ndarray) -> np.ndarray:

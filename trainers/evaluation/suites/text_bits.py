@@ -53,4 +53,9 @@ def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, 
             f"{texts.task.name}: {int(unknown.sum()):,} of {int(found.tokens.sum()):,} tokens are unknown to the tokenizer of "
             f"{model}; what they stand for costs no bits, so its bits per byte are too low",
         )
-    return TaskResult(model, form, texts.task.name, texts.split, measured, None, pa.table(columns), notes=notes)
+    subtasks = None if texts.subtasks is None else texts.subtasks[: len(documents)]
+    if subtasks is not None:
+        columns["subtask"] = pa.array(subtasks, pa.string())
+    return TaskResult(
+        model, form, texts.task.name, texts.split, measured, None, pa.table(columns), subtasks, notes=notes
+    )

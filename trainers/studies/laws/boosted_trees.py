@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from gristmill.extras import install_extra
 
 from gristmill.errors import UserError
+from gristmill.libraries.extras import install_extra
 from trainers.studies.laws.regression_law import FittedLaw
 
 _TREES = 400

@@ -4,7 +4,7 @@
 
 _TEXTS = ("span", "generate")
 METRIC_KINDS: dict[str, tuple[str, ...]] = {
-    "accuracy": ("classify", "choose", "tag", "minimal_pairs"),
+    "accuracy": ("classify", "choose", "tag", "minimal_pairs", "facts"),
     "f1": ("classify",),
     "macro_f1": ("classify",),
     "micro_f1": ("classify",),

@@ -18,10 +18,10 @@ from trainers.tasks.schema.task_prompt import Prompt, fields_of
 
 TaskKind = Literal["classify", "regress", "tag", "span", "choose", "generate"]
 """The kinds that a model can be trained on."""
-AnyKind = Literal["classify", "regress", "tag", "span", "choose", "generate", "minimal_pairs", "text"]
+AnyKind = Literal["classify", "regress", "tag", "span", "choose", "generate", "minimal_pairs", "facts", "text"]
 Format = Literal[
     "jsonl", "tsv", "csv", "parquet", "conll", "conllu", "squad", "lines", "json", "documents", "trees", "multirc",
-    "record", "dialogues", "webquestions",
+    "record", "dialogues", "webquestions", "generated",
 ]  # fmt: skip
 Role = str | int | tuple[str | int, ...]
 
@@ -34,6 +34,7 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "choose": (("text", "candidates", "label"), ("passage", "id", "accepted")),
     "generate": (("text", "target"), ("text_b", "id")),
     "minimal_pairs": (("good", "bad"), ("subtask", "field", "id")),
+    "facts": (("subject", "target"), ()),
     "text": (("text",), ("id",)),
 }
 GOLD = {
@@ -78,9 +79,11 @@ class Layout:
       (texts)
     - generate: `text`, `text_b`, `target` (a text or a list of accepted texts)
     - minimal_pairs: `good`, `bad`, `subtask` and `field`, by which scores are also given; only for `evaluate`
+    - facts: `subject`, `target`; a file is a relation, and `relations.jsonl` beside it states them (`relation`, `label`,
+      `template`, `paraphrases`, with `[X]` for the subject and `[Y]` for the object); only for `evaluate`
     - text: `text`; only for `evaluate`
 
-    All kinds have `id`; without it, an example's id is its number in the split.
+    All kinds but facts have `id`; without it, an example's id is its number in the split.
 
     The default format is the file's suffix:
 
@@ -93,6 +96,7 @@ class Layout:
       split by `pattern`, a regular expression with named groups.
     - `documents` has one example per file (columns `text`, `folder`, `name`).
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
+    - `generated` rows need no file: the name is that of a generator (`trainers/tasks/formats/generated_rows.py`).
 
     `rename` maps labels of these files to those of the task, and the names of subtasks and fields. `scheme` is
     the scheme of entity tags in the files, which are converted to BIO; the default is `bio` if `entity_f1` is

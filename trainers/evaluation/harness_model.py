@@ -1,0 +1,123 @@
+"""Tasks of lm-evaluation-harness, scored by our models: decoders, encoders and encoder-decoders alike.
+
+    YAML of a task -> lm_eval: prompts, metrics -> requests -> HarnessModel -> Scorer -> log-likelihoods
+
+Only this file imports the library, which the extra `harness` brings.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.tasks import TaskManager
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.terminal import printable
+from trainers.evaluation.scoring.scorer import Scorer
+
+_BOOTSTRAP = 1000  # samples for the standard errors that have no formula
+
+
+class HarnessModel(LM):
+    """A model whose requests a `Scorer` answers. Contexts and continuations meet as in the library's own `HFLM`.
+
+    Two things differ from `HFLM`. A context longer than the model is cut after `<bos>`, not together with it. The
+    log-likelihood of whole texts uses windows that overlap by half (`Scorer.score_texts`), so every token but the first
+    ones has context.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        super().__init__()
+        self._scorer = scorer
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The name of the model, under which the library caches requests."""
+        return self._scorer.name.replace("/", "__")
+
+    def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Return the log-likelihood of each continuation in nats, and whether it is what greedy decoding writes."""
+        pairs = [request.args for request in requests]
+        found = self._scorer.score([context for context, _ in pairs], [text for _, text in pairs])
+        return list(zip(found.log_likelihood.tolist(), found.greedy.tolist(), strict=True))
+
+    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-likelihood of each text in nats."""
+        found, _ = self._scorer.score_texts([request.args[0] for request in requests])
+        nats: list[float] = found.log_likelihood.tolist()
+        return nats
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Raise UserError: tasks that let the model write are not supported."""
+        raise _unwritten(requests[0].task_name or "a task")
+
+
+def load_tasks(names: Sequence[str]) -> list[Any]:
+    """Load tasks by name or by the path of a YAML file, with their data. Nothing is downloaded if the environment variables
+    HF_HUB_OFFLINE and HF_DATASETS_OFFLINE were 1 when the library was imported.
+
+    Raises ConfigError for an unknown name, and UserError for data that is not on this machine and for tasks that let
+    the model write.
+    """
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    # The library's own tasks are some 10,000 files, which take it seconds to list.
+    manager = TaskManager(include_defaults=any(not name.endswith((".yaml", ".yml")) for name in names))
+    tasks: dict[str, Any] = {}
+    for name in names:
+        try:
+            tasks |= manager.load([name])["tasks"]
+        except KeyError:
+            raise ConfigError(f"task: got {name!r}, expected a task of lm-evaluation-harness or a YAML file") from None
+        except (OSError, ValueError) as error:
+            reason = printable(str(error).splitlines()[0]) if str(error) else type(error).__name__
+            raise UserError(
+                f"task: {name} cannot be loaded ({reason}); its data must be on this machine: name the files in "
+                f"dataset_kwargs.data_files of a YAML file with dataset_path json"
+            ) from error
+    for name, task in tasks.items():
+        if task.OUTPUT_TYPE == "generate_until":
+            raise _unwritten(name)
+    return list(tasks.values())
+
+
+def _unwritten(name: str) -> UserError:
+    return UserError(f"task: {name} lets the model write (generate_until); give tasks that score likelihoods")
+
+
+def run_harness(
+    scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
+) -> dict[str, Any]:
+    """Return what lm-evaluation-harness reports on loaded tasks: `results` by task and metric, `versions`, `n-shot` and
+    `samples`, the items with their log-likelihoods.
+    """
+    made: dict[str, Any] = simple_evaluate(
+        HarnessModel(scorer),
+        tasks=list(tasks),
+        task_manager=TaskManager(include_defaults=False),
+        num_fewshot=shots,
+        limit=limit,
+        bootstrap_iters=_BOOTSTRAP,
+        random_seed=seed,
+        numpy_random_seed=seed,
+        torch_random_seed=seed,
+        fewshot_random_seed=seed,
+    )
+    return made
+
+
+def harness_lines(made: dict[str, Any]) -> list[Sequence[str]]:
+    """Return a header and a row for every task and metric: task, items, metric, value, standard error."""
+    rows: list[Sequence[str]] = [("task", "items", "score", "value", "error")]
+    for task, scores in made["results"].items():
+        items = made["n-samples"][task]["effective"]
+        for key, value in scores.items():
+            name, _, kind = key.partition(",")
+            if not kind or name.endswith("_stderr"):
+                continue
+            error = scores.get(f"{name}_stderr,{kind}")
+            shown = f"{error:.4f}" if isinstance(error, float) else ""
+            rows.append((task, f"{items:,}", name, f"{value:.4f}", shown))
+    return rows

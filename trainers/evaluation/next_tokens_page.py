@@ -1,0 +1,24 @@
+"""A page of what a model expects at each position of a text, from the template next_tokens.html."""
+
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from gristmill.page.render import render_template
+from trainers.evaluation.scoring.token_choices import TokenChoice
+
+
+def render_next_tokens(model: str, form: str, choices: Sequence[TokenChoice]) -> str:
+    """Return the page as self-contained HTML. `form` says how the model was asked."""
+    count = len(choices)
+    return render_template(
+        Path(__file__).with_name("next_tokens.html"),
+        title=f"{PurePath(model).name}: next tokens",
+        kind="next tokens",
+        model=model,
+        form=form,
+        choices=choices,
+        most=max(choice.surprisal for choice in choices),
+        mean=sum(choice.surprisal for choice in choices) / count,
+        first=sum(choice.rank == 1 for choice in choices) / count,
+        visible=lambda text: text.replace(" ", "␣"),
+    )

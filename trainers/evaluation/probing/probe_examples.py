@@ -1,0 +1,125 @@
+"""What a probe is trained on: states of words or texts with their labels, and the labels of a control task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.location import Location
+from trainers.evaluation.probing.features import pooled
+from trainers.evaluation.probing.hidden_states import StateReader
+from trainers.tasks.examples import Examples
+from trainers.tasks.read_examples import read_examples
+from trainers.tasks.schema.task import Task
+
+_DOCUMENTS = 256  # whose states of all tokens are in memory at once
+
+
+@dataclass(frozen=True)
+class ProbeExamples:
+    """n words or texts: `states` [layers, n, width] in float32, `labels`, int64 [n], and `types`, the word of each, or the
+    first word of each text, which decides the label of the control task. `offsets`, int64, bound the words of each
+    sentence; a text is a unit by itself.
+    """
+
+    states: np.ndarray
+    labels: np.ndarray
+    types: list[str]
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def probe_split(task: Task, split: str, data: Location | None, limit: int | None) -> Examples:
+    """Read the first `limit` examples of a split for probing. Raises ConfigError for a task that cannot be probed, and
+    UserError for hidden gold.
+    """
+    if task.kind not in ("tag", "classify") or "text_b" in task.roles:
+        what = "two texts" if "text_b" in task.roles else f"kind {task.kind}"
+        raise ConfigError(f"task: {task.name} has {what}; probes need labels of words (tag) or of one text (classify)")
+    examples = read_examples(task, split, data)
+    gold = examples.tags if task.kind == "tag" else examples.labels
+    if not examples.labelled or gold is None or (gold < 0).any():
+        raise UserError(f"{task.name}: {split}: its gold is hidden; probe another split")
+    return _head(examples, limit) if limit is not None else examples
+
+
+def _head(examples: Examples, limit: int) -> Examples:
+    """Return the first `limit` examples."""
+    count = min(limit, len(examples))
+    head = replace(examples, ids=examples.ids[:count], texts=(examples.texts[0][:count],))
+    if examples.task.kind == "classify":
+        assert examples.labels is not None
+        return replace(head, labels=examples.labels[:count])
+    assert examples.word_offsets is not None
+    assert examples.word_starts is not None
+    assert examples.word_ends is not None
+    assert examples.tags is not None
+    words = int(examples.word_offsets[count])
+    return replace(
+        head,
+        word_offsets=examples.word_offsets[: count + 1],
+        word_starts=examples.word_starts[:words],
+        word_ends=examples.word_ends[:words],
+        tags=examples.tags[:words],
+    )
+
+
+def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str]) -> ProbeExamples:
+    """Return the states of the words or texts of a split. The state of a word is the mean over its tokens, that of a text
+    the mean over all of its tokens.
+    """
+    texts = examples.texts[0]
+    if examples.task.kind == "classify":
+        assert examples.labels is not None
+        parts = []
+        for start in range(0, len(texts), _DOCUMENTS):
+            states = reader.read(reader.encode(texts[start : start + _DOCUMENTS].to_pylist()), layers)
+            parts.append(np.stack([pooled(each, "mean") for each in states], axis=1))
+        first = [text.split(maxsplit=1)[0] for text in texts.to_pylist()]
+        return ProbeExamples(np.concatenate(parts, axis=1), examples.labels, first, np.arange(len(texts) + 1))
+    assert examples.word_offsets is not None
+    assert examples.word_starts is not None
+    assert examples.tags is not None
+    parts, offsets = [], examples.word_offsets
+    for first_text in range(0, len(texts), _DOCUMENTS):
+        last = min(len(texts), first_text + _DOCUMENTS)
+        bounds = offsets[first_text : last + 1]
+        starts = examples.word_starts[bounds[0] : bounds[-1]]
+        parts.append(_word_states(reader, texts[first_text:last], starts, bounds - bounds[0], layers))
+    words = [word.lower() for number in range(len(texts)) for word in examples.words(number)]
+    return ProbeExamples(np.concatenate(parts, axis=1), examples.tags, words, offsets)
+
+
+def _word_states(
+    reader: StateReader, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray, layers: Sequence[str]
+) -> np.ndarray:
+    """Return the states of words [layers, words, width]. A word begins with the token of its first byte and ends before the
+    next word; of words that share a token, each has its state.
+    """
+    ids, bounds, holders = reader.encoder.encode_with_positions(texts, starts, offsets)
+    documents = [ids[bounds[n] : bounds[n + 1]].astype(np.int64) for n in range(len(texts))]
+    found = []
+    for number, states in enumerate(reader.read(documents, layers)):
+        count = states.tokens.shape[1]
+        begins = np.minimum(holders[offsets[number] : offsets[number + 1]].astype(np.int64), max(0, count - 1))
+        ends = np.maximum(np.append(begins[1:], count), begins + 1)
+        totals = np.concatenate(
+            [np.zeros_like(states.tokens[:, :1]), np.cumsum(states.tokens, axis=1, dtype=np.float64)], axis=1
+        )
+        found.append(((totals[:, ends] - totals[:, begins]) / (ends - begins)[:, None]).astype(np.float32))
+    return np.concatenate(found, axis=1)
+
+
+def control_labels(train: ProbeExamples, test: ProbeExamples, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels of the control task for two splits: every type has one label, drawn from the labels of the training
+    examples (Hewitt and Liang, 2019, section 2).
+    """
+    draw, of = np.random.default_rng(seed), {}
+    for name in dict.fromkeys([*train.types, *test.types]):
+        of[name] = int(train.labels[draw.integers(len(train.labels))])
+    first, second = (np.array([of[name] for name in each.types], np.int64) for each in (train, test))
+    return first, second

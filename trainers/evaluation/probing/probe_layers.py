@@ -1,0 +1,87 @@
+"""Probes of layers: the accuracy of classifiers on the states of each layer, beside that on a control task."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainers.evaluation.probing.classifiers import Classifier, predict_labels
+from trainers.evaluation.probing.hidden_states import StateReader
+from trainers.evaluation.probing.probe_examples import ProbeExamples, control_labels, probe_examples
+from trainers.evaluation.suites.task_result import NoisyScore, estimate
+from trainers.tasks.examples import Examples
+from trainers.tasks.scores import METRICS
+from trainers.tasks.scores.outcomes import Outcomes
+
+
+@dataclass(frozen=True)
+class ProbedLayer:
+    """The `accuracy` of a classifier on a layer, that on the control task, `control`, and `selectivity`, their difference
+    (Hewitt and Liang, 2019): high if the layer holds the labels, low if the classifier learns any labels by heart.
+    """
+
+    layer: str
+    classifier: Classifier
+    accuracy: NoisyScore
+    control: NoisyScore
+
+    @property
+    def selectivity(self) -> float:
+        """Accuracy minus accuracy on the control task."""
+        return self.accuracy.value - self.control.value
+
+    def plain(self) -> dict[str, Any]:
+        """Return the scores as JSON data."""
+        names = {"layer": self.layer, "classifier": self.classifier, "selectivity": self.selectivity}
+        return {**names, "accuracy": self.accuracy.plain(), "control": self.control.plain()}
+
+
+def probe_layers(
+    reader: StateReader,
+    train: Examples,
+    test: Examples,
+    layers: Sequence[str],
+    classifiers: Sequence[Classifier],
+    seed: int,
+    tell: Callable[[str], None],
+) -> list[ProbedLayer]:
+    """Train a classifier of each kind on each layer and score it on `test`. Chance is the most common label of the
+    training examples.
+    """
+    first, second = probe_examples(reader, train, layers), probe_examples(reader, test, layers)
+    tell(f"{len(first):,} training and {len(second):,} test examples of {len(set(first.types)):,} types")
+    most = int(np.bincount(first.labels).argmax())
+    chance = float((second.labels == most).mean())
+    controls = control_labels(first, second, seed)
+    found = []
+    for number, layer in enumerate(layers):
+        for kind in classifiers:
+            values = list(_scores(kind, first.states[number], second.states[number], first, second, controls, seed))
+            found.append(ProbedLayer(layer, kind, _noisy(second, *values[0], chance), _noisy(second, *values[1])))
+            tell(f"layer {layer}: {kind} {found[-1].accuracy.value:.4f}, control {found[-1].control.value:.4f}")
+    return found
+
+
+def _scores(
+    kind: Classifier, states: np.ndarray, unseen: np.ndarray, first: ProbeExamples, second: ProbeExamples,
+    controls: tuple[np.ndarray, np.ndarray], seed: int,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # fmt: skip
+    """Yield gold and predictions of the test examples, for the task and then for the control task."""
+    for labels, gold in ((first.labels, second.labels), controls):
+        yield gold, predict_labels(kind, states, labels, unseen, seed)
+
+
+def _noisy(test: ProbeExamples, gold: np.ndarray, predicted: np.ndarray, chance: float | None = None) -> NoisyScore:
+    """Return the accuracy with its noise over sentences or texts."""
+    return estimate(METRICS["accuracy"], Outcomes(gold=gold, predicted=predicted, offsets=test.offsets), chance)
+
+
+def probe_lines(found: Sequence[ProbedLayer]) -> list[Sequence[str]]:
+    """Return a header and a row for each layer and classifier."""
+    rows: list[Sequence[str]] = [("layer", "classifier", "accuracy", "error", "chance", "control", "selectivity")]
+    for each in found:
+        score = each.accuracy
+        numbers = (f"{score.value:.4f}", f"{score.error:.4f}", f"{score.chance:.4f}", f"{each.control.value:.4f}")
+        rows.append((each.layer, each.classifier, *numbers, f"{each.selectivity:+.4f}"))
+    return rows

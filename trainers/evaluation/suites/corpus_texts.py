@@ -1,0 +1,51 @@
+"""The held-out documents of a corpus as texts, so that models with any tokenizer can be measured on them."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.location import Location
+from pipelines.contracts.given_split import HELD_OUT
+from tokenizer.encode import Encoder
+from trainers.data.packed_corpus import open_corpus
+from trainers.evaluation.suites.text_bits import text_task
+from trainers.tasks.examples import Examples
+
+
+def corpus_texts(directory: Location, limit: int | None = None) -> list[Examples]:
+    """Return the documents of every held-out split of a corpus, the first `limit` of each source; a source is a subtask.
+
+    The text is decoded from the tokens of the corpus. Raises UserError if the corpus holds nothing out, or if its tokens
+    do not spell the text, as those of WordPiece do not.
+    """
+    corpus = open_corpus((str(directory),), None)
+    encoder = Encoder.load(str(corpus.directory.verify(corpus.tokenizer.file)))
+    found = []
+    for split in HELD_OUT:
+        texts, ids, sources = [], [], []
+        for name, stream in corpus.held_out(split).items():
+            left = limit
+            for number in range(len(stream.shards)):
+                shard = stream.shard(number)
+                for document in range(len(shard.n_bytes) if left is None else min(left, len(shard.n_bytes))):
+                    tokens = shard.tokens[shard.offsets[document] : shard.offsets[document + 1]]
+                    text = encoder.decode(tokens)
+                    if len(text.encode()) != shard.n_bytes[document]:
+                        raise UserError(
+                            f"{directory}: {name}: tokens of a {encoder.kind} vocabulary do not spell the text; measure its "
+                            f"files with text=FILE"
+                        )
+                    if not text.strip():
+                        continue
+                    texts.append(text)
+                    ids.append(shard.doc_ids[document].as_py().hex())
+                    sources.append(name)
+                left = None if left is None else max(0, left - len(shard.n_bytes))
+        if texts:
+            task = replace(text_task(directory), name=f"{directory.name}_{split}")
+            arrays = (pa.array(texts, pa.large_string()),)
+            found.append(Examples(task, split, ids, arrays, True, (), own_ids=True, subtasks=sources))
+    if not found:
+        raise ConfigError(f"corpus: {directory} holds no documents out; give a source a `split`, or measure text=FILE")
+    return found
