@@ -42,8 +42,12 @@ WORDS = {
     "pipelines": {
         "overrides", "memory_per_worker", "address", "doc", "rule", "cluster", "format", "sources", "columns", "changes", "sweep",
         "rule_sets", "without", "slot", "python", "exclude", "env", "words", "job",
+        "text", "variant", "name", "shard_set",
     },
-    "trainers": {"recipe", "task", "overrides", "prompt", "text", "metric", "higher_is_better", "law", "split", "require"},
+    "trainers": {
+        "recipe", "task", "overrides", "prompt", "text", "metric", "higher_is_better", "law", "split", "require", "layers",
+        "checkpoints", "settings", "key", "pooling", "at", "file",
+    },
     "tokenizer": {"kind", "field", "pattern", "by", "unknown"},
 }  # fmt: skip
 
