@@ -63,10 +63,11 @@ def _build(variant: CorpusVariant, directory: LocalPath, workers: int) -> str:
 
 
 def _last_error(log: LocalPath, status: int) -> str:
+    if status < 0:
+        return f"its process ended with signal {-status}; signal 9 is often a lack of memory"
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    how = f"signal {-status}" if status < 0 else f"status {status}"
-    return printable((errors or lines[-1:] or [f"its process ended with {how}"])[-1])
+    return printable((errors or lines[-1:] or [f"its process ended with status {status}"])[-1])
 
 
 def record_failed_builds(opened: OpenStudy, root: LocalPath) -> None:
