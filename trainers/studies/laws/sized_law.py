@@ -4,7 +4,8 @@ f is any law of mixtures, S_j is a size of the run (its parameters, its tokens) 
 law is f alone. The sum is the part of Hoffmann et al. (2022) that depends on size; that mixture and size add up is the
 additive law of Shukor et al. (2025). On RegMix's runs of 1M and 60M parameters the spread of the losses over mixtures
 is the same (.32 and .31), while their mean differs by 1.06; a law in which size multiplies the effect of the mixture
-predicts the larger runs four times worse.
+predicts the other large runs with two to six times the error (8 to 64
+large runs in the fit).
 """
 
 from dataclasses import dataclass
