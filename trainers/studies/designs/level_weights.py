@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gristmill.config import near_match
 from gristmill.errors import ConfigError
+from pipelines.contracts.manifest import LEVEL
 from trainers.data.domain_weights import assign_leaves, names_above
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.studies.proposals.proposal_settings import ProposalSettings
@@ -30,9 +31,9 @@ def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}
 
 
-def leaf_settings(study: Study, corpus: TrainingCorpus) -> ProposalSettings:
+def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] = ()) -> ProposalSettings:
     """Return the settings of a study's proposal by leaf, completed by the tokens of the corpus and of the target. Weights of
-    metrics are shared in proportion to the tokens of held-out text.
+    metrics are shared in proportion to the tokens of held-out text; by default each source of `metrics` has the same weight.
 
     In a study of two phases they are those of the second: the tokens of the target are fewer, and caps are what the first
     phase leaves of them.
@@ -41,6 +42,11 @@ def leaf_settings(study: Study, corpus: TrainingCorpus) -> ProposalSettings:
     sizes = {name: source.tokens for name, source in corpus.train.items()}
     measured = {name: source.tokens for name, source in corpus.validation.items()}
     caps = proposal.max_epochs
+    weights = proposal.weights
+    sources = sorted({name.partition(LEVEL)[0] for name in metrics})
+    if not weights and len(sources) < len(metrics):  # a source counts once, into however many domains it is split
+        measured = {name: measured[name] for name in metrics}
+        weights = dict.fromkeys(sources, 1.0)
     settings = replace(
         proposal,
         tokens=proposal.tokens or sizes,
@@ -49,7 +55,7 @@ def leaf_settings(study: Study, corpus: TrainingCorpus) -> ProposalSettings:
         floors=leaf_weights(proposal.floors, sizes, "floors"),
         fixed=leaf_weights(proposal.fixed, sizes, "fixed"),
         max_epochs=leaf_caps(caps, sizes, "max_epochs") if isinstance(caps, dict) else caps,
-        weights=leaf_weights(proposal.weights, measured, "weights") if proposal.weights else None,
+        weights=leaf_weights(weights, measured, "weights") if weights else None,
     )
     return _second_phase(settings, study.anneal, sorted(sizes)) if study.anneal else settings
 

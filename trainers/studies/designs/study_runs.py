@@ -270,7 +270,7 @@ def open_study(study: Study) -> OpenStudy:
         raise UserError(f"{corpus.directory}: has no held-out documents to measure; build it with a validation_share")
     different = {(its.fingerprint, its.shard_set): its for its in [corpus, *map(corpora.of, jobs)]}
     metrics = measured_domains(list(different.values()), study)
-    settings = leaf_settings(study, corpus)
+    settings = leaf_settings(study, corpus, metrics)
     opened = OpenStudy(study, corpus, base, settings, entries, metrics, corpora)
     opened.settings.metric_weights(opened.metrics)  # raises for a metric that is not measured
     assert opened.prior is not None

@@ -1,10 +1,14 @@
 """Weights and caps of studies by domains of any level, and the limits of a study of two phases."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from gristmill.errors import ConfigError
 from tests.trainers.studies.study_files import opened, write_study
-from trainers.studies.designs.level_weights import leaf_caps, leaf_weights
+from trainers.studies.designs.level_weights import leaf_caps, leaf_settings, leaf_weights
+from trainers.studies.proposals.proposal_settings import ProposalSettings
 
 TOKENS = {"books": 100, "web:de": 100, "web:en:q1": 300, "web:en:q2": 100}
 
@@ -23,6 +27,16 @@ def test_a_cap_holds_for_each_leaf_below_its_name():
         "web:en:q1": 2.0,
         "web:en:q2": 2.0,
     }
+
+
+def test_without_weights_a_source_counts_once(phases):
+    sources = {name: SimpleNamespace(tokens=tokens) for name, tokens in TOKENS.items()}
+    corpus = SimpleNamespace(train=sources, validation=sources)
+    study = replace(phases("anneal=null").study, proposal=ProposalSettings())
+    settings = leaf_settings(study, corpus, tuple(TOKENS))
+    assert settings.metric_weights(tuple(TOKENS)).tolist() == pytest.approx([0.5, 0.1, 0.3, 0.1])
+    measured = ("books", "web:de")
+    assert leaf_settings(study, corpus, measured).metric_weights(measured).tolist() == pytest.approx([0.5, 0.5])
 
 
 @pytest.fixture
