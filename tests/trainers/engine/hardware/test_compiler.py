@@ -17,7 +17,9 @@ MUON = replace(llama_tiny(), optimizer=Optimizer(kind="muon", gradient_clipping=
 def test_without_a_compiler_the_package_is_named(monkeypatch, tmp_path, config, field):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=rf"{field}: needs a C\+\+ compiler, g\+\+ is not there; .*package g\+\+ "):
+    with pytest.raises(
+        ConfigError, match=rf"{field}: needs a C\+\+ compiler, but g\+\+ is not there; .*package g\+\+ "
+    ):
         check_compiler(config)
     check_compiler(llama_tiny())
 
