@@ -125,7 +125,7 @@ READER = DataReader(lambda job: corpus(), lambda corpus, job, excluded: _Data(),
 class StandInEngine:
     """One worker, whose weight is a number."""
 
-    rank, world = 0, 1
+    rank, world, zero_stage = 0, 1, 0
 
     def __init__(self, forward, config, micro_batch, accumulation):
         self.losses, self.value = (SimpleNamespace(name="loss"),), state_after(0)
