@@ -135,8 +135,8 @@ class Training:
             accumulation=accumulation,
             threads=threads,
             device=device_name(),
-            energy_from=self.cost.sources,
             flops_per_token=asdict(self._flops(self.start)),
+            **({"energy_from": self.cost.sources} if self.cost.sources else {}),
         )
         for event, fields in self.data.notices():
             progress.write(event, step=self.start, **fields)
