@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gristmill.errors import CorruptFileError
+from gristmill.errors import ConfigError, CorruptFileError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import expand_location
 from gristmill.storage.store import read_json
@@ -52,9 +52,10 @@ class StoredEvaluation:
 
 
 def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
-    """Return the settings with the directory of the tasks' files.
+    """Return the settings with the directory of the tasks' files, and with the suite's `limit` if none is set.
 
-    Raises ConfigError for an unknown suite, and UserError for one without its files.
+    Raises ConfigError for an unknown suite and for one with several numbers of shots of which none is chosen, and
+    UserError for a suite without its files.
     """
     from trainers.tasks.load_task import load_suite, load_task
     from trainers.tasks.task_files import VARIABLE, data_directory, find_split
@@ -62,7 +63,13 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
     data = evaluation.data or os.environ.get(VARIABLE)
     if data is not None:
         evaluation = replace(evaluation, data=expand_location(data, "evaluation.data"))
-    for column in load_suite(evaluation.suite).columns:
+    suite = load_suite(evaluation.suite)
+    if suite.shots and not evaluation.shots:
+        given = ", ".join(str(shots) for shots in suite.shots if shots)
+        raise ConfigError(f"evaluation.shots: got 0, the suite {evaluation.suite} has several; choose one of {given}")
+    # `evaluate --checkpoints` names its results after the limit that holds.
+    evaluation = replace(evaluation, limit=evaluation.limit or suite.limit)
+    for column in suite.columns:
         find_split(load_task(column.task), column.split, data_directory(evaluation.data))
     return evaluation
 

@@ -95,10 +95,12 @@ class PeriodicEvaluator:
         if status is None:
             return True
         self._process, self._looks = None, True
-        if status != 0:
-            step = self._evaluated[0]
+        step, checksum = self._evaluated
+        result = read_evaluation(result_path(self._run, self._folder.name, step))
+        if status != 0 or result is None or result.checkpoint != checksum:
             self._failed.add(self._evaluated)
-            message = f"the evaluation of step {step} ended with status {status}: {self._reason()}"
+            how = f"with status {status}" if status != 0 else "without a result"
+            message = f"the evaluation of step {step} ended {how}: {self._reason()}"
             self._progress.write("warning", step=step, message=message)
         return False
 

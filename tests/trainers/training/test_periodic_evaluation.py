@@ -16,11 +16,15 @@ from gristmill.storage.store import read_json, write_json
 from tests.trainers.launching import ROOT, SETTINGS, STEPS, environment, losses
 from tests.trainers.tasks.writing import write_lines
 from trainers.config.pretraining import PeriodicEvaluation
+from trainers.evaluation.checkpoints.evaluate_checkpoints import name_of
+from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 from trainers.recipes import llama_tiny
 from trainers.report.run_page import write_report
 from trainers.runs import checkpoint
 from trainers.runs.progress import Progress
-from trainers.runs.stored_evaluations import FORMAT, read_evaluations, resolve_evaluation, result_path
+from trainers.runs.stored_evaluations import FORMAT, evaluation_name, read_evaluations, resolve_evaluation, result_path
+from trainers.tasks import load_task
+from trainers.tasks.load_task import load_suite
 from trainers.training.periodic_evaluation import PeriodicEvaluator
 
 SCORES = {"blimp": {"value": 0.6, "error": 0.1, "low": 0.4, "high": 0.8, "n": 9, "chance": 0.5, "verdict": "at"}}
@@ -34,10 +38,10 @@ def evaluator(tmp_path, monkeypatch):
     started, opened = [], []
     (tmp_path / "checkpoints").mkdir()
 
-    def make(status=0):
+    def make(status=0, writes=True):
         def evaluate(self, step):
             started.append(step)
-            if status == 0:
+            if status == 0 and writes:
                 write_result(tmp_path, step)
             return subprocess.Popen([sys.executable, "-S", "-c", f"raise SystemExit({status})"])
 
@@ -128,9 +132,29 @@ def test_a_failed_evaluation_is_a_warning_and_is_tried_again_by_the_next_command
     assert (started, logged(tmp_path)) == ([10, 10], [10])
 
 
+def test_a_process_that_leaves_no_result_is_a_warning_and_not_repeated(evaluator, tmp_path):
+    make, started = evaluator
+    save(tmp_path, 10)
+    settle(make(writes=False))
+    assert started == [10]
+    (warning,) = read_events(tmp_path / "log.jsonl", "warning")
+    assert warning["message"].startswith("the evaluation of step 10 ended without a result: ")
+
+
+def test_training_looks_where_evaluate_stores(monkeypatch):
+    """Also for a suite that limits its items."""
+    suite = replace(load_suite("probes"), limit=2)
+    monkeypatch.setattr(load_task, "load_suite", lambda name: suite)
+    settings = resolve_evaluation(PeriodicEvaluation("probes"))
+    assert settings.limit == 2
+    assert evaluation_name("probes", settings.settings) == name_of(suite, [], EvaluationSettings(limit=2))
+
+
 def test_settings_without_files_are_refused_before_training(tmp_path):
     with pytest.raises(ConfigError, match="suite: got 'blim'; did you mean 'blimp'"):
         resolve_evaluation(PeriodicEvaluation("blim", data=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"evaluation\.shots: got 0, the suite gpt3 has several; choose one of 1, 10"):
+        resolve_evaluation(PeriodicEvaluation("gpt3", data=str(tmp_path)))
     with pytest.raises(UserError, match="blimp: test: no file; looked for"):
         resolve_evaluation(PeriodicEvaluation("blimp", data=str(tmp_path)))
     with pytest.raises(ValueError, match="every: got 0, allowed 1 or more"):
