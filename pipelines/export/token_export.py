@@ -68,12 +68,10 @@ def export_tokens(
     """
     form, opened = FORMATS[format], open_corpus(corpus)
     name, shards = _shard_set(opened, shard_set)
-    wanted = list(opened.manifest.sources) if sources is None else list(dict.fromkeys(sources))
-    for source in wanted:
-        opened.check_source(source, "--sources")
+    wanted = opened.choose_sources(sources, "--sources")
     if shards.dtype not in form.types:
         raise UserError(
-            f"--format: {format} has 16-bit ids, and the vocabulary of {name} has {shards.tokenizer.vocab_size:,}; use another"
+            f"--format: {format} has 16-bit ids, and the vocabulary of {name} has {shards.tokenizer.vocab_size:,}; use --format megatron"
         )
     if "<eos>" not in shards.tokenizer.specials:
         raise UserError(f"--shard-set: the tokenizer of {name} has no <eos> to put after each document")
