@@ -71,7 +71,8 @@ def export_tokens(
     wanted = opened.choose_sources(sources, "--sources")
     if shards.dtype not in form.types:
         raise UserError(
-            f"--format: {format} has 16-bit ids, and the vocabulary of {name} has {shards.tokenizer.vocab_size:,}; use --format megatron"
+            f"--format: {format} has 16-bit ids, and the vocabulary of {name} has {shards.tokenizer.vocab_size:,}; use "
+            "--format megatron"
         )
     if "<eos>" not in shards.tokenizer.specials:
         raise UserError(f"--shard-set: the tokenizer of {name} has no <eos> to put after each document")
