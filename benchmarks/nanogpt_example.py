@@ -83,7 +83,7 @@ def main() -> None:
         rows = []
         for pair in range(options.pairs):
             own = [f"corpus={options.corpus.resolve()}", f"run={directory / str(pair)}", f"budget.steps={steps}"]
-            own += [f"validation.every={steps}", f"schedule.warmup_steps={warm}"]
+            own += [f"schedule.warmup_steps={warm}"]
             ours = [sys.executable, "-m", "trainers", "pretrain", "nanogpt_cpu", *own]
             results = (run(theirs, "iter 0", copy), run(ours, "first", directory))
             rows.append(results)
