@@ -207,7 +207,7 @@ def _validation_seconds(events: Sequence[dict[str, Any]]) -> float:
 
 
 def _state_of(error: BaseException) -> State:
-    from trainers.training.loop import DivergedError
+    from trainers.training.divergence import DivergedError
 
     return "diverged" if isinstance(error, DivergedError) else "failed"
 
