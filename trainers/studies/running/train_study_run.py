@@ -93,6 +93,8 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
         if known is not None and known.state != "failed":
             return known.state, known.reason
         try:
+            # A run that failed before its directory was complete could not begin beside its result.
+            (directory / RESULT).unlink(missing_ok=True)
             if not _train(run, directory, threads):
                 return "stopped", ""
             result = _measure(run, directory, time.perf_counter() - began)
