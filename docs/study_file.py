@@ -10,7 +10,17 @@ from training_file import section
 
 from trainers.studies.proposals.proposal_settings import ProposalSettings
 from trainers.studies.schema.study_designs import Grid, LeaveOneOut, Listed, ListEntry, Simplex, Sobol, Swarm
-from trainers.studies.schema.study_file import RESERVED, Confirmation, Metrics, Proxies, Study, Target, Verdict
+from trainers.studies.schema.study_file import (
+    RESERVED,
+    Confirmation,
+    DoReMi,
+    Metrics,
+    Proxies,
+    Reuse,
+    Study,
+    Target,
+    Verdict,
+)
 
 HEAD = """\
 # The study file
@@ -27,7 +37,7 @@ DESIGNS = {
     "grid": Grid,
     "leave_one_out": LeaveOneOut,
 }
-SECTIONS = (Target, Proxies, Metrics, ProposalSettings, Confirmation, Verdict)
+SECTIONS = (Target, Proxies, Metrics, ProposalSettings, Reuse, DoReMi, Confirmation, Verdict)
 
 
 def page() -> str:

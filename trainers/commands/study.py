@@ -197,7 +197,8 @@ def _run(options: argparse.Namespace) -> int:
         _say(f"changed since it last ran: {change}")
     record_failed_builds(opened, root)
     _say("\n".join(plan_lines(plan)))
-    _train(opened.proxies, root / RUNS, options.workers)
+    _train((*opened.proxies, *opened.doremi[:1]), root / RUNS, options.workers)
+    _train(opened.doremi[1:], root / RUNS, options.workers)  # needs the reference
     if opened.study.has_mixtures:
         fit = _fit_study(opened, root)
         _propose_study(opened, root, fit.table, fit.laws)

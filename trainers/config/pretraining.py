@@ -8,6 +8,7 @@ from typing import Literal, Self
 from gristmill.config import ADDED
 from trainers.config.architecture import require
 from trainers.config.job import Job
+from trainers.config.loss_weighting import GroupDRO
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
 from trainers.rows.sentence_pairs import PAIR_PACKINGS
@@ -183,13 +184,18 @@ class PeriodicEvaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(Job):
-    """A run that trains on the token shards of corpora with a self-supervised objective."""
+    """A run that trains on the token shards of corpora with a self-supervised objective.
+
+    With `online_weights`, the weights of domains in the loss change from step to step. `loss` and the losses of sources in
+    the log stay those of the text that was read.
+    """
 
     kind: Literal["pretraining"] = "pretraining"
     objective: Objective = _CAUSAL
     data: Data = field(default_factory=Data)
     validation: Validation = field(default_factory=Validation)
     evaluation: PeriodicEvaluation | None = field(default=None, metadata=ADDED)
+    online_weights: GroupDRO | None = field(default=None, metadata=ADDED)
 
     @property
     def inputs(self) -> tuple[str, ...]:

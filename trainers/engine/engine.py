@@ -7,7 +7,7 @@ stage, world size, micro-batch and accumulation therefore change nothing but rou
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -30,6 +30,10 @@ from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 # How long `Engine.broadcast` waits for the first worker: longer than writing or hashing terabytes takes. The
 # death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
+Scale = Callable[[np.ndarray], np.ndarray]
+"""From the number of targets of a step, float64 [losses, sources], to the factor of each target's nats in the loss that
+the step minimises, of the same shape.
+"""
 
 
 def start_group() -> tuple[int, int]:
@@ -110,16 +114,22 @@ class Engine:
         """The ZeRO stage in use; 0 if torch alone trains on a single worker."""
         return self._workers.zero_stage
 
+    @property
+    def device(self) -> Any:
+        """The device of this worker's model."""
+        return self._device
+
     def train_step(
-        self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool
+        self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool, scale: Scale | None = None
     ) -> tuple[Totals, float]:
         """Take one optimizer step over this worker's micro-batches. Returns (sums over all workers, gradient
         norm).
 
-        `rate` is the learning rate of AdamW; Muon's is in proportion. If the loss or the norm is not finite,
-        no worker changes weights or optimizer state.
+        `rate` is the learning rate of AdamW; Muon's is in proportion. Without `scale`, each loss is its nats per target.
+        If the loss or the norm is not finite, no worker changes weights or optimizer state.
         """
         *targets, read, decoded = self._sum(self._amounts(batches))
+        scales = None if scale is None else scale(self._targets(batches, sources))
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
             group["lr"] = rate * peak / self._config.optimizer.learning_rate
@@ -129,7 +139,10 @@ class Engine:
         for number, batch in enumerate(batches):
             self._seed(dropout_seed(self._config.seed, step, self.rank, number))
             nats = self._nats(batch)
-            loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets)
+            if scales is None:
+                loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets)
+            else:
+                loss = self._scaled_loss(nats, batch, scales)
             if number < len(batches) - 1:
                 self._workers.backward(loss, is_last=False)
                 sums += sums_by_source(nats, batch, self.losses, sources)
@@ -156,6 +169,29 @@ class Engine:
         """Return the loss that a step minimises, from the sums of nats and targets of each loss."""
         sums = zip(self.losses, nats, targets, strict=True)
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
+
+    def _scaled_loss(self, nats: Mapping[str, Any], batch: Batch, scales: np.ndarray) -> Any:
+        """Return the loss that a step minimises if the targets of each source have a factor of their own: `scales`, [losses,
+        sources].
+        """
+        source, total = torch.from_numpy(batch.source).to(self._device), 0.0
+        for loss, its in zip(self.losses, scales, strict=True):
+            rows = nats[loss.name].reshape(len(batch.source), -1).sum(dim=1)
+            total = total + loss.weight * (rows * torch.from_numpy(its).to(rows)[source]).sum()
+        return total
+
+    def excess(self, batches: Sequence[Batch], reference: Forward, sources: int) -> np.ndarray:
+        """Return by how many nats the targets of the first loss exceed those of `reference`, 0 where they do not, summed
+        over all workers' batches, and the number of targets: float64 [2, sources]. Nothing is trained.
+        """
+        self._workers.forward.eval()
+        first, sums = self.losses[:1], no_sums(1, sources)
+        with torch.no_grad():
+            for batch in batches:
+                ours, theirs = self._nats(batch), reference(**tensors(batch, self._device))
+                name = first[0].name
+                sums += sums_by_source({name: (ours[name] - theirs[name]).clamp(min=0)}, batch, first, sources)
+        return np.array(self._sum(sums.flatten().tolist())).reshape(2, sources)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Return the sums over all workers' batches, without a step."""
@@ -256,6 +292,14 @@ class Engine:
             targets = (loss.targets(batch).sum() for loss in self.losses)
             amounts += [*targets, (batch.segments != PADDING).sum(), decoded]
         return list(amounts.tolist())
+
+    def _targets(self, batches: Sequence[Batch], sources: int) -> np.ndarray:
+        """Return the number of targets of each loss by source, over all workers: float64 [losses, sources]."""
+        counts = np.zeros((len(self.losses), sources))
+        for batch in batches:
+            for loss, its in zip(self.losses, counts, strict=True):
+                np.add.at(its, batch.source, loss.targets(batch).reshape(len(batch.source), -1).sum(axis=1))
+        return np.array(self._sum(counts.flatten().tolist())).reshape(counts.shape)
 
     def _sum(self, values: list[float]) -> list[float]:
         """Return the sums of these numbers over all workers."""

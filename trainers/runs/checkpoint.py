@@ -62,7 +62,7 @@ class Checkpoint:
 
     `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite.
     `split` is the layout of the workers in the last step, `order` the state of `trainers.data.order`. `best`
-    is set in fine-tuning runs.
+    is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`).
     """
 
     path: LocalPath
@@ -74,6 +74,7 @@ class Checkpoint:
     order: dict[str, Any]
     checksum: str
     best: Best | None = None
+    online_weights: dict[str, Any] | None = None
 
 
 def save(
@@ -90,6 +91,7 @@ def save(
     ledger: Mapping[str, Any] | None = None,
     check: Callable[[], None] = lambda: None,
     best: Best | None = None,
+    online_weights: Mapping[str, Any] | None = None,
 ) -> LocalPath:
     """Publish a checkpoint after `step` steps. Keep the newest `keep`, those at multiples of `keep_every`,
     and `best`.
@@ -130,6 +132,8 @@ def save(
         record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
         if best is not None:
             record["best"] = asdict(best)
+        if online_weights is not None:
+            record["online_weights"] = dict(online_weights)
         write_json(attempt / RECORD, record)
         check()
         final = _publish(attempt, step)
@@ -197,7 +201,8 @@ def load(path: LocalPath) -> Checkpoint:
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
     split = ParallelLayout(**record.get("split", asdict(ALONE)))
     best = Best(**record["best"]) if "best" in record else None
-    return Checkpoint(path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"], best)
+    order, weights = record.get("order", {}), record.get("online_weights")
+    return Checkpoint(path, *counts, record["fingerprints"], split, order, record["checksum"], best, weights)
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:

@@ -20,6 +20,7 @@ from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import digest, file_checksum, read_json
 from tokenizer.vocabulary.definition import read_definition
 from trainers.config.job import Init, Job
+from trainers.config.loss_weighting import GroupDRO
 from trainers.data.job_interface import JobCorpus, verified_tokenizer
 from trainers.runs import checkpoint
 from trainers.runs.job_data import reader_of
@@ -50,6 +51,26 @@ def settle(init: Init) -> Init:
         _only_of_runs(name, value, free, path, kind)
     _only_of_runs("data", init.data, "restart", path, kind)
     return replace(init, path=str(path))
+
+
+def settle_reference(weighting: GroupDRO, corpus: JobCorpus) -> GroupDRO:
+    """Return the settings of group DRO with the absolute path of the reference and the digest of its checkpoint. Raises
+    UserError if it is no export, has another tokenizer, or has changed since the digest was computed.
+    """
+    path = parse_local(weighting.reference, "online_weights.reference").resolve()
+    if not (path / "gristmill.json").is_file():
+        raise UserError(f"online_weights.reference: {path} is no export; give RUN/export of a finished run")
+    origin = read_json(path / "gristmill.json", "export again")
+    if origin["fingerprints"]["tokenizer"] != corpus.tokenizer.xxh3_128:
+        raise UserError(
+            f"online_weights.reference: {path} was trained with another tokenizer than that of the corpus; train the "
+            f"reference on this corpus"
+        )
+    if weighting.reference_digest not in (None, origin["checkpoint"]):
+        raise UserError(
+            f"online_weights.reference: {path} has changed since this run began; restore it, or begin another run"
+        )
+    return replace(weighting, reference=str(path), reference_digest=origin["checkpoint"])
 
 
 def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str) -> None:

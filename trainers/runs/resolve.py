@@ -23,7 +23,7 @@ from trainers.data.domain_weights import assign_leaves, names_above, share_weigh
 from trainers.data.mixture_weights import SourceMixture, epoch_cap
 from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, mixture_of, order_of, packed_phases_of
-from trainers.runs.parent import settle
+from trainers.runs.parent import settle, settle_reference
 from trainers.runs.stored_evaluations import resolve_evaluation
 
 # Fields that may change when a run resumes: those of its execution and reporting, which do not affect
@@ -31,6 +31,7 @@ from trainers.runs.stored_evaluations import resolve_evaluation
 FREE = (
     *("name", "log_every", "sinks", "checkpoints", "execution"),
     *("data.corpora", "files", "final_splits", "optimizer.max_skipped_in_row", "evaluation"),
+    "online_weights.reference",
 )
 _BELOW_FREE = tuple(f"{name}." for name in FREE)
 # Up to this many samples, the tokens of a budget are counted exactly by drawing the order, which takes two
@@ -76,6 +77,8 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     order = order_of(corpus, config, packed_phases)
     _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, init=settle(config.init) if config.init else None)
+    if config.online_weights is not None:
+        config = replace(config, online_weights=settle_reference(config.online_weights, corpus))
     config = replace(config, budget=_budget(config.budget, config.data, config.batch, packed_phases, order))
     config = replace(config, evaluation=resolve_evaluation(config.evaluation) if config.evaluation else None)
     return replace(config, schedule=resolve_schedule(config.schedule, config.budget.steps or 0))

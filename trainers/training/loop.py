@@ -36,16 +36,14 @@ from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints
 from trainers.runs.sinks import open_sinks
 from trainers.training.begin import describe_new, initial_base
 from trainers.training.cost_meter import CostMeter
+from trainers.training.divergence import DivergedError, remedy
 from trainers.training.interval import Interval
 from trainers.training.judge import Judge
+from trainers.training.online_weights import online_weights_of, write_online_weights
 from trainers.training.periodic_evaluation import PeriodicEvaluator
 from trainers.training.restore import restore
 from trainers.training.stop_signal import stop_signal
 from trainers.training.validation import Validator
-
-
-class DivergedError(UserError):
-    """Too many steps in a row were not finite (`optimizer.max_skipped_in_row`)."""
 
 
 def train(
@@ -113,7 +111,9 @@ class Training:
         self.names = [loss.name for loss in self.engine.losses]
         self.judge = Judge(config, self.engine) if isinstance(config, Finetuning) else None
         self.validation = Validator(config, corpus, self.engine, self.micro_batch, self.judge)
-        resumed = restore(config, corpus, run, self.engine, self.data.order, self.judge, progress, self.split)
+        self.weights = online_weights_of(config, self.data.sources, self.data.row_lengths, self.engine)
+        states = (self.data.order, self.judge, self.weights)
+        resumed = restore(config, corpus, run, self.engine, *states, progress, self.split)
         self.start, self.tokens, self.skipped = resumed
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row, self.stop = 0, stop_signal()
@@ -262,7 +262,10 @@ class Training:
 
     def _step(self, step: int, batches: list[Batch]) -> tuple[Totals, float, float]:
         rate = self.config.optimizer.learning_rate * rate_fraction(self.config.schedule, step, self.steps)
-        totals, norm = self.engine.train_step(batches, step, rate, len(self.data.sources), self._asked_to_stop())
+        scale = self.weights.begin(batches) if self.weights else None
+        totals, norm = self.engine.train_step(batches, step, rate, len(self.data.sources), self._asked_to_stop(), scale)
+        if self.weights:
+            self.weights.end(totals, norm)
         return totals, norm, rate
 
     def _log_first(self, step: int, batch: float, seconds: float) -> None:
@@ -282,17 +285,9 @@ class Training:
         if self.skipped_in_row > allowed:
             raise DivergedError(
                 f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({values}), "
-                f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. {self._remedy(step)}"
+                f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. "
+                f"{remedy(self.path, step, self.judge is not None)}"
             )
-
-    def _remedy(self, step: int) -> str:
-        if self.judge is not None:
-            return "Begin another run with a lower optimizer.learning_rate or a longer schedule.warmup_fraction"
-        return (
-            f"`python -m trainers blame {self.path} --step {step}` names its documents, "
-            f"`pretrain --exclude-documents FILE` continues without the loss of some; if the documents are not the "
-            f"cause, begin another run with a lower optimizer.learning_rate"
-        )
 
     def _asked_to_stop(self) -> bool:
         return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
@@ -319,6 +314,7 @@ class Training:
             mfu=utilisation(interval.flops.sum() / interval.seconds, self.peak_flops, self.engine.world),
             memory_bytes=memory_bytes(),
             **self.cost.fields(interval.flops),
+            **(self.weights.fields() if self.weights else {}),
             data=self.data.consumed(step * self.sequences),
         )
 
@@ -355,6 +351,7 @@ class Training:
                     ledger=make_ledger(self.path, self.config, self.corpus, self.data, step),
                     check=self._check,
                     best=self.judge.best if self.judge else None,
+                    online_weights=self.weights.state() if self.weights else None,
                 )
                 copy_ledger(self.path)
                 self.progress.write("checkpoint", step=step, message=str(path))
@@ -374,6 +371,8 @@ class Training:
             checkpoint.remove_replaced(self.path, settings.keep, settings.keep_every, self._check)
             copy_ledger(self.path)
             self._score()
+            if self.weights:
+                write_online_weights(self.path, self.weights)
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
         self.engine.broadcast(0)
         if self.engine.rank == 0:

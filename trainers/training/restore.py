@@ -13,6 +13,7 @@ from trainers.runs.progress import Progress
 from trainers.runs.run import fingerprints, read_run
 from trainers.training.begin import describe_resume, read_state
 from trainers.training.judge import Judge
+from trainers.training.online_weights import GroupDROWeights
 
 
 def restore(
@@ -22,6 +23,7 @@ def restore(
     engine: Engine,
     order: Order,
     judge: Judge | None,
+    weights: GroupDROWeights | None,
     progress: Progress,
     layout: ParallelLayout,
 ) -> tuple[int, int, int]:
@@ -46,6 +48,8 @@ def restore(
     order.resume(found.order)
     if judge is not None:
         judge.resume(found.best)
+    if weights is not None:
+        weights.resume(found.online_weights)
     engine.restore(checkpoint.read_state(found), updates(read_run(run), step, found.skipped))
     ours = fingerprints(config, corpus)["code"]
     if found.fingerprints["code"] != ours:

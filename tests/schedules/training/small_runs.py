@@ -130,7 +130,7 @@ class StandInEngine:
     def __init__(self, forward, config, micro_batch, accumulation):
         self.losses, self.value = (SimpleNamespace(name="loss"),), state_after(0)
 
-    def train_step(self, batches, step, rate, sources, stop):
+    def train_step(self, batches, step, rate, sources, stop, scale=None):
         host().sleep(STEP_SECONDS)
         self.value = (self.value * 31 + step + 7) % 9973
         loss = self.value / 1000

@@ -13,11 +13,13 @@ from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import digest
 from trainers.config.job import TrainingBudget
+from trainers.config.loss_weighting import GroupDRO
 from trainers.config.pretraining import MixtureStage, Pretraining
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.resolve import identity
 from trainers.studies.designs.draw_mixtures import draw_mixtures
 from trainers.studies.designs.level_weights import leaf_settings, leaf_weights, require_levels
+from trainers.studies.designs.reused_ratios import ReusedRatios, read_reused
 from trainers.studies.designs.study_corpora import OpenCorpora, measured_domains
 from trainers.studies.designs.study_entries import (
     StudyEntry,
@@ -44,6 +46,8 @@ class StudyRun:
     """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
     `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
     share it and are trained once. `corpus` is the fingerprint of its corpus, or says that it is not built.
+
+    A run of DoReMi names the key of its `reference`, whose directory `keeps_export`.
     """
 
     entry: str
@@ -51,6 +55,8 @@ class StudyRun:
     job: Pretraining
     metrics: Metrics
     corpus: str
+    keeps_export: bool = False
+    reference: str = ""
 
     @property
     def name(self) -> str:
@@ -72,7 +78,8 @@ class StudyRun:
         """A digest of everything that the result depends on. The unresolved job is enough, because the
         resolved job is a function of it and the corpus.
         """
-        return digest([self._identity(), plain(self.metrics), self.corpus])[:_KEY]
+        more = [*(["export"] if self.keeps_export else []), *([self.reference] if self.reference else [])]
+        return digest([self._identity(), plain(self.metrics), self.corpus, *more])[:_KEY]
 
     def _identity(self) -> dict[str, object]:
         """Return the fields that identify the job. Those that runs of one kind share are computed once."""
@@ -90,7 +97,7 @@ class OpenStudy:
     """A study with its corpus. `base` is the job of its recipe. `settings` are those of the proposal by leaf,
     completed by the tokens of the corpus and of the target. `metrics` names the domains that are measured:
     those with held-out text, or those that the study names. Where entries read different corpora, `corpus` is
-    that of the baseline or, until it is built, of another entry.
+    that of the baseline or, until it is built, of another entry. `reused` holds the ratios that the study keeps, if any.
     """
 
     study: Study
@@ -100,11 +107,27 @@ class OpenStudy:
     entries: Mapping[str, StudyEntry]
     metrics: tuple[str, ...]
     corpora: OpenCorpora
+    reused: ReusedRatios | None = None
+
+    @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        """The domains with training documents, ordered by name."""
+        return tuple(sorted(self.corpus.train))
 
     @cached_property
     def domains(self) -> tuple[str, ...]:
-        """The domains with training documents, ordered by name."""
-        return tuple(sorted(self.corpus.train))
+        """The domains that the study varies, ordered by name: those with training documents, where those with kept ratios are
+        one.
+        """
+        return tuple(self.shares_of(dict.fromkeys(self.leaves, 0.0)))
+
+    def shares_of(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return values by domain with training documents as values by domain that the study varies."""
+        return self.reused.collapse(values) if self.reused else {n: values.get(n, 0.0) for n in self.leaves}
+
+    def tokens_of(self, name: str) -> int:
+        """Return the training tokens of a domain that the study varies."""
+        return round(self.shares_of(_sizes(self.corpus))[name])
 
     @cached_property
     def prior(self) -> np.ndarray:
@@ -123,8 +146,9 @@ class OpenStudy:
         return self.mixture(self.prior)
 
     def mixture(self, shares: np.ndarray) -> dict[str, float]:
-        """Return `shares`, [domains], as a mapping by domain."""
-        return dict(zip(self.domains, shares.tolist(), strict=True))
+        """Return `shares`, [domains], as the mixture of a run: a mapping by domain with training documents."""
+        named = dict(zip(self.domains, shares.tolist(), strict=True))
+        return self.reused.expand(named) if self.reused else named
 
     @cached_property
     def points(self) -> tuple[StudyRun, ...]:
@@ -156,6 +180,19 @@ class OpenStudy:
     def proxies(self) -> tuple[StudyRun, ...]:
         """The runs of the design and the anchors, without duplicates."""
         return unique((*self.points, *self.anchors))
+
+    @cached_property
+    def doremi(self) -> tuple[StudyRun, ...]:
+        """The two runs of DoReMi, if the study has them: the reference, a proxy of the prior, and the proxy with group DRO."""
+        its, first = self.study.doremi, self.study.proxies.seed
+        if its is None:
+            return ()
+        reference = replace(self.proxy("doremi-reference", self.prior_mixture, first), keeps_export=True)
+        uniform = self.mixture(np.full(len(self.domains), 1 / len(self.domains)))
+        proxy = self.proxy("doremi", uniform, first)
+        weighting = GroupDRO("", step_size=its.step_size, smoothing=its.smoothing)
+        job = replace(proxy.job, online_weights=weighting)
+        return reference, replace(proxy, job=job, reference=reference.key)
 
     def proxy(self, entry: str, weights: Mapping[str, float], seed: int) -> StudyRun:
         """Return a proxy run of a mixture by domain."""
@@ -246,7 +283,7 @@ class OpenStudy:
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
         """Return weights by domains of any level as shares of all leaves, which sum to 1."""
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
-        return {name: its.get(name, 0.0) / total for name in self.domains}
+        return {name: its.get(name, 0.0) / total for name in self.leaves}
 
 
 def open_study(study: Study) -> OpenStudy:
@@ -271,7 +308,9 @@ def open_study(study: Study) -> OpenStudy:
     different = {(its.fingerprint, its.shard_set): its for its in [corpus, *map(corpora.of, jobs)]}
     metrics = measured_domains(list(different.values()), study)
     settings = leaf_settings(study, corpus, metrics)
-    opened = OpenStudy(study, corpus, base, settings, entries, metrics, corpora)
+    reused = read_reused(study.reuse, corpus.train) if study.reuse else None
+    settings = reused.settings(settings) if reused else settings
+    opened = OpenStudy(study, corpus, base, settings, entries, metrics, corpora, reused)
     opened.settings.metric_weights(opened.metrics)  # raises for a metric that is not measured
     assert opened.prior is not None
     if study.has_mixtures and len(opened.domains) < 2:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import yaml
 
 from gristmill.config import load_yaml, plain
@@ -21,11 +22,12 @@ from trainers.studies.laws.law_set import LawSet, fit_laws
 from trainers.studies.outcomes.study_table import metric_noise, run_table, write_tables
 from trainers.studies.proposals.propose import Proposal, parse_proposal, proposal_record, propose
 from trainers.studies.run_table import RunTable
-from trainers.studies.running.train_study_run import RunResult
+from trainers.studies.running.study_directory import RUNS
+from trainers.studies.running.train_study_run import RunResult, read_result
 
 FIT, PROPOSAL, CONFIRMATION = "fit.json", "proposal.yaml", "confirmation.json"
 FORMAT = 2  # of fit.json
-_DIGITS = 6  # of a proposal's shares, so that finding it again gives the same runs
+DIGITS = 6  # of a proposal's shares, so that finding it again gives the same runs
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def require_mixtures(opened: OpenStudy, what: str) -> None:
 
 
 def basis_of(opened: OpenStudy, table: RunTable) -> str:
-    """Return a digest of all that fit and proposal depend on: the runs, the laws and the settings."""
+    """Return a digest of all that a fit depends on: the runs, the laws and the settings."""
     return digest([table.fingerprint, list(opened.study.laws), plain(opened.settings)])
 
 
@@ -98,19 +100,41 @@ def _resampled(opened: OpenStudy, table: RunTable, laws: list[str]) -> LawSet:
     return fit_laws(chosen, table.domains, table.metrics, table.ratios, table.values, table.censored, draws)
 
 
+def doremi_mixture(opened: OpenStudy, root: LocalPath) -> dict[str, np.ndarray]:
+    """Return the mixture of DoReMi, [domains], by its name; empty if the study has none or its runs have not finished."""
+    if not opened.doremi:
+        return {}
+    result = read_result(root / RUNS / opened.doremi[-1].key)
+    if result is None or result.state != "finished":
+        return {}
+    return {"doremi": np.array([result.domain_weights[name] for name in opened.domains])}
+
+
+def proposal_basis(opened: OpenStudy, root: LocalPath, table: RunTable) -> str:
+    """Return a digest of all that a proposal depends on: what its laws depend on, and the mixture of DoReMi."""
+    others = {name: its.tolist() for name, its in doremi_mixture(opened, root).items()}
+    return digest([basis_of(opened, table), others]) if others else basis_of(opened, table)
+
+
 def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawSet) -> Proposal:
     """Write `proposal.yaml`, whose `weights` a run takes as `data.weights=FILE`."""
-    proposal = propose(laws, table.ratios, opened.settings)
-    record = {**proposal_record(proposal), "basis": basis_of(opened, table)}
+    proposal = propose(laws, table.ratios, opened.settings, others=doremi_mixture(opened, root))
+    record = proposal_record(proposal)
+    if opened.reused:
+        record = {"weights": opened.mixture(proposal.ratios), "shares": record.pop("weights"), **record}
+    record = {**record, "basis": proposal_basis(opened, root, table)}
     (root / PROPOSAL).write_atomic(yaml.safe_dump(record, sort_keys=False).encode())
     return proposal
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml`, to six digits. Raises UserError if there is none yet."""
-    weights = _load_proposal(root)["weights"]
-    opened.require_domains(PROPOSAL, weights)
-    return {name: round(float(share), _DIGITS) for name, share in weights.items()}
+    """Return the mixture in `proposal.yaml`, to six digits, but with the exact ratios that a study keeps. Raises UserError if
+    there is none yet.
+    """
+    record = _load_proposal(root)
+    opened.require_domains(PROPOSAL, record["weights"])
+    shares = {name: round(float(its), DIGITS) for name, its in record.get("shares", record["weights"]).items()}
+    return opened.reused.expand(shares) if opened.reused and set(shares) == set(opened.domains) else shares
 
 
 def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:

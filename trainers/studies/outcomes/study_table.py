@@ -59,7 +59,7 @@ def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
     nothing = float("nan")
     metrics = measured_metrics(opened, {run.key: results[run.key] for run in rows})
     values = [[results[run.key].metrics.get(name, nothing) for name in metrics] for run in rows]
-    ratios = np.array([[run.weights.get(name, 0.0) for name in opened.domains] for run in rows])
+    ratios = np.array([list(opened.shares_of(run.weights).values()) for run in rows])
     ratios = ratios / ratios.sum(axis=1, keepdims=True)
     return RunTable(tuple(run.entry for run in rows), opened.domains, ratios, metrics, np.array(values))
 

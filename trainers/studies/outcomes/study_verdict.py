@@ -9,9 +9,10 @@ from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun
 from trainers.studies.outcomes.paired_comparison import PairedComparison, compare_pairs
-from trainers.studies.outcomes.study_steps import read_proposal
+from trainers.studies.outcomes.study_steps import DIGITS, doremi_mixture, read_proposal
 from trainers.studies.outcomes.study_table import measured_metrics
-from trainers.studies.running.train_study_run import RunResult
+from trainers.studies.running.study_directory import RUNS
+from trainers.studies.running.train_study_run import RunResult, read_result
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class StudyVerdict:
 def candidate_runs(
     opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
 ) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal`
-    defaults to the one in the study's directory. Raises UserError if that is missing, or if the study has no
-    confirmation.
+    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal` also takes the
+    place of the mixture of DoReMi; by default both are those in the study's directory. Raises UserError if one of them
+    is missing, or if the study has no confirmation.
     """
     confirmation = opened.study.confirmation
     if confirmation is None:
@@ -48,6 +49,8 @@ def candidate_runs(
     for name in confirmation.candidates:
         if name == "proposal":
             mixtures[name] = proposal or read_proposal(opened, root)
+        elif name == "doremi":
+            mixtures[name] = proposal or _doremi(opened, root)
         elif name in confirmation.own:
             mixtures[name] = opened.leaf_shares(f"confirmation.own.{name}", confirmation.own[name])
         else:
@@ -55,6 +58,17 @@ def candidate_runs(
     first = opened.study.proxies.seed
     seeds = range(first, first + confirmation.seeds)
     return tuple(opened.candidate(name, weights, seed) for seed in seeds for name, weights in mixtures.items())
+
+
+def _doremi(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
+    found = doremi_mixture(opened, root)
+    if not found:
+        result = read_result(root / RUNS / opened.doremi[-1].key)
+        why = f"{result.state}: {result.reason}" if result else "has not been trained"
+        raise UserError(
+            f"{root}: doremi has no mixture, because its run {why}; train it with `study run`, or remove it"
+        )
+    return opened.mixture(np.round(found["doremi"], DIGITS))
 
 
 def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> StudyVerdict:

@@ -14,7 +14,7 @@ from gristmill.page.scatter import scatter
 from gristmill.storage.disk import LocalPath
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
 from trainers.studies.outcomes.paired_comparison import PairedComparison
-from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, read_fit, read_full_proposal
+from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, proposal_basis, read_fit, read_full_proposal
 from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table, unmeasured_lines
 from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
@@ -54,16 +54,17 @@ def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
 
 def collect(opened: OpenStudy, root: LocalPath) -> Findings:
     """Read what a study has found so far."""
-    runs, results = opened.proxies, results_of(root, opened.proxies)
+    runs = (*opened.proxies, *opened.doremi)
+    results = results_of(root, runs)
     missing = missing_lines(runs, results) + unmeasured_lines(opened, results)
     fit = proposal = verdict = None
     if opened.study.has_mixtures:
-        basis = basis_of(opened, run_table(opened, results))
+        table = run_table(opened, results)
         try:
             fit = read_fit(root)
-            missing += _stale(FIT, fit["basis"], basis, "study fit")
+            missing += _stale(FIT, fit["basis"], basis_of(opened, table), "study fit")
             proposal, made_of = read_full_proposal(root)
-            missing += _stale(PROPOSAL, made_of, basis, "study propose")
+            missing += _stale(PROPOSAL, made_of, proposal_basis(opened, root, table), "study propose")
         except UserError as error:
             missing.append(str(error))
     judged: tuple[StudyRun, ...] = () if opened.study.has_mixtures else opened.points
@@ -106,7 +107,8 @@ def render_study(found: Findings) -> str:
         noise=_noise(found.fit) if found.fit else [],
         tokens=_tokens(found),
         ledger=_ledger(finished),
-        rows=[(run, found.results.get(run.key)) for run in found.runs[:_LISTED]],
+        rows=[(run, opened.shares_of(run.weights), found.results.get(run.key)) for run in found.runs[:_LISTED]],
+        reused=opened.reused,
         unlisted=max(0, len(found.runs) - _LISTED),
         share_read=opened.share_read(study.proxies.tokens),
         config=yaml.safe_dump(plain(study), sort_keys=False, allow_unicode=True, width=100),
@@ -129,7 +131,7 @@ def _domains(found: Findings) -> list[dict[str, Any]]:
     target = opened.settings.target_tokens or opened.study.proxies.tokens
     rows = []
     for i, name in enumerate(opened.domains):
-        tokens = opened.corpus.train[name].tokens
+        tokens = opened.tokens_of(name)
         row: dict[str, Any] = {"name": name, "tokens": tokens, "prior": float(opened.prior[i])}
         row["prior_epochs"] = row["prior"] * target / tokens
         if proposal is not None:
@@ -184,7 +186,7 @@ def _noise(fit: dict[str, Any]) -> list[MetricNoise]:
 def _tokens(found: Findings) -> list[dict[str, Any]]:
     """For each domain: tokens requested and read over all finished runs, and the largest gap of one run."""
     rows = []
-    for name in found.opened.domains:
+    for name in found.opened.leaves:
         entries = [r.sources[name] for r in found.results.values() if r.state == "finished" and name in r.sources]
         if entries:
             gaps = [abs(entry["tokens"] - entry["requested_tokens"]) for entry in entries]

@@ -11,8 +11,9 @@ from gristmill.terminal import human_bytes
 from trainers.config.architecture import fill
 from trainers.config.job import TrainingBudget
 from trainers.runs.resolve import resolve
+from trainers.studies.designs.reused_ratios import VIRTUAL
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
-from trainers.studies.outcomes.study_steps import PROPOSAL
+from trainers.studies.outcomes.study_steps import PROPOSAL, doremi_mixture
 from trainers.studies.outcomes.study_verdict import candidate_runs
 from trainers.studies.running.study_directory import CALIBRATION, RUNS, results_of
 from trainers.studies.running.train_study_run import RunResult, read_result
@@ -20,6 +21,7 @@ from trainers.studies.running.train_study_run import RunResult, read_result
 _CALIBRATION_SHARE = 0.1  # of the tokens of a proxy
 _CALIBRATION_STEPS = 20  # at least
 _STATE_BYTES, _EXPORT_BYTES = 12, 4  # per parameter: a checkpoint has weights and two moments, an export weights
+_DRO_COST = 5 / 3  # two more forward passes, each a third of a step's operations
 _LOG_BYTES = 400_000  # estimate of what a finished run keeps, until one has finished
 _FEW_SEQUENCES = 8  # in a domain's pool; with fewer, epochs are matched only roughly
 
@@ -88,6 +90,8 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
     corpus or its objective does not give the metrics, because every such run would fail.
     """
     stages = {"proxies": opened.proxies}
+    if opened.doremi:
+        stages["doremi"] = opened.doremi
     if opened.study.confirmation is not None:
         stages["confirmation"] = _confirmation(opened, root)
     results = {name: results_of(root, runs) for name, runs in stages.items()}
@@ -139,7 +143,7 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
     """Resolve one job of each kind and corpus. Jobs that differ only in mixture, seed and name are of one kind."""
     measure = opened.study.metrics.measure
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
-        resolve(run.job, opened.corpora.of(run.job))
+        resolve(replace(run.job, online_weights=None), opened.corpora.of(run.job))  # the reference may not exist yet
         objective = run.job.objective
         likely = any(member.gives_likelihood for member, _ in objective.members())
         if not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
@@ -150,10 +154,12 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
 
 
 def _confirmation(opened: OpenStudy, root: LocalPath) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation. Until there is a proposal, the prior takes its place, because its
-    runs cost the same.
+    """Return the runs of the confirmation. Until there is a proposal, or a mixture of DoReMi, the prior takes its place,
+    because its runs cost the same.
     """
-    if (root / PROPOSAL).exists():
+    assert opened.study.confirmation is not None
+    missing = "doremi" in opened.study.confirmation.candidates and not doremi_mixture(opened, root)
+    if (root / PROPOSAL).exists() and not missing:
         return candidate_runs(opened, root)
     return candidate_runs(opened, root, opened.mixture(opened.prior))
 
@@ -181,7 +187,8 @@ def _costs(opened: OpenStudy, runs: Sequence[StudyRun]) -> dict[str, tuple[float
         its = run.kind, run.corpus
         if its not in known:
             tokenizer = (opened.corpora.of(run.job) if run.is_ready else opened.corpus).tokenizer
-            known[its] = _count(run.job, tokenizer.vocab_size, tokenizer.specials)
+            per_token, parameters = _count(run.job, tokenizer.vocab_size, tokenizer.specials)
+            known[its] = per_token * (_DRO_COST if run.reference else 1), parameters
         costs[run.key] = known[its]
     return costs
 
@@ -229,7 +236,14 @@ def plan_lines(plan: StudyPlan) -> list[str]:
     if target is not None and target.parameters:
         share = sum(stage.flops for stage in plan.stages) / (6 * target.parameters * target.tokens)
         lines.append(f"target        the study takes {share:.2%} of its 6 N D operations")
-    return [*lines, *_domain_lines(opened)]
+    return [*lines, *_domain_lines(opened), *_reused_lines(opened)]
+
+
+def _reused_lines(opened: OpenStudy) -> list[str]:
+    if opened.reused is None:
+        return []
+    ratios = ", ".join(f"{name} {ratio:.2%}" for name, ratio in opened.reused.ratios.items())
+    return [f"the study varies {', '.join(opened.domains)}; {VIRTUAL} is {ratios}"]
 
 
 def _time_line(plan: StudyPlan) -> str:
@@ -251,7 +265,7 @@ def _domain_lines(opened: OpenStudy) -> list[str]:
     share, length = opened.share_read(study.proxies.tokens), opened.base.data.sequence_length
     budget = study.target.tokens if study.target and study.proxies.matched else study.proxies.tokens
     lines = [f"{'domain':32} {'tokens':>13} {'prior':>7} {'epochs':>7} {'sequences read':>15}"]
-    for name, part in zip(opened.domains, opened.prior, strict=True):
+    for name, part in opened.prior_mixture.items():
         tokens = opened.corpus.train[name].tokens
         pool = max(1, round(share * (tokens // length)))
         few = "  few: its epochs are matched roughly" if share < 1 and pool < _FEW_SEQUENCES else ""

@@ -4,6 +4,7 @@ weight, the predicted gain over the prior, and baselines.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,15 @@ class Proposal:
 
 
 @single_threaded()
-def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: int = 0) -> Proposal:
-    """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains].
+def propose(
+    laws: LawSet,
+    runs: np.ndarray,
+    settings: ProposalSettings,
+    seed: int = 0,
+    others: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Proposal:
+    """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains]. It is compared with the
+    baselines and the mixtures `others`, each [domains].
 
     Raises ConfigError if no mixture respects the settings.
     """
@@ -66,6 +74,7 @@ def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: in
     best = minimise(objective, constraints, seed)
     ties = TieSet(objective, best, residual_inflation(len(runs), len(laws.domains) + 1)).calibrate(constraints)
     sampled = constraints.sample(_RANDOM, seed)
+    baselines = {**settings.baselines(laws.domains), **others}
     epochs = None
     if settings.tokens and settings.target_tokens:
         epochs = best * settings.target_tokens / np.array([max(1, settings.tokens[name]) for name in laws.domains])
@@ -76,9 +85,7 @@ def propose(laws: LawSet, runs: np.ndarray, settings: ProposalSettings, seed: in
         ties.ranges(constraints),
         float(ties.contains(sampled).mean()),
         tuple(name for name, far in zip(laws.domains, _outside(best, runs), strict=True) if far),
-        tuple(
-            _compared(name, mixture, ties, constraints) for name, mixture in settings.baselines(laws.domains).items()
-        ),
+        tuple(_compared(name, mixture, ties, constraints) for name, mixture in baselines.items()),
         epochs,
     )
 
@@ -134,8 +141,11 @@ def proposal_record(proposal: Proposal) -> dict[str, Any]:
 
 
 def parse_proposal(record: Mapping[str, Any]) -> Proposal:
-    """Return the proposal that `proposal_record` turned into `record`. Raises KeyError if a part is missing."""
-    domains = tuple(record["weights"])
+    """Return the proposal that `proposal_record` turned into `record`; a study that keeps ratios adds its `shares` of the
+    domains that it varies. Raises KeyError if a part is missing.
+    """
+    shares = record.get("shares", record["weights"])
+    domains = tuple(shares)
 
     def by_domain(values: Mapping[str, Any]) -> np.ndarray:
         return np.array([values[name] for name in domains], dtype=float)
@@ -155,7 +165,7 @@ def parse_proposal(record: Mapping[str, Any]) -> Proposal:
     ]
     return Proposal(
         domains,
-        by_domain(record["weights"]),
+        by_domain(shares),
         record["predicted"],
         by_domain(record["tie_set"]["ranges"]),
         record["tie_set"]["share_of_feasible_mixtures"],

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import mean
 from typing import Any, Literal
 
+from gristmill.config import load_yaml
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Checkpoints
+from trainers.config.loss_weighting import WEIGHTS_FILE
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.history import drop_superseded
@@ -44,7 +46,8 @@ class RunResult:
     failed run is trained again by the next `study run`, because its failure says nothing about its mixture.
 
     `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are
-    those of the whole run, `step_seconds` of its steps and `validation_seconds` of its measurements.
+    those of the whole run, `step_seconds` of its steps and `validation_seconds` of its measurements. `domain_weights` are
+    the mean weights of a run with online weights.
     """
 
     state: State
@@ -58,6 +61,7 @@ class RunResult:
     seconds: float = 0.0
     step_seconds: float = 0.0
     validation_seconds: float = 0.0
+    domain_weights: dict[str, float] = field(default_factory=dict)
 
 
 def read_result(run: LocalPath) -> RunResult | None:
@@ -89,6 +93,8 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
         if known is not None and known.state != "failed":
             return known.state, known.reason
         try:
+            # A run that failed before its directory was complete could not begin beside its result.
+            (directory / RESULT).unlink(missing_ok=True)
             if not _train(run, directory, threads):
                 return "stopped", ""
             result = _measure(run, directory, time.perf_counter() - began)
@@ -97,7 +103,7 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
                 return "storage", str(error)
             result = RunResult(_state_of(error), _in_one_line(error))
         try:
-            for name in _KEPT_MODEL:
+            for name in _KEPT_MODEL[:1] if run.keeps_export else _KEPT_MODEL:
                 shutil.rmtree(directory / name, ignore_errors=True)
             write_json(directory / RESULT, {"format": FORMAT, **asdict(result)})
         except OSError as error:
@@ -137,6 +143,9 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
     corpus = _CORPORA.of(run.job)
     if corpus.fingerprint != run.corpus:
         raise UserError(f"{run.job.data.corpora[0]}: the corpus has changed since the study was opened; run it again")
+    if run.job.online_weights is not None:
+        export = str(directory.parent / run.reference / "export")
+        run = replace(run, job=replace(run.job, online_weights=replace(run.job.online_weights, reference=export)))
     config = measured_job(run, corpus, threads)
     if not open_run(directory, config, corpus).finished:
         launch(config, corpus, directory, 1, lambda line: None)
@@ -174,7 +183,14 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
         seconds=max(seconds, _logged_seconds(events)),
         step_seconds=_step_seconds(events),
         validation_seconds=_validation_seconds(events),
+        domain_weights=_domain_weights(directory),
     )
+
+
+def _domain_weights(directory: LocalPath) -> dict[str, float]:
+    """Return the mean online weights of a finished run; empty for a run without them."""
+    file = directory / WEIGHTS_FILE
+    return dict(load_yaml(file)["weights"]) if file.exists() else {}
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
@@ -207,7 +223,7 @@ def _validation_seconds(events: Sequence[dict[str, Any]]) -> float:
 
 
 def _state_of(error: BaseException) -> State:
-    from trainers.training.loop import DivergedError
+    from trainers.training.divergence import DivergedError
 
     return "diverged" if isinstance(error, DivergedError) else "failed"
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainers.config.architecture import require
+from trainers.config.loss_weighting import GroupDRO
 from trainers.studies.laws import LAWS
 from trainers.studies.proposals.proposal_settings import ProposalSettings
 from trainers.studies.schema.study_designs import Design, Simplex, Sobol, Swarm, check_names, check_weights
 
-BASELINES = ("proposal", "prior", "uniform", "temperature", "unimax")
+BASELINES = ("proposal", "prior", "uniform", "temperature", "unimax", "doremi")
 """Candidates whose weights the study determines; all others need weights in `own`."""
 
 RESERVED = {
@@ -22,6 +23,7 @@ RESERVED = {
     "data.subset": "set proxies.matched",
     "budget": "set proxies.tokens",
     "validation": "set metrics",
+    "online_weights": "set doremi",
     "checkpoints": "four checkpoints are written in a run, and the last is kept until it ends",
 }
 """Fields of the job that the study sets, and what to set instead."""
@@ -95,7 +97,8 @@ class Confirmation:
     """Larger runs of a few `candidates`, each trained with the same `seeds` seeds, and the rule of the
     verdict.
 
-    Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax` and the names of mixtures in `own`.
+    Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax`, `doremi` (which needs the section `doremi`) and
+    the names of mixtures in `own`.
     They train on `tokens` tokens, with `settings` on top of the study's. Each is compared with `baseline`,
     seed by seed, in the weighted mean of the metrics: it is better (worse) if the two-sided t interval of the
     mean difference at `level` lies below (above) 0 and the absolute difference is at least `margin`;
@@ -134,6 +137,21 @@ class Confirmation:
 
 
 @dataclass(frozen=True)
+class DoReMi:
+    """The mixture of DoReMi (Xie et al., 2023) as a baseline: a reference proxy of the prior, then a proxy that reads all
+    domains equally and is trained with group DRO against the reference (`online_weights` in training_file.md). The mean of
+    its weights is the mixture. It costs about as much as 2.7 proxies and uses neither metrics nor limits.
+    """
+
+    step_size: float = 1.0
+    smoothing: float = 1e-3
+
+    def check(self) -> None:
+        """Validate ranges."""
+        GroupDRO("", step_size=self.step_size, smoothing=self.smoothing).check()
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The rule of the verdict for designs that compare their runs directly (`list`, `grid`, `leave_one_out`);
     it works as in `confirmation`.
@@ -146,6 +164,25 @@ class Verdict:
         """Validate ranges."""
         require(0.5 <= self.level < 1, f"level: got {self.level}, allowed 0.5 to below 1")
         require(0 <= self.margin < float("inf"), f"margin: got {self.margin}, allowed 0 or more")
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Keep the ratios that the domains `domains` have to one another in the file `proposal`, the `proposal.yaml` of an
+    earlier study; by default, those of all domains that the file and the corpus share. They become one domain, `reused`, so
+    a study of a corpus with a few new domains varies only these and `reused`, and needs fewer runs.
+
+    `reused` has their tokens and their prior, and is read as often as each of them may be. `floors`, `fixed` and
+    `max_epochs` may name it. All mixtures of the study keep the ratios, also its prior and its baselines, except those in
+    `own`.
+    """
+
+    proposal: str
+    domains: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Check that no domain is named twice."""
+        require(len(set(self.domains)) == len(self.domains), f"domains: got {list(self.domains)}, each allowed once")
 
 
 @dataclass(frozen=True)
@@ -177,6 +214,8 @@ class Study:
     laws: tuple[str, ...] = ("log_linear",)
     proposal: ProposalSettings = field(default_factory=ProposalSettings)
     confirmation: Confirmation | None = None
+    doremi: DoReMi | None = None
+    reuse: Reuse | None = None
     verdict: Verdict = field(default_factory=Verdict)
 
     def check(self) -> None:
@@ -197,11 +236,24 @@ class Study:
                 self.target is not None, f"target: missing; a design of kind {self.design.kind} needs target.tokens"
             )
         else:
-            require(
-                self.confirmation is None,
-                f"confirmation: the design {self.design.kind} compares its runs itself; remove this section",
-            )
+            for name in ("confirmation", "doremi", "reuse"):
+                require(
+                    getattr(self, name) is None,
+                    f"{name}: the design {self.design.kind} compares its runs itself; remove this section",
+                )
+        require(
+            self.doremi is None or self.reuse is None,
+            "doremi: weighs every domain, which keeps no ratios; remove this section or reuse",
+        )
+        require(
+            self.doremi is None or self.anneal is None,
+            "doremi: its weights are those of a whole run; remove this section or anneal",
+        )
         if self.confirmation is not None:
+            require(
+                self.doremi is not None or "doremi" not in self.confirmation.candidates,
+                "confirmation.candidates: got 'doremi'; add the section doremi, which trains it",
+            )
             for name in flat_settings(self.confirmation.settings):
                 check_setting("confirmation.settings", name)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gristmill.storage.store import read_json
+from tests.trainers.studies.study_files import finish, opened, write_study
 from trainers.__main__ import main
 from trainers.studies.laws.scaling_law import fit_scaling
 from trainers.studies.outcomes.study_ladder import fit_ladder, read_ladder
@@ -96,6 +97,43 @@ def test_a_file_that_makes_no_ladder_is_an_error_of_one_line(tmp_path, rows, mes
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+STUDY = """\
+name: ladder
+output: {root}
+corpora: [{corpus}]
+recipe: llama_tiny
+settings: {{batch.sequences: 4, data.sequence_length: 64}}
+design: {{kind: grid, seeds: 2, axes: {{model.layers: [1, 2, 3, 4], budget.tokens: [1e4, 2e4, 4e4, 8e4]}}}}
+proxies: {{tokens: 5e3}}
+metrics: {{tokens: 512}}
+proposal: {{weights: {{code: 3, plays: 1}}}}
+"""
+
+
+def test_the_runs_of_a_study_are_a_ladder(tmp_path, corpus_directory, capsys):
+    """Both metrics follow a law; their weighted mean is the published one."""
+    file = write_study(tmp_path, corpus_directory, STUDY)
+    assert main(["study", "scaling", str(file)]) == 2
+    assert "no run has finished; train them with `study run`" in capsys.readouterr().err
+    study, root = opened(file)
+    largest, lost = [run for run in study.points if run.job.model.layers == 4], study.points[0]
+    for run in study.points:
+        parameters, tokens = 10 ** (6 + run.job.model.layers), 1e5 * run.job.budget.tokens
+        mean = loss(parameters, tokens)
+        metrics = {"code": mean - 0.1, "plays": mean + 0.3}
+        state = {"state": "failed", "metrics": {}} if run is lost else {"metrics": metrics}
+        finish(root, [run], parameters=parameters, tokens=tokens, **state)
+    assert main(["study", "scaling", str(root.parent / "tiny.yaml")]) == 0
+    printed = capsys.readouterr().out
+    record = read_json(root / "scaling.json")
+    assert str(root / "scaling.json") in printed
+    assert "mean of the metrics, 31 runs" in printed
+    assert record["law"] == pytest.approx(PUBLISHED | {"model_share": 0.28 / 0.62}, rel=1e-4)
+    assert {row["run"] for row in record["held_out"]} == {run.name for run in largest}
+    assert all(row["predicted"] == pytest.approx(row["measured"], rel=1e-4) for row in record["held_out"])
+    assert lost.name not in record["runs"]
 
 
 def test_a_study_or_a_file_is_needed(capsys):

@@ -114,6 +114,42 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
     assert read_json(root / "fit.json")["noise"]["code"]["anchors"] == 3
 
 
+def test_the_mixture_of_doremi_is_compared_and_confirmed(file):
+    study, root = opened(file, "doremi={}", "confirmation.candidates=[proposal, prior, doremi]", "confirmation.own={}")
+    reference, proxy = study.doremi
+    assert reference.keeps_export
+    assert reference.key not in {run.key for run in study.proxies}  # an anchor keeps no export
+    assert proxy.reference == reference.key
+    assert proxy.job.data.weights == pytest.approx({"code": 1 / 3, "notes": 1 / 3, "plays": 1 / 3})
+    assert study.candidate("x", proxy.weights, 0).job.online_weights is None
+    plan = plan_study(study, root, 1)
+    assert [(stage.name, stage.runs) for stage in plan.stages] == [("proxies", 27), ("doremi", 2), ("confirmation", 9)]
+    proxies, doremi = plan.stages[:2]
+    assert doremi.flops / 2 == pytest.approx(4 / 3 * proxies.flops / 27, rel=0.01)  # the second costs 5 / 3 of a proxy
+    finish(root, study.proxies)
+    fit = fit_step(study, root, results_of(root, study.proxies))
+    before = propose_step(study, root, fit.table, fit.laws)
+    assert "doremi" not in {each.name for each in before.compared}
+    with pytest.raises(UserError, match="doremi has no mixture, because its run has not been trained"):
+        candidate_runs(study, root)
+    finish(root, study.doremi, domain_weights={"code": 0.5, "notes": 0.1, "plays": 0.4})
+    assert "`study propose` renews it" in write_study_page(study, root).read_text()
+    proposal = propose_step(study, root, fit.table, fit.laws)
+    (its,) = (each for each in proposal.compared if each.name == "doremi")
+    assert its.ratios.tolist() == [0.5, 0.1, 0.4]
+    assert its.difference > 0
+    runs = candidate_runs(study, root)
+    assert runs[2].job.data.weights == {"code": 0.5, "notes": 0.1, "plays": 0.4}
+    page = write_study_page(study, root).read_text()
+    assert "doremi" in page
+    assert "renews it" not in page
+
+
+def test_doremi_without_its_section_is_an_error(file):
+    with pytest.raises(ConfigError, match="got 'doremi'; add the section doremi"):
+        opened(file, "confirmation.candidates=[prior, doremi]", "confirmation.own={}")
+
+
 def test_a_proposal_is_what_a_run_takes_as_weights(finished):
     study, root, results = finished
     fit = fit_step(study, root, results)

@@ -63,6 +63,23 @@ def test_a_run_reads_the_corpus_that_was_built_for_its_entry_in_two_phases(tmp_p
     assert result.sources["code"]["tokens"] / result.tokens == pytest.approx(first / 2, abs=0.05)
 
 
+def test_doremi_trains_its_reference_and_then_its_proxy(tmp_path, corpus_directory):
+    study, _ = opened(write_study(tmp_path, corpus_directory), "doremi={}")
+    reference, proxy = study.doremi
+    root = LocalPath(tmp_path / "runs")
+    state, reason = train_study_run(proxy, root / proxy.key, 1)
+    assert (state, "is no export" in reason) == ("failed", True)
+    assert train_study_run(reference, root / reference.key, 1) == ("finished", "")
+    assert (root / reference.key / "export").is_dir()
+    assert not (root / reference.key / "checkpoints").exists()
+    assert train_study_run(proxy, root / proxy.key, 1) == ("finished", "")
+    weights = read_result(root / proxy.key).domain_weights
+    assert tuple(weights) == study.domains
+    assert sum(weights.values()) == pytest.approx(1)
+    assert len(set(weights.values())) > 1
+    assert not (root / proxy.key / "export").exists()
+
+
 def test_the_time_between_two_parts_of_a_run_does_not_count():
     times = [
         ("start", 10),

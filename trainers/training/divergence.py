@@ -1,0 +1,20 @@
+"""A run whose steps are not finite: the error, and what to do about it."""
+
+from pathlib import Path
+
+from gristmill.errors import UserError
+
+
+class DivergedError(UserError):
+    """Too many steps in a row were not finite (`optimizer.max_skipped_in_row`)."""
+
+
+def remedy(run: Path, step: int, fine_tunes: bool) -> str:
+    """Return what a user can do about steps up to `step` that are not finite."""
+    if fine_tunes:
+        return "Begin another run with a lower optimizer.learning_rate or a longer schedule.warmup_fraction"
+    return (
+        f"`python -m trainers blame {run} --step {step}` names its documents, "
+        f"`pretrain --exclude-documents FILE` continues without the loss of some; if the documents are not the "
+        f"cause, begin another run with a lower optimizer.learning_rate"
+    )
