@@ -96,7 +96,7 @@ def test_operations_are_those_of_the_formula(decoder_run):
 
     scorer = Scorer.open(decoder_run)
     found = scorer.score(["a cab"] * 2, [" bade a face", " bed"])
-    network, model = scorer._forward.model, read_config(decoder_run).model
+    network, model = scorer.forward.model, read_config(decoder_run).model
     lengths = [len(scorer._encoder.encode(text)[0]) for text in texts_of(["a cab bade a face", "a cab bed"])]
     expected = sum(flops_of(network, model, length).of(length, 0, 0) for length in lengths)
     expected += flops_of(network, model, 1).of(0, 0, int(found.tokens.sum()))
