@@ -198,7 +198,9 @@ def test_written_answers_in_the_command(decoder_run, other_run, tmp_path, capsys
         for name in ("exact_match", "token_f1"):
             expected = METRICS[name].statistics(outcomes)[:, 0].mean()
             assert result["scores"][name]["value"] == pytest.approx(expected)
-            assert result["scores"][name]["chance"] == 0
+        assert result["main"] == "exact_match"
+        assert result["scores"]["exact_match"]["chance"] == 0
+        assert "chance" not in result["scores"]["token_f1"]  # words in common are no knowledge
         truncated = sum(row["truncated"] for row in its)
         assert result["answers_truncated"] == truncated
         assert all(row["tokens"] == 6 for row in its if row["truncated"])

@@ -17,6 +17,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 from trainers.tasks.scores.resampling import score
 
 Measured = tuple[TaskMetric, Outcomes]
+SOLVED = ("exact_match", "number_match")
+"""Metrics of written answers by which an item is solved or not. By others, such as F1, answers without knowledge score above 0."""
 _NAMES = {
     "none": "accuracy",
     "token": "accuracy_per_token",
@@ -125,7 +127,7 @@ class TaskResult:
         }
 
     def _chance(self, name: str) -> float | None:
-        return self.chance if "accuracy" in name or self.truncated is not None else None
+        return self.chance if "accuracy" in name or name.startswith(SOLVED) else None
 
     def plain(self) -> dict[str, Any]:
         """Return the result as JSON data, without rows."""

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trainers.evaluation.suites.task_result import TaskResult
+from trainers.evaluation.suites.task_result import SOLVED, TaskResult
 
 SHOWN = 10  # of each kind on a page
-_SOLVED = ("exact_match", "number_match")  # scores of written answers that are right or wrong
 _CHARACTERS = 400  # of a context on a page, its end
 
 
@@ -36,7 +35,7 @@ def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
     for first, second in combinations(models, 2):
         pairs = zip(*([r for r in results if r.model == model] for model in (first, second)), strict=True)
         for a, b in pairs:
-            if a.main.startswith("accuracy") or a.main in _SOLVED:
+            if a.main.startswith(("accuracy", *SOLVED)):
                 before, after = a.statistics[:, 0], b.statistics[:, 0]
                 won, lost = (np.flatnonzero(each).tolist() for each in (after > before, after < before))
                 yield WonItems(a, b, won, lost)

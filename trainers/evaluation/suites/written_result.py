@@ -6,14 +6,15 @@ import xxhash
 
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.items import Items
-from trainers.evaluation.suites.task_result import TaskResult
+from trainers.evaluation.suites.task_result import SOLVED, TaskResult
 from trainers.tasks.schema.metric_names import WRITTEN_METRICS
 from trainers.tasks.scores import METRICS, require_libraries
 from trainers.tasks.scores.outcomes import Outcomes
 
 
 def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskResult:
-    """Let a model write the answers to items, and score them by those metrics of the task that compare texts.
+    """Let a model write the answers to items, and score them by those metrics of the task that compare texts. The first one
+    by which items are solved or not counts.
 
     The rows have the written text of every item, its tokens, whether it was truncated, and the accepted texts. A sampled
     answer depends on the seed and on the id of its item, so not on the order of items.
@@ -22,7 +23,7 @@ def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskR
     assert prompt is not None
     assert prompt.generation is not None
     assert items.references is not None
-    metrics = [name for name in items.task.metrics if name in WRITTEN_METRICS]
+    metrics = sorted((m for m in items.task.metrics if m in WRITTEN_METRICS), key=lambda name: name not in SOLVED)
     require_libraries(metrics)
     how = prompt.generation
     texts = scorer.write(items.contexts, how, generators_of(items.ids, seed) if how.temperature else ())
