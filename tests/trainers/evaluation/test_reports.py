@@ -84,7 +84,8 @@ def test_every_form_of_the_scores_is_beside_the_page_with_its_cost(tmp_path, dec
         table = list(csv.DictReader(lines))
     values = [score["value"] for task in data["tasks"] for score in task["scores"].values()]
     assert [float(row["value"]) for row in table] == values
-    assert [(row["task"], row["score"], row["counts"]) for row in table] == [("p", "accuracy", "1")] * 2
+    rows = [("p", "accuracy", "1"), ("p", "bits_per_byte", "0")]
+    assert [(row["task"], row["score"], row["counts"]) for row in table] == rows * 2
     assert sorted(data["costs"]) == sorted([str(decoder_run), str(other_run)])
     assert f"cost of {decoder_run}: " in shown
     assert "Cost of this evaluation" in page.read_text()

@@ -18,7 +18,7 @@ from trainers.tasks.scores.resampling import score
 
 Measured = tuple[TaskMetric, Outcomes]
 SOLVED = ("exact_match", "number_match")
-"""Metrics of written answers by which an item is solved or not. By others, such as F1, answers without knowledge score above 0."""
+"""Metrics of written answers by which an item is solved or not. By others, such as F1, any answer may score above 0."""
 _NAMES = {
     "none": "accuracy",
     "token": "accuracy_per_token",
