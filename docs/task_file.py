@@ -11,7 +11,7 @@ from training_file import section
 from trainers.tasks.load_task import load_suite, load_task, shipped_suites, shipped_tasks
 from trainers.tasks.schema.metric_names import METRIC_KINDS
 from trainers.tasks.schema.task import Layout, Task, Templates
-from trainers.tasks.schema.task_prompt import Prompt
+from trainers.tasks.schema.task_prompt import Generation, Prompt
 from trainers.tasks.scores import METRICS
 
 HEAD = """\
@@ -67,7 +67,7 @@ def gold(task: Task) -> str:
 def page() -> str:
     """The whole page."""
     pieces = [HEAD, section(Task, "Task"), section(Layout, "Layout"), section(Templates, "Templates")]
-    pieces += [section(Prompt, "Prompt"), SHIPPED]
+    pieces += [section(Prompt, "Prompt"), section(Generation, "Generation"), SHIPPED]
     pieces += ["| task | kind | labels | metrics | what it is | source |", "|---|---|---|---|---|---|"]
     tasks = [load_task(name) for name in shipped_tasks()]
     for task in tasks:

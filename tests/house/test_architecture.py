@@ -44,7 +44,7 @@ HOMES = {
     "transformers": ("trainers/", "pipelines/stages/score/transformer_classifier.py"),
     "torch": ("trainers/", "pipelines/stages/score/transformer_classifier.py"),
     "numba": ("gristmill/compilation.py", "pipelines/kernels/text/words.py"),
-    "jinja2": ("gristmill/page/",),
+    "jinja2": ("gristmill/page/", "trainers/tasks/harness_format/doc_templates.py"),
     "tensorboard": ("trainers/runs/sinks.py",),
     "wandb": ("trainers/runs/sinks.py",),
     "mlflow": ("trainers/runs/sinks.py",),

@@ -1,4 +1,4 @@
-"""`features`, `probe` and `next-tokens`: look into a model."""
+"""`features`, `probe`, `heads` and `next-tokens`: look into a model."""
 
 import argparse
 import sys
@@ -21,6 +21,7 @@ _POOLINGS = ("mean", "first", "last", "token")
 _CLASSIFIERS = ("linear", "mlp")
 _NAMED = ("task", "text", "set", "layers", "classifier", "limit", "seed", "data", "train", "test")
 _LIMIT = 2000  # examples of a split: with some 30,000 words, a layer takes seconds
+_HEAD_TOKENS = 2000  # the model reads them once for each head
 _TOKENS = 5000  # of a text whose next tokens are shown
 
 
@@ -56,6 +57,19 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     probe.add_argument("--output", metavar="FILE", type=local_path, help="a page (.html) or all scores (.json)")
     probe.set_defaults(handler=_probe)
+    heads = commands.add_parser("heads", help="what attention heads attend to, and the loss without them")
+    heads.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
+    heads.add_argument("--text", metavar="FILE", type=location_argument, required=True, help="as for `features`")
+    heads.add_argument(
+        "--tokens", type=int, default=_HEAD_TOKENS, help=f"the first N of the texts; default {_HEAD_TOKENS:,}"
+    )
+    heads.add_argument(
+        "--output",
+        metavar="FILE",
+        type=local_path,
+        help="a row for each head (.parquet or .csv), or all results (.json)",
+    )
+    heads.set_defaults(handler=_heads)
     following = commands.add_parser("next-tokens", help="a page of what a model expects at each position of a text")
     following.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
     following.add_argument("--text", required=True, help="the text, or with @ the name of a file that holds it")
@@ -109,6 +123,34 @@ def _probe(options: argparse.Namespace) -> int:
         else:
             write_json(options.output, {**named_so, "layers": [each.plain() for each in found]})
         print(options.output)
+    return 0
+
+
+def _heads(options: argparse.Namespace) -> int:
+    import pyarrow.csv as arrow_csv
+    import pyarrow.parquet as pq
+
+    from gristmill.storage.store import write_json
+    from trainers.evaluation.probing.head_table import head_lines, measure_heads, plain_heads, pruning_lines
+    from trainers.evaluation.suites.text_bits import SPLIT, text_task
+    from trainers.report.task_table import align
+    from trainers.tasks.read_examples import read_examples
+
+    output = options.output
+    if output is not None and output.suffix not in (".parquet", ".csv", ".json"):
+        raise ConfigError(f"--output: got {output}, expected a name that ends in .parquet, .csv or .json")
+    if options.tokens < 1:
+        raise ConfigError(f"--tokens: got {options.tokens}, allowed 1 or more")
+    texts = read_examples(text_task(options.text), SPLIT, None)
+    table, effects = measure_heads(parse_local(str(options.model), "model"), texts, options.tokens, _tell)
+    print("\n".join(printable(line) for line in [*align(head_lines(table)), "", *align(pruning_lines(effects))]))
+    if output is not None:
+        if output.suffix == ".json":
+            write_json(output, {"model": str(options.model), **plain_heads(table, effects)})
+        else:
+            write = pq.write_table if output.suffix == ".parquet" else arrow_csv.write_csv
+            output.write_atomic(lambda sink: write(table, sink))
+        print(output)
     return 0
 
 

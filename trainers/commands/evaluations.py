@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.config import near_match
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings
     from trainers.evaluation.suites.task_result import TaskResult
     from trainers.tasks.examples import Examples
+    from trainers.tasks.harness_format.harness_task import HarnessTask
     from trainers.tasks.load_task import Suite
     from trainers.tasks.schema.task import Task
 
@@ -273,11 +275,12 @@ def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
     return settings
 
 
-def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task, str]]]":
+def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task | HarnessTask, str]]]":
     """Return the suite, if there is one, and every task with its split."""
     from trainers.evaluation.suites.text_bits import SPLIT, text_task
     from trainers.tasks.load_task import load_suite, load_task
 
+    _settings(named)  # numbers that are none
     if "splits" in named and "task" not in named:
         raise ConfigError("splits: needs task=NAME")
     if "suite" in named:
@@ -285,12 +288,30 @@ def _columns(named: Mapping[str, str]) -> "tuple[Suite | None, list[tuple[Task, 
         return suite, [(load_task(column.task), column.split) for column in suite.columns]
     if "text" in named:
         return None, [(text_task(parse_location(named["text"], field="text")), SPLIT)]
-    tasks = [load_task(name) for name in named["task"].split(",")]
+    tasks = [_load(name, named.get("shots")) for name in named["task"].split(",")]
     return None, [(task, split) for task in tasks for split in _splits(task, named.get("splits"))]
 
 
-def _splits(task: "Task", named: str | None) -> tuple[str, ...]:
-    """Return the named splits; by default `dev`, or else the last split with gold."""
+def _load(name: str, shots: str | None) -> "Task | HarnessTask":
+    """Load a task of ours, or one in the format of lm-evaluation-harness, in which `shots` replaces `num_fewshot`."""
+    from trainers.tasks.harness_format.harness_task import is_harness_task, load_harness_task
+    from trainers.tasks.load_task import load_task
+
+    if name.endswith((".yaml", ".yml")) and is_harness_task(path := Path(parse_local(name, "task"))):
+        return load_harness_task(path, None if shots is None else int(shots))
+    return load_task(name)
+
+
+def _splits(task: "Task | HarnessTask", named: str | None) -> tuple[str, ...]:
+    """Return the named splits; by default `dev`, or else the last split with gold. A task of lm-evaluation-harness names its
+    split itself.
+    """
+    from trainers.tasks.harness_format.harness_task import HarnessTask
+
+    if isinstance(task, HarnessTask):
+        if named:
+            raise ConfigError(f"splits: {task.path} names its split itself, in test_split; leave it out")
+        return (task.split,)
     if named:
         return tuple(named.split(","))
     labelled = [split for split in task.splits if split not in task.unlabelled]

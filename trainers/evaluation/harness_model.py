@@ -17,6 +17,9 @@ from lm_eval.tasks import TaskManager
 from gristmill.errors import ConfigError, UserError
 from gristmill.terminal import printable
 from trainers.evaluation.scoring.scorer import Scorer
+from trainers.evaluation.suites.written_result import generators_of
+from trainers.tasks.harness_format.harness_task import read_generation
+from trainers.tasks.schema.task_prompt import Generation
 
 _BOOTSTRAP = 1000  # samples for the standard errors that have no formula
 
@@ -26,12 +29,12 @@ class HarnessModel(LM):
 
     Two things differ from `HFLM`. A context longer than the model is cut after `<bos>`, not together with it. The
     log-likelihood of whole texts uses windows that overlap by half (`Scorer.score_texts`), so every token but the first
-    ones has context.
+    ones has context. What is sampled depends on `seed` and on the request alone.
     """
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: Scorer, seed: int = 0) -> None:
         super().__init__()
-        self._scorer = scorer
+        self._scorer, self._seed = scorer, seed
 
     @property
     def tokenizer_name(self) -> str:
@@ -51,16 +54,25 @@ class HarnessModel(LM):
         return nats
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Raise UserError: tasks that let the model write are not supported."""
-        raise _unwritten(requests[0].task_name or "a task")
+        """Return what the model writes after each context, up to the first text of `until`."""
+        texts = [""] * len(requests)
+        alike: dict[Generation, list[int]] = {}
+        for number, request in enumerate(requests):
+            how = read_generation(f"{request.task_name}: generation_kwargs", request.args[1], ())
+            alike.setdefault(how, []).append(number)
+        for how, numbers in alike.items():
+            names = [f"{requests[n].task_name}/{requests[n].doc_id}/{requests[n].idx}" for n in numbers]
+            written = self._scorer.write([requests[n].args[0] for n in numbers], how, generators_of(names, self._seed))
+            for number, each in zip(numbers, written, strict=True):
+                texts[number] = each.text
+        return texts
 
 
 def load_tasks(names: Sequence[str]) -> list[Any]:
     """Load tasks by name or by the path of a YAML file, with their data. Nothing is downloaded if the environment variables
     HF_HUB_OFFLINE and HF_DATASETS_OFFLINE were 1 when the library was imported.
 
-    Raises ConfigError for an unknown name, and UserError for data that is not on this machine and for tasks that let
-    the model write.
+    Raises ConfigError for an unknown name, and UserError for data that is not on this machine.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     # The library's own tasks are some 10,000 files, which take it seconds to list.
@@ -77,14 +89,7 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
                 f"task: {name} cannot be loaded ({reason}); its data must be on this machine: name the files in "
                 f"dataset_kwargs.data_files of a YAML file with dataset_path json"
             ) from error
-    for name, task in tasks.items():
-        if task.OUTPUT_TYPE == "generate_until":
-            raise _unwritten(name)
     return list(tasks.values())
-
-
-def _unwritten(name: str) -> UserError:
-    return UserError(f"task: {name} lets the model write (generate_until); give tasks that score likelihoods")
 
 
 def run_harness(
@@ -94,7 +99,7 @@ def run_harness(
     `samples`, the items with their log-likelihoods.
     """
     made: dict[str, Any] = simple_evaluate(
-        HarnessModel(scorer),
+        HarnessModel(scorer, seed),
         tasks=list(tasks),
         task_manager=TaskManager(include_defaults=False),
         num_fewshot=shots,

@@ -1,10 +1,4 @@
-"""Generate greedy answers of a fine-tuned text-to-text model in batches.
-
-To write the first token, the model reads whole rows, as in training, so that virtual tokens, prefixes and
-inserted modules work as they were trained. Keys and values are cached, and for each further token the model
-reads one position of every row. Models without a cache (GPT, clipped relative positions) read whole rows
-again.
-"""
+"""Generate greedy answers of a fine-tuned text-to-text model in batches, and measure its targets."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +9,8 @@ import torch
 from trainers.data.examples.task_inputs import TaskInputs, TextSlices
 from trainers.data.examples.task_rows import ChosenInputs, task_batch
 from trainers.engine.forward import Forward, tensors
-from trainers.rows.batch import IGNORED
+from trainers.inference.batch_decoding import decode_batch
+from trainers.rows.batch import IGNORED, Batch
 
 
 def writable_ids(specials: Mapping[str, int], tokens: int, rows: int, end: int) -> np.ndarray:
@@ -72,83 +67,19 @@ def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarr
 def _write(
     forward: Forward, task: TaskInputs, numbers: np.ndarray, allowed: np.ndarray, tokens: int, length: int
 ) -> tuple[list[np.ndarray], int]:
-    form, (end,) = task.format, task.format.target_after
+    form = task.format
     taken = 0 if form.decoder_start is not None else task.segments.sizes[0][numbers] + form.marks(1)
     fits = length - taken - len(form.target_before) + (form.decoder_start is None)
     room: np.ndarray = np.broadcast_to(np.maximum(fits, 0), len(numbers))
-    written: np.ndarray = np.empty((len(numbers), min(tokens, int(room.max(initial=0)))), np.int64)
-    count = np.zeros(len(numbers), np.int64)
-    pending = np.flatnonzero(room > 0)
-    cut = len(numbers) - len(pending)
-    writer = _Writer(forward, task, numbers, ~allowed)
-    while len(pending):
-        following = writer.next(pending, written[pending, : count[pending[0]]])
-        going = following != end
-        full = going & (count[pending] == tokens)
-        cut += int(full.sum())
-        pending, following = pending[going & ~full], following[going & ~full]
-        written[pending, count[pending]] = following
-        count[pending] += 1
-        at_end = count[pending] == room[pending]
-        cut += int(at_end.sum())
-        pending = pending[~at_end]
-    return [row[:size] for row, size in zip(written, count, strict=True)], cut
 
-
-class _Writer:
-    """Finds the likeliest next token of each input. As answers end, later calls ask for fewer inputs."""
-
-    def __init__(self, forward: Forward, task: TaskInputs, numbers: np.ndarray, banned: np.ndarray) -> None:
-        """`numbers` are the numbers of the inputs in `task`; ids marked in `banned`, bool [vocabulary], are
-        never written.
-        """
-        self._forward, self._task, self._numbers = forward, task, numbers
-        self._device = next(forward.model.parameters()).device
-        self._banned = torch.from_numpy(banned).to(self._device)
-        self._past = forward.new_past()
-        self._rows, self._positions = np.empty(0, np.int64), np.empty(0, np.int64)
-
-    def next(self, rows: np.ndarray, written: np.ndarray) -> np.ndarray:
-        """Return the likeliest next id for each of these inputs, int64 [n], given the m tokens written so far
-        [n, m]. `rows` are indices into `numbers`, a subset of those of the previous call, in which answers
-        had one token less.
-        """
-        with torch.no_grad():
-            logits = (
-                self._first(rows, written)
-                if self._past is None or not len(self._rows)
-                else self._further(rows, written)
-            )
-        likeliest: np.ndarray = logits.masked_fill(self._banned, -torch.inf).argmax(dim=-1).cpu().numpy()
-        return likeliest
-
-    def _first(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits [n, vocabulary] after reading whole rows."""
-        number = np.arange(len(rows))
-        task = _continued(self._task, self._numbers[rows], written)
-        batch = task_batch([ChosenInputs(task, 0, number, number, number)], packed=False)
+    def rows(chosen: np.ndarray, written: np.ndarray) -> Batch:
         # The last target of a row, which stands for <eos>, is predicted where the next token is.
-        width = batch.targets.shape[1]
-        last = width - 1 - (batch.targets[:, ::-1] != IGNORED).argmax(axis=1)
-        self._rows = rows
-        self._positions = (batch.positions if batch.decoder is None else batch.decoder.positions)[number, last]
-        at = torch.from_numpy(number * width + last).to(self._device)
-        logits: torch.Tensor = self._forward.logits_at(at, self._past, **tensors(batch, self._device))
-        return logits
+        number = np.arange(len(chosen))
+        its = _continued(task, numbers[chosen], written)
+        return task_batch([ChosenInputs(its, 0, number, number, number)], packed=False)
 
-    def _further(self, rows: np.ndarray, written: np.ndarray) -> torch.Tensor:
-        """Return the logits [n, vocabulary] after reading only the token that the previous call added to each
-        row.
-        """
-        assert self._past is not None
-        if len(rows) < len(self._rows):
-            kept = np.flatnonzero(np.isin(self._rows, rows))
-            self._past.select(torch.from_numpy(kept).to(self._device))
-            self._rows, self._positions = rows, self._positions[kept]
-        self._positions = self._positions + 1
-        given = (torch.from_numpy(each).to(self._device) for each in (written[:, -1].copy(), self._positions))
-        logits: torch.Tensor = self._forward.logits_after(self._past, *given)
-        return logits
+    written, ended = decode_batch(forward, rows, room, tokens, allowed, form.target_after)
+    return written, int((~ended).sum())
 
 
 def _continued(task: TaskInputs, numbers: np.ndarray, written: np.ndarray) -> TaskInputs:

@@ -70,7 +70,10 @@ def test_metrics_follow_from_the_likelihoods_of_candidates(tmp_path):
     without = Likelihoods(np.array([-9.0, -1, -1, -1, -8]), found.tokens, none, none)
     result = item_result("m", "form", items, found, without)
     assert result.main == "accuracy_unconditional"
-    predicted = {name: outcomes.predicted.tolist() for name, (_, outcomes) in result.measured.items()}
+    assert result.scores["bits_per_byte"].value == pytest.approx((4 + 3) / math.log(2) / (4 + 1))
+    predicted = {
+        name: its.predicted.tolist() for name, (_, its) in result.measured.items() if its.predicted is not None
+    }
     assert predicted == {
         "accuracy_unconditional": [0, 2],
         "accuracy": [1, 1],

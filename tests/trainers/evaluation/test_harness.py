@@ -15,9 +15,12 @@ from gristmill.storage.disk import LocalPath
 from tests.trainers.tasks.writing import task_of, write_lines
 from tokenizer.encode import Encoder
 from trainers.evaluation.scoring.scorer import Scorer, encode_requests
+from trainers.evaluation.suites.harness_items import read_harness_items
 from trainers.evaluation.suites.items import read_items
+from trainers.evaluation.suites.run_evaluation import EvaluationSettings, score_columns
 from trainers.inference.model_export import export_checkpoint
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.tasks.harness_format.harness_task import load_harness_task
 from trainers.tasks.load_task import load_task
 
 with warnings.catch_warnings():  # of the libraries that it imports
@@ -181,6 +184,62 @@ def test_a_task_of_the_harness_gives_what_hflm_gets(both, tmp_path):
         assert nats == pytest.approx([float(each[0]) for each in there["filtered_resps"]], abs=1e-4)
 
 
+def test_written_answers_are_those_of_hflm(both):
+    ours, theirs = both
+    encoder = Encoder.load(str(Path(ours.name) / "tokenizer.json"))
+    allowed = {*range(encoder.vocab_size)} - set(encoder.specials.values()) | {encoder.specials["<eos>"]}
+    theirs.model.generation_config.suppress_tokens = [
+        n for n in range(theirs.model.config.vocab_size) if n not in allowed
+    ]
+    draw = np.random.default_rng(6)
+    options = [{"until": ["e"], "max_gen_toks": 12, "do_sample": False}, {"until": [], "max_gen_toks": 5}]
+    requests = [Instance("generate_until", {}, (sentence(draw, 1 + n), options[n % 2]), 0) for n in range(12)]
+    found = HarnessModel(ours).generate_until(requests)
+    expected = theirs.generate_until(requests, disable_tqdm=True)
+    if theirs.backend != "causal":  # where HFLM writes as many more tokens as the context has
+        expected = [text[: len(mine)] for text, mine in zip(expected, found, strict=True)]
+    assert found == expected
+    assert len(set(found)) > 1
+
+
+FILES = {
+    "choice": {},
+    "shots": {"num_fewshot": 2, "fewshot_config": {"sampler": "first_n"}, "fewshot_split": "test", "description": "Solve.\n\n"},
+    "cloze": {
+        "output_type": "loglikelihood", "doc_to_choice": None, "doc_to_target": "{{' ' + c[y]}}",
+        "metric_list": [{"metric": "acc"}, {"metric": "perplexity"}],
+    },
+    "written": {
+        "output_type": "generate_until", "doc_to_choice": None, "doc_to_target": "{{c}}",
+        "generation_kwargs": {"until": ["e"], "max_gen_toks": 6, "do_sample": False},
+        "metric_list": [{"metric": "exact_match", "ignore_case": True, "regexes_to_ignore": ["[^b]"]}],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_gives_the_same_items_with_and_without_the_library(both, tmp_path, name):
+    ours, _ = both
+    path = yaml_of(tmp_path, **FILES[name])
+    made = run_harness(ours, load_tasks([path]), limit=8, shots=None, seed=0)
+    task = load_harness_task(Path(path))
+    read = read_harness_items(task, None, 0, 8)
+    contexts = [sample["arguments"][0][0] for sample in made["samples"]["mine"]]
+    assert [read.asked.contexts[first] for first in read.asked.offsets[:-1]] == contexts
+    (result,) = score_columns("m", ours, [read], EvaluationSettings(limit=8), lambda line: None)
+    scores = {metric.removesuffix(",none"): value for metric, value in made["results"]["mine"].items()}
+    names = {"acc": "accuracy", "acc_norm": "accuracy_per_character"}
+    for metric in task.metrics:
+        assert result.scores[names.get(metric, metric)].value == pytest.approx(scores[metric], abs=1e-6)
+    for row, sample in zip(result.rows.to_pylist(), made["samples"]["mine"], strict=True):
+        if name == "written":
+            assert [row["written"]] == sample["filtered_resps"]
+        else:
+            nats = [float(each[0]) for each in sample["filtered_resps"]]
+            assert row["log_likelihood"] == pytest.approx(nats, abs=1e-4)
+
+
 @pytest.mark.usefixtures("cache")
 def test_the_command_prints_and_writes_the_scores_of_an_encoder(random_run, tmp_path, capsys):
     from trainers.__main__ import main
@@ -201,8 +260,6 @@ def test_what_the_harness_cannot_do_is_one_line(tmp_path, both):
         ConfigError, match=r"task: got 'nosuch\.yaml', expected a task of lm-evaluation-harness or a YAML file"
     ):
         load_tasks(["nosuch.yaml"])
-    with pytest.raises(UserError, match=r"mine lets the model write \(generate_until\); give tasks that score"):
-        load_tasks([yaml_of(tmp_path, output_type="generate_until", metric_list=[{"metric": "exact_match"}])])
     absent = {"data_files": {"test": "/nowhere.jsonl"}}
     with pytest.raises(UserError, match=r"cannot be loaded .*; its data must be on this machine"):
         load_tasks([yaml_of(tmp_path, dataset_kwargs=absent)])

@@ -82,9 +82,10 @@ def test_every_form_of_the_scores_is_beside_the_page_with_its_cost(tmp_path, dec
     data = json.loads((tmp_path / "out.json").read_text())
     with (tmp_path / "out.csv").open() as lines:
         table = list(csv.DictReader(lines))
-    values = [task["scores"]["accuracy"]["value"] for task in data["tasks"]]
+    values = [score["value"] for task in data["tasks"] for score in task["scores"].values()]
     assert [float(row["value"]) for row in table] == values
-    assert [(row["task"], row["score"], row["counts"]) for row in table] == [("p", "accuracy", "1")] * 2
+    rows = [("p", "accuracy", "1"), ("p", "bits_per_byte", "0")]
+    assert [(row["task"], row["score"], row["counts"]) for row in table] == rows * 2
     assert sorted(data["costs"]) == sorted([str(decoder_run), str(other_run)])
     assert f"cost of {decoder_run}: " in shown
     assert "Cost of this evaluation" in page.read_text()
@@ -96,7 +97,7 @@ def test_operations_are_those_of_the_formula(decoder_run):
 
     scorer = Scorer.open(decoder_run)
     found = scorer.score(["a cab"] * 2, [" bade a face", " bed"])
-    network, model = scorer._forward.model, read_config(decoder_run).model
+    network, model = scorer.forward.model, read_config(decoder_run).model
     lengths = [len(scorer._encoder.encode(text)[0]) for text in texts_of(["a cab bade a face", "a cab bed"])]
     expected = sum(flops_of(network, model, length).of(length, 0, 0) for length in lengths)
     expected += flops_of(network, model, 1).of(0, 0, int(found.tokens.sum()))

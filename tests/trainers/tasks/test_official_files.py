@@ -253,6 +253,9 @@ OFFICIAL = {
         for name in ("train", "val", "test_2016_flickr")
         for language, text in (("en", "A man.\n"), ("de", "Ein Mann.\n"))
     },
+    "svamp": {
+        "svamp/svamp.jsonl": lines({"context": "He had 2 and took 1. How many?", "chain_of_thought": "", "answer": "3"})
+    },
     "nq_open": {
         f"nq_open/NQ-open.{split}.jsonl": lines({"question": "who won", "answer": ["Bo", "B"]})
         for split in ("train", "dev")
@@ -315,6 +318,7 @@ EXPECTED = {
     "sst5": ("dev", "sst5 sentence: It works (", ["good"]),
     "dialogsum": ("test", "summarize: #Person1#: Hi.\n#Person2#: Hello.", ["S1.", "S2.", "S3."]),
     "multi30k": ("test", "translate English to German: A man.", ["Ein Mann."]),
+    "svamp": ("test", "svamp question: He had 2 and took 1. How many?", ["3"]),
     "nq_open": ("dev", "nq question: who won", ["Bo", "B"]),
     "webquestions": ("test", "wq question: who won?", ['Bo "B" D\'A', "1999"]),
     "topical_chat": ("dev_rare", "dialogue: Do you like it?", ["Yes."]),

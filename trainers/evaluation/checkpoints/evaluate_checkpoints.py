@@ -19,9 +19,11 @@ from gristmill.storage.store import read_json, write_json
 from trainers.evaluation.checkpoints.score_history import column_names
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
+from trainers.evaluation.suites.harness_items import HarnessItems
 from trainers.evaluation.suites.items import Items
 from trainers.evaluation.suites.run_evaluation import (
     Asked,
+    AskedTask,
     Evaluation,
     EvaluationSettings,
     read_columns,
@@ -41,7 +43,6 @@ from trainers.runs.stored_evaluations import (
 )
 from trainers.tasks.load_task import Suite
 from trainers.tasks.read_facts import FactSet
-from trainers.tasks.schema.task import Task
 
 Tell = Callable[[str], None]
 
@@ -50,7 +51,7 @@ def evaluate_checkpoints(
     runs: Sequence[LocalPath],
     steps: Sequence[int] | None,
     suite: Suite | None,
-    columns: Sequence[tuple[Task, str]],
+    columns: Sequence[tuple[AskedTask, str]],
     data: Location | None,
     settings: EvaluationSettings,
     tell: Tell,
@@ -82,7 +83,7 @@ def evaluate_checkpoints(
     return found
 
 
-def name_of(suite: Suite | None, columns: Sequence[tuple[Task, str]], settings: EvaluationSettings) -> str:
+def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], settings: EvaluationSettings) -> str:
     """Return the name under which an evaluation is stored."""
     tasks = dict.fromkeys(f"{task.name}.{split}" for task, split in columns)
     changed = {
@@ -94,13 +95,20 @@ def name_of(suite: Suite | None, columns: Sequence[tuple[Task, str]], settings: 
 def _digest(read: Sequence[Asked]) -> str:
     """Return a digest of all that is asked, and of its gold."""
     state = xxhash.xxh3_128()
-    for asked in read:
+    for one in read:
+        asked = one.asked if isinstance(one, HarnessItems) else one
+        if isinstance(one, HarnessItems):
+            state.update(
+                repr((one.task.metrics, one.task.filters, one.task.comparison)).encode("utf-8", "surrogatepass")
+            )
         items = asked.examples if isinstance(asked, FactSet) else asked
         texts = [*items.contexts, *items.continuations] if isinstance(items, Items) else items.texts[0].to_pylist()
         for text in (items.task.name, items.split, *items.ids, *texts):
             state.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
         if isinstance(items, Items):
             state.update(items.offsets.tobytes() + items.gold.tobytes())
+            if items.references is not None:
+                state.update(repr((items.task.prompt, items.references)).encode("utf-8", "surrogatepass"))
         if isinstance(asked, FactSet):
             state.update(repr(asked.relations).encode("utf-8", "surrogatepass"))
     return state.hexdigest()

@@ -25,9 +25,15 @@ def history_lines(histories: Sequence[ScoreHistory]) -> list[str]:
             steps = ", ".join(f"{step:,}" for step in each.steps)
             rows.append((history.run, steps, name, *cells(each.score), deviation))
     lines += ["", *align(rows)]
+    for history in histories:
+        if history.suite is not None and history.at_chance:
+            names = ", ".join(history.at_chance)
+            lines.append(f"{history.run}: not above chance in the mean of {history.suite.name}: {names}")
     if found := signals(histories):
-        table: list[Sequence[str]] = [("score", "signal", "noise", "signal to noise")]
-        table += [(each.name, f"{each.signal:.4f}", f"{each.noise:.4f}", f"{each.ratio:.1f}") for each in found]
+        table: list[Sequence[str]] = [("score", "signal", "noise", "signal to noise", "")]
+        for one in found:
+            mark = "no run above chance" if one.at_chance else ""
+            table.append((one.name, f"{one.signal:.4f}", f"{one.noise:.4f}", f"{one.ratio:.1f}", mark))
         lines += ["", *align(table)]
     return lines + difference_lines(list(compare_histories(histories)))
 

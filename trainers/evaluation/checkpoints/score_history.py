@@ -43,7 +43,8 @@ class LastAverage:
 @dataclass(frozen=True)
 class TaskSignal:
     """How well a score separates runs. `signal` is the largest difference between two runs, `noise` the standard
-    deviation from one checkpoint to the next, over all runs (root mean square).
+    deviation from one checkpoint to the next, over all runs (root mean square). `at_chance` says that no run is above chance:
+    the ratio then tells nothing about what the runs know.
 
     Heineman et al. (2025, section 2) divide both by the mean score, which leaves their ratio unchanged.
     """
@@ -51,6 +52,7 @@ class TaskSignal:
     name: str
     signal: float
     noise: float
+    at_chance: bool = False
 
     @property
     def ratio(self) -> float:
@@ -65,6 +67,7 @@ class TaskSignal:
             "signal": self.signal,
             "noise": self.noise,
             "ratio": ratio if ratio < math.inf else None,
+            "at_chance": self.at_chance,
         }
 
 
@@ -102,6 +105,15 @@ class ScoreHistory:
         mean = suite_mean(self.suite, self.run, list(found), [each.score for each in found.values()]).mean
         name = f"{self.suite.name}.mean"
         return {name: LastAverage(name, steps, mean, self._deviation(name, latest)), **found}
+
+    @property
+    def at_chance(self) -> tuple[str, ...]:
+        """The scores, averaged over the last checkpoints, that are not above chance."""
+        return tuple(
+            name
+            for name, each in self.averages.items()
+            if each.items is not None and each.score.verdict in ("at", "below")
+        )
 
     def _deviation(self, name: str, latest: Sequence[StoredEvaluation]) -> float | None:
         return stdev(result.scores[name]["value"] for result in latest) if len(latest) > 1 else None
@@ -143,7 +155,8 @@ def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
     for name in histories[0].averages:
         values = [history.averages[name].score.value for history in histories]
         noise = math.sqrt(sum(_variance(history, name) for history in histories) / len(histories))
-        found.append(TaskSignal(name, max(values) - min(values), noise))
+        unsure = all(history.averages[name].score.verdict in ("at", "below") for history in histories)
+        found.append(TaskSignal(name, max(values) - min(values), noise, unsure))
     return found
 
 
@@ -200,6 +213,7 @@ def plain_histories(histories: Sequence[ScoreHistory]) -> dict[str, Any]:
                 "run": history.run,
                 "checkpoints": [_checkpoint(result) for result in history.results],
                 "averages": {name: each.plain() for name, each in history.averages.items()},
+                "not_above_chance": list(history.at_chance),
             }
             for history in histories
         ],

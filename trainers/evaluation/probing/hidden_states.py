@@ -24,7 +24,8 @@ from trainers.engine.forward import Forward, tensors
 from trainers.engine.hardware.device import compute_device
 from trainers.inference.model_export import load_trained
 from trainers.objectives.shared.training_objective import TrainingObjective
-from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
+from trainers.rows.batch import IGNORED, Batch, Decoder
+from trainers.rows.padded_rows import pad_rows
 
 POSITIONS = 4096  # of a batch
 
@@ -60,7 +61,7 @@ class StateReader:
         start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
         self._given = (*start, *(specials[mark] for mark in (frame.before,) if mark))
         self._room = model.positions - max(len(self._before) + len(self._after), len(self._given) if self._both else 0)
-        self._forward = Forward(network.to(compute_device()), model.architecture).eval()
+        self.forward = Forward(network.to(compute_device()), model.architecture).eval()
         stacks = {"encoder.": model.layers, "decoder.": model.decoder_layers} if self._both else {"": model.layers}
         self.layers = tuple(
             f"{stack}{n}" for stack, count in stacks.items() for n in range((count or model.layers) + 1)
@@ -101,6 +102,11 @@ class StateReader:
                 tokens[chunk.document][:, chunk.start : chunk.start + len(chunk.ids)] = own
         return [DocumentStates(first[n], tokens[n]) for n in range(len(documents))]
 
+    def batches(self, documents: Sequence[np.ndarray]) -> Iterator[Batch]:
+        """Yield documents, given their ids, as rows, one piece of a document a row."""
+        for chunks in self._batches(documents):
+            yield self._batch(chunks)
+
     def _batches(self, documents: Sequence[np.ndarray]) -> Iterator[list[_Chunk]]:
         """Yield the pieces of documents, those of similar length together."""
         room = self._room
@@ -122,9 +128,9 @@ class StateReader:
     ) -> Iterator[tuple[_Chunk, np.ndarray, np.ndarray]]:
         import torch
 
-        device = next(self._forward.parameters()).device
+        device = next(self.forward.parameters()).device
         with torch.no_grad():
-            stacks = self._forward.layers(**tensors(self._batch(chunks), device))
+            stacks = self.forward.layers(**tensors(self._batch(chunks), device))
         names = [layer.rpartition(".") for layer in layers]
         found = [stacks[stack or "decoder"][int(number)].float().cpu().numpy() for stack, _, number in names]
         marks = [len(self._given) if stack == "decoder" else len(self._before) for stack, _, _ in names]
@@ -136,22 +142,12 @@ class StateReader:
 
     def _batch(self, chunks: Sequence[_Chunk]) -> Batch:
         read = [np.concatenate([self._before, chunk.ids, self._after]).astype(np.int64) for chunk in chunks]
-        inputs, positions, segments = _padded(read)
+        inputs, positions, segments = pad_rows(read)
         none = np.zeros(len(chunks), np.int64)
         if not self._both:
             targets = np.full(inputs.shape, IGNORED, np.int64)
             return Batch(inputs, targets, positions, segments, none, none, none, none)
         written = [np.concatenate([self._given, chunk.ids]).astype(np.int64) for chunk in chunks]
-        decoder = Decoder(*_padded(written))
+        decoder = Decoder(*pad_rows(written))
         targets = np.full(decoder.inputs.shape, IGNORED, np.int64)
         return Batch(inputs, targets, positions, segments, none, none, none, none, decoder=decoder)
-
-
-def _padded(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids, positions and segments of one text a row, int64 [rows, longest]."""
-    shape = (len(rows), max(map(len, rows)))
-    ids, positions, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)], segments[number, : len(row)] = row, 0
-        positions[number, : len(row)] = np.arange(len(row))
-    return ids, positions, segments

@@ -29,7 +29,8 @@ Pseudo = Literal["within_word", "token"]
 
 class ScoredForm(Protocol):
     """A form of scoring. `described` names it in results; `positions` is the longest row. A context and a
-    continuation that have `positions - marks` tokens together fit in a row.
+    continuation that have `positions - marks` tokens together fit in a row. A text that the model writes ends at one of
+    the tokens `ends`; without any, the model writes no text.
     """
 
     @property
@@ -40,6 +41,9 @@ class ScoredForm(Protocol):
 
     @property
     def marks(self) -> int: ...  # noqa: D102
+
+    @property
+    def ends(self) -> tuple[int, ...]: ...  # noqa: D102
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
         """Return the pieces that score a continuation, int64 ids. The context must not be longer than `room`
@@ -60,6 +64,7 @@ class LeftToRight:
 
     head: tuple[int, ...]
     positions: int
+    ends: tuple[int, ...]
     sees_prefix: bool = False
 
     @property
@@ -107,6 +112,11 @@ class Masks:
         """The number of ids around a text."""
         return len(self.before) + len(self.after)
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """None: an encoder writes no text."""
+        return ()
+
     def room(self, continuation: int) -> int:
         """Return how many tokens of context fit."""
         return self.positions - self.marks - continuation
@@ -145,6 +155,7 @@ class EncoderDecoderForm:
     after: tuple[int, ...]
     given: tuple[int, ...]
     positions: int
+    ends: tuple[int, ...]
     described: str
     repeats: bool = False
 
@@ -183,22 +194,26 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
     frame, form = member.text_frame(model.family), member.prompt_format
     before, after = (tuple(specials[mark] for mark in (name,) if mark) for name in (frame.before, frame.after))
     leads = (specials[lead],) if lead else ()
+    ends: tuple[int, ...] = (specials["<eos>"],)
     if model.family == "encoder":
         return _masks(where, before, after, model, encoder, pseudo)
     if model.family == "decoder" and not form.closed:
-        return LeftToRight((*before, *leads), model.positions, member.sees_prefix)
+        return LeftToRight((*before, *leads), model.positions, ends, member.sees_prefix)
     if model.family == "encoder_decoder":
         start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
         if not form.closed:
-            return EncoderDecoderForm((*leads, *before), after, start, model.positions, "decoder after the context")
+            described = "decoder after the context"
+            return EncoderDecoderForm((*leads, *before), after, start, model.positions, ends, described)
         if form.gap in SENTINELS:
             sentinel = (specials[SENTINELS[0]],)
             after, given = (*sentinel, *after), (*start, *sentinel)
-            return EncoderDecoderForm((*leads, *before), after, given, model.positions, "T5 sentinel after the context")
+            ends += (specials[SENTINELS[1]],) if SENTINELS[1] in specials else ()
+            described = "T5 sentinel after the context"
+            return EncoderDecoderForm((*leads, *before), after, given, model.positions, ends, described)
         if form.gap == MASK:
             after, given = (specials[MASK], *after), (*start, *before)
             described = "decoder rewrites the context, which ends in a mask"
-            return EncoderDecoderForm((*leads, *before), after, given, model.positions, described, repeats=True)
+            return EncoderDecoderForm((*leads, *before), after, given, model.positions, ends, described, repeats=True)
     raise UserError(
         f"{where}: a {model.family} trained on {member.kind} in this form does not continue texts, so it gives no likelihood; "
         f"evaluate a model of another objective"

@@ -1,7 +1,7 @@
 """Log-likelihoods of continuations given contexts, and of whole texts, under any trained language model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from trainers.engine.hardware.mfu import Flops, flops_of
 from trainers.evaluation.scoring.forms import Pseudo, ScoredForm, form_of
 from trainers.evaluation.scoring.pieces import Piece, sum_pieces
 from trainers.evaluation.scoring.token_choices import TokenChoice, choose_tokens
+from trainers.evaluation.scoring.written_texts import TextWriter, WrittenText
 from trainers.inference.model_export import Trained, load_trained
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED
+from trainers.tasks.schema.task_prompt import Generation
 
 POSITIONS = 4096  # of a batch
 _PIECES = 1 << 15  # pieces in memory at once
@@ -63,7 +65,7 @@ class Scorer:
     ) -> None:  # fmt: skip
         self.name = name
         self.form: ScoredForm = form_of(name, objective, model, encoder, pseudo)
-        self._forward = Forward(network.to(compute_device()), model.architecture)
+        self.forward = Forward(network.to(compute_device()), model.architecture)
         self._architecture, self._encoder, self._positions = model.architecture, encoder, batch_positions
         self._jointly = model.family != "encoder_decoder"
         self._per_token, at_one = (flops_of(network, model, length) for length in (0, 1))
@@ -114,7 +116,7 @@ class Scorer:
             waiting += self.form.pieces(number, context[max(0, len(context) - room) :], continuation)
             if len(waiting) >= _PIECES or place == count - 1:
                 self._count(waiting)
-                sums = sum_pieces(self._forward, self._architecture, waiting, count, self._positions)
+                sums = sum_pieces(self.forward, self._architecture, waiting, count, self._positions)
                 total.log_likelihood[:] += sums.log_likelihood
                 total.tokens[:] += sums.tokens
                 best += sums.best
@@ -135,22 +137,45 @@ class Scorer:
         most, and by default, the model's number of positions. No end-of-text token is scored.
         """
         window = min(window or self.form.positions, self.form.positions)
-        requests, owner = self._windows(texts, window)
+        requests, owner = self.windows(self._documents(texts), window)
         found, count = self.score_ids(requests), len(texts)
         tokens = np.bincount(owner, found.tokens, count).astype(np.int64)
         missed = np.bincount(owner, ~found.greedy, count)
         sums = np.bincount(owner, found.log_likelihood, count)
         return Likelihoods(sums, tokens, missed == 0, np.zeros(count, bool)), window
 
+    def write(
+        self, contexts: Sequence[str], how: Generation, generators: Sequence[np.random.Generator] = ()
+    ) -> list[WrittenText]:
+        """Return what the model writes after each context. `generators` are needed for sampling, one for each context.
+
+        A context that leaves no room for `how.tokens` tokens is cut on the left. Raises UserError for an encoder, and if
+        so many tokens leave no room for a context.
+        """
+        if not self.form.ends:
+            raise UserError(
+                f"{self.name}: an encoder writes no text; evaluate it on tasks whose prompts have no `generation`"
+            )
+        if (room := self.form.room(how.tokens)) < 1:
+            raise UserError(
+                f"{self.name}: generation.tokens is {how.tokens:,}, the model has {self.form.positions:,} positions, so no "
+                f"context is left; lower it"
+            )
+        writer = TextWriter(self.name, self.forward, self._encoder, self.form, how, self._positions)
+        given = self._documents(contexts)
+        written = writer.write([context[max(0, len(context) - room) :] for context in given], generators)
+        self._count([piece for _, piece in written])
+        return [replace(text, cut=len(context) > room) for (text, _), context in zip(written, given, strict=True)]
+
     def choose_tokens(self, text: str, top: int, most: int) -> list[TokenChoice]:
         """Return the `top` most probable tokens at each position of a text, given the windows of `score_texts`. Raises
         UserError for a text of more than `most` tokens.
         """
-        requests, _ = self._windows([text], self.form.positions)
+        requests, _ = self.windows(self._documents([text]), self.form.positions)
         if (count := sum(len(each.continuation) for each in requests)) > most:
             raise UserError(f"text: got {count:,} tokens, allowed up to {most:,}; shorten it")
         pieces = [piece for each in requests for piece in self.form.pieces(0, each.context, each.continuation)]
-        found = choose_tokens(self._forward, self._architecture, pieces, self._positions, top)
+        found = choose_tokens(self.forward, self._architecture, pieces, self._positions, top)
         return [
             TokenChoice(
                 self._shown(token),
@@ -164,19 +189,23 @@ class Scorer:
     def _shown(self, token: int) -> str:
         return self._encoder.decode([token]) if token < self._encoder.vocab_size else f"[{token}]"
 
-    def _windows(self, texts: Sequence[str], window: int) -> tuple[list[EncodedRequest], list[int]]:
-        """Return the chunks of texts, each with the chunk before it as its context, and the text that each belongs to."""
+    def windows(self, documents: Sequence[np.ndarray], window: int) -> tuple[list[EncodedRequest], list[int]]:
+        """Return the chunks of documents, given their ids, each with the chunk before it as its context, and the number of the
+        document that each belongs to.
+        """
         half = (window - self.form.marks) // 2
         if half < 1:
             raise UserError(f"window: got {window}, allowed {self.form.marks + 2} or more for {self.name}")
-        ids, offsets = self._encoder.encode(pa.array(texts, pa.large_string()))
         requests, owner = [], []
-        for number in range(len(texts)):
-            text = ids[offsets[number] : offsets[number + 1]].astype(np.int64)
-            for start in range(0, len(text), half):
-                requests.append(EncodedRequest(text[max(0, start - half) : start], text[start : start + half]))
+        for number, ids in enumerate(documents):
+            for start in range(0, len(ids), half):
+                requests.append(EncodedRequest(ids[max(0, start - half) : start], ids[start : start + half]))
                 owner.append(number)
         return requests, owner
+
+    def _documents(self, texts: Sequence[str]) -> list[np.ndarray]:
+        ids, offsets = self._encoder.encode(pa.array(texts, pa.large_string()))
+        return [ids[offsets[number] : offsets[number + 1]].astype(np.int64) for number in range(len(texts))]
 
     def count_unknown(self, texts: Sequence[str]) -> np.ndarray:
         """Return how many tokens of each text are the tokenizer's mark of what it does not know: int64 [n]."""

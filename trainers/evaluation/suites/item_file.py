@@ -6,6 +6,8 @@ from typing import Any
 
 from gristmill.storage.location import Location
 from trainers.tasks.examples import Examples
+from trainers.tasks.harness_format.harness_docs import render_rows
+from trainers.tasks.harness_format.harness_task import HarnessTask, without_shots
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.schema.task import Task
 
@@ -15,7 +17,7 @@ def item_name(task: str, split: str, identifier: str) -> str:
     return f"{task}/{split}/{identifier}"
 
 
-def write_item_file(columns: Sequence[tuple[Task, str]], data: Location | None, output: Location) -> int:
+def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Location | None, output: Location) -> int:
     """Write the items of every (task, split). Returns their number.
 
     `prompt` has all that the model is given, as one text: passages that several items share do not make them equal.
@@ -26,7 +28,13 @@ def write_item_file(columns: Sequence[tuple[Task, str]], data: Location | None, 
     return len(lines)
 
 
-def _items(task: Task, split: str, data: Location | None) -> Iterator[dict[str, Any]]:
+def _items(task: Task | HarnessTask, split: str, data: Location | None) -> Iterator[dict[str, Any]]:
+    if isinstance(task, HarnessTask):
+        for number, row in enumerate(render_rows(without_shots(task), data, 0, None)[0]):
+            asked = dict.fromkeys([*row.contexts, *row.continuations] if len(set(row.contexts)) > 1 else row.contexts)
+            answer = row.references or [row.continuations[row.gold].strip()]
+            yield {"id": item_name(task.name, split, str(number)), "prompt": "\n".join(asked), "answer": answer}
+        return
     examples = read_examples(task, split, data)
     texts = [column.to_pylist() for column in examples.texts]
     for number, identifier in enumerate(examples.ids):

@@ -10,9 +10,9 @@ from gristmill.storage.location import Location
 from trainers.tasks.examples import Examples
 from trainers.tasks.read_examples import locate_example, read_examples
 from trainers.tasks.schema.task import Task
-from trainers.tasks.schema.task_prompt import Prompt, fill_fields
+from trainers.tasks.schema.task_prompt import WRITTEN_KINDS, Prompt, fill_fields
 
-_ASKED = ("choose", "classify", "generate", "minimal_pairs")
+_ASKED = ("choose", "classify", "generate", "span", "minimal_pairs")
 NEUTRAL = ("N/A", "[MASK]", "")
 """Texts without content, in place of those of an item (Zhao et al., 2021, section 5)."""
 
@@ -22,7 +22,8 @@ class Items:
     """The n items of a split. `offsets`, int64 [n + 1], say which candidates belong to item i: those from
     `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of the correct one among them.
 
-    `contexts` and `continuations` are those of all candidates, flat. `neutral` are their contexts with the same shots and each
+    `contexts` and `continuations` are those of all candidates, flat. `references` are the accepted texts of each item if the
+    model writes its answer (`Prompt.generation`), otherwise None. `neutral` are their contexts with the same shots and each
     of the texts NEUTRAL, one list after the other; None without calibration. `subtasks` and `fields` name the part of
     the set to which each item belongs. `notes` say what was left out.
     """
@@ -38,6 +39,7 @@ class Items:
     fields: list[str] | None
     notes: tuple[str, ...] = ()
     neutral: list[str] | None = None
+    references: list[list[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,7 +61,7 @@ class Items:
         """
         if self.task.kind == "classify":
             return float(np.bincount(self.gold).max() / len(self.gold))
-        return 0.0 if self.task.kind == "generate" else float(np.mean(1 / np.diff(self.offsets)))
+        return 0.0 if self.task.kind in WRITTEN_KINDS else float(np.mean(1 / np.diff(self.offsets)))
 
 
 def read_items(
@@ -115,7 +117,16 @@ def read_items(
         fields=_part(examples.fields, numbers),
         notes=tuple(notes),
         neutral=_neutral(task, [before[place] for place in kept]) if calibrate and task.kind == "classify" else None,
+        references=_references(examples, numbers),
     )
+
+
+def _references(examples: Examples, numbers: Sequence[int]) -> list[list[str]] | None:
+    """Return `Items.references`."""
+    prompt, targets = examples.task.prompt, examples.targets
+    if prompt is None or prompt.generation is None or targets is None:
+        return None
+    return [targets[number] for number in numbers]
 
 
 def _neutral(task: Task, shots: Sequence[str]) -> list[str]:
@@ -182,7 +193,7 @@ def _candidates(examples: Examples, number: int) -> list[tuple[str, str]]:
     if task.kind == "minimal_pairs":
         return [("", text) for text in examples.candidates_of(number)]
     assert task.prompt is not None
-    roles = ("text", "passage") if task.kind == "choose" else ("text", "text_b")
+    roles = {"choose": ("text", "passage"), "span": ("question", "passage")}.get(task.kind, ("text", "text_b"))
     texts = {role: column[number].as_py() for role, column in zip(roles, examples.texts, strict=False)}
     prompt, filled = task.prompt, [{**texts, **answer} for answer in _answers(examples, number, task.prompt)]
     return [(fill_fields(prompt.context, values), fill_fields(prompt.continuation, values)) for values in filled]
@@ -195,4 +206,4 @@ def _answers(examples: Examples, number: int, prompt: Prompt) -> Iterator[dict[s
         yield from ({"candidate": text} for text in examples.candidates_of(number))
     else:
         assert examples.targets is not None
-        yield {"target": examples.targets[number][0]}
+        yield {"answer" if examples.task.kind == "span" else "target": examples.targets[number][0]}

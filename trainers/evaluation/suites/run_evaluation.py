@@ -18,26 +18,30 @@ from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.clean_scores import CleanScore
 from trainers.evaluation.suites.evaluation_cost import EvaluationMeter
 from trainers.evaluation.suites.fact_result import fact_result
+from trainers.evaluation.suites.harness_items import HarnessItems, harness_result, read_harness_items
 from trainers.evaluation.suites.items import Items, read_items
 from trainers.evaluation.suites.seed_scores import SeedScore, seed_scores
 from trainers.evaluation.suites.suite_result import PairedDifference, SuiteResult, compare_results, suite_results
 from trainers.evaluation.suites.task_result import TaskResult, item_result
 from trainers.evaluation.suites.text_bits import text_result
 from trainers.evaluation.suites.won_items import won_items
+from trainers.evaluation.suites.written_result import written_result
 from trainers.tasks.examples import Examples
+from trainers.tasks.harness_format.harness_task import HarnessTask
 from trainers.tasks.load_task import Suite
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.read_facts import FactSet, read_facts
 from trainers.tasks.schema.task import Task
 
-Asked = Items | FactSet | Examples
+AskedTask = Task | HarnessTask
+Asked = Items | FactSet | Examples | HarnessItems
 """What is asked on a split of a task."""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How tasks are put to a model: `shots` solved examples before each item, drawn with `seed`; only the
-    first `limit` items of a split or subtask; how encoders are masked (`Pseudo`); the `window` of texts, in
+    """How tasks are put to a model: `shots` solved examples before each item, drawn with `seed`, as are sampled answers;
+    only the first `limit` items of a split or subtask; how encoders are masked (`Pseudo`); the `window` of texts, in
     positions. With `calibrate`, labels are also scored relative to their probability after texts without content (Zhao et
     al., 2021).
     """
@@ -169,7 +173,7 @@ def _with_lists(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 def evaluate_models(
     models: Sequence[LocalPath],
-    columns: Sequence[tuple[Task, str]],
+    columns: Sequence[tuple[AskedTask, str]],
     data: Location | None,
     settings: EvaluationSettings,
     tell: Callable[[str], None],
@@ -193,7 +197,7 @@ def evaluate_models(
 
 
 def read_columns(
-    columns: Sequence[tuple[Task, str]],
+    columns: Sequence[tuple[AskedTask, str]],
     data: Location | None,
     settings: EvaluationSettings,
     tell: Callable[[str], None],
@@ -218,16 +222,24 @@ def score_columns(
     results = []
     for items in read:
         result = _result(model, scorer, items, settings)
-        for note in result.notes if isinstance(items, Examples) else ():
+        asked = items.asked if isinstance(items, HarnessItems) else items
+        for note in result.notes if isinstance(asked, Examples) else ():
             tell(note)
         if result.cut:
             many = f"the contexts of {result.cut:,} items are longer than the model"
             tell(f"{model}: {result.task}: {many} and were cut on the left")
+        if result.truncated:
+            many = f"{result.truncated:,} of {len(result.rows):,} answers"
+            tell(
+                f"{model}: {result.task}: {many} did not end by themselves and were truncated (prompt.generation.tokens)"
+            )
         results.append(result)
     return results
 
 
-def _read(task: Task, split: str, data: Location | None, settings: EvaluationSettings) -> Asked:
+def _read(task: AskedTask, split: str, data: Location | None, settings: EvaluationSettings) -> Asked:
+    if isinstance(task, HarnessTask):
+        return read_harness_items(task, data, settings.seed, settings.limit)
     if task.kind == "text":
         return read_examples(task, split, data)
     if task.kind == "facts":
@@ -242,6 +254,10 @@ def _result(model: str, scorer: Scorer, items: Asked, settings: EvaluationSettin
         return text_result(model, scorer, items, settings.limit, settings.window)
     if isinstance(items, FactSet):
         return fact_result(model, scorer, items, settings.limit)
+    if isinstance(items, HarnessItems):
+        return harness_result(items, _result(model, scorer, items.asked, settings))
+    if items.references is not None:
+        return written_result(model, scorer, items, settings.seed)
     contexts, count = items.contexts, len(items.contexts)
     bare = [items.without] * count if items.without is not None else []
     more, texts = [*bare, *(items.neutral or ())], items.continuations

@@ -101,7 +101,7 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
     value, error = sum(one.value for one in each) / count, math.sqrt(sum(one.error**2 for one in each)) / count
     chance = sum(one.chance or 0.0 for one in each) / count
     mean = NoisyScore(value, error, value - Z * error, value + Z * error, count, chance)
-    low = tuple(task for task, one in zip(tasks, each, strict=True) if one.verdict != "above")
+    low = tuple(task for task, one in zip(tasks, each, strict=True) if one.verdict in ("at", "below"))
     return SuiteResult(suite.name, model, mean, tuple(tasks), low)
 
 

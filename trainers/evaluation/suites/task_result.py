@@ -17,6 +17,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 from trainers.tasks.scores.resampling import score
 
 Measured = tuple[TaskMetric, Outcomes]
+SOLVED = ("exact_match", "number_match")
+"""Metrics of written answers by which an item is solved or not. By others, such as F1, any answer may score above 0."""
 _NAMES = {
     "none": "accuracy",
     "token": "accuracy_per_token",
@@ -73,7 +75,8 @@ class TaskResult:
 
     `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
     and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the
-    model. `cost` is that of all tasks of the model together. `items` are what was asked, None for texts.
+    model, and `truncated` those whose written answer did not end by itself, None if none was written. `cost` is that of all
+    tasks of the model together. `items` are what was asked, None for texts.
     """
 
     model: str
@@ -89,6 +92,7 @@ class TaskResult:
     notes: tuple[str, ...] = ()
     cost: Footprint | None = None
     items: Items | None = None
+    truncated: int | None = None
 
     @property
     def name(self) -> str:
@@ -123,7 +127,7 @@ class TaskResult:
         }
 
     def _chance(self, name: str) -> float | None:
-        return self.chance if "accuracy" in name else None
+        return self.chance if "accuracy" in name or name.startswith(SOLVED) else None
 
     def plain(self) -> dict[str, Any]:
         """Return the result as JSON data, without rows."""
@@ -141,6 +145,7 @@ class TaskResult:
                 if names is not None
             },
             "items_cut": self.cut,
+            **({} if self.truncated is None else {"answers_truncated": self.truncated}),
             "notes": list(self.notes),
         }
 
@@ -158,7 +163,10 @@ def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None
 def _only(outcomes: Outcomes, places: np.ndarray) -> Outcomes:
     arrays = ("gold", "predicted", "nats", "tokens", "text_bytes")
     known = {name: getattr(outcomes, name) for name in arrays}
-    return replace(outcomes, **{name: values[places] for name, values in known.items() if values is not None})
+    parts = {name: values[places] for name, values in known.items() if values is not None}
+    lists = {"texts": outcomes.texts, "references": outcomes.references}
+    parts |= {name: [values[place] for place in places] for name, values in lists.items() if values is not None}
+    return replace(outcomes, **parts)
 
 
 def item_result(
@@ -203,7 +211,8 @@ def _measured(
     if items.task.kind == "generate":
         right = Outcomes(gold=np.ones(len(items), np.int64), predicted=found.greedy.astype(np.int64))
         cost = Outcomes(nats=-found.log_likelihood, tokens=np.ones(len(items)))
-        return {"accuracy": (accuracy, right), "perplexity": (METRICS["perplexity"], cost)}
+        bits = _gold_bits(found.log_likelihood, lengths["bytes"])
+        return {"accuracy": (accuracy, right), "perplexity": (METRICS["perplexity"], cost), "bits_per_byte": bits}
     scores = {"none": found.log_likelihood}
     if items.task.kind != "minimal_pairs":
         of = {"token": "tokens", "byte": "bytes", "character": "characters"}
@@ -214,10 +223,19 @@ def _measured(
             scores["calibrated"] = found.log_likelihood - bias
     main = items.task.prompt.normalise if items.task.prompt is not None else "none"
     ordered = sorted(scores, key=lambda name: name != main)
-    return {
+    measured: dict[str, Measured] = {
         _NAMES[name]: (accuracy, Outcomes(gold=items.gold, predicted=_best(scores[name], items.offsets)))
         for name in ordered
     }
+    gold = items.offsets[:-1] + items.gold
+    return measured | {"bits_per_byte": _gold_bits(found.log_likelihood[gold], lengths["bytes"][gold])}
+
+
+def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
+    """Bits per byte of the gold answers. They move before accuracy leaves chance (Magnusson et al., 2025, DataDecide)."""
+    return METRICS["bits_per_byte"], Outcomes(
+        nats=-log_likelihood, text_bytes=np.maximum(text_bytes, 1).astype(np.float64)
+    )
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:

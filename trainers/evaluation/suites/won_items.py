@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.evaluation.suites.task_result import TaskResult
+from trainers.evaluation.suites.task_result import SOLVED, TaskResult
 
 SHOWN = 10  # of each kind on a page
 _CHARACTERS = 400  # of a context on a page, its end
@@ -35,7 +35,7 @@ def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
     for first, second in combinations(models, 2):
         pairs = zip(*([r for r in results if r.model == model] for model in (first, second)), strict=True)
         for a, b in pairs:
-            if a.main.startswith("accuracy"):
+            if a.main.startswith(("accuracy", *SOLVED)):
                 before, after = a.statistics[:, 0], b.statistics[:, 0]
                 won, lost = (np.flatnonzero(each).tolist() for each in (after > before, after < before))
                 yield WonItems(a, b, won, lost)
@@ -54,18 +54,29 @@ class ShownItem:
 
 
 def shown_items(each: WonItems, numbers: Sequence[int]) -> list[ShownItem]:
-    """Return the first items of these numbers for a page. In a cloze task, choice 1 is to find the words, and 0 is not."""
+    """Return the first items of these numbers for a page. In a cloze task, choice 1 is to find the words, and 0 is not. Written
+    answers are shown behind the first accepted one.
+    """
     items, shown = each.a.items, []
     assert items is not None
     for number in numbers[:SHOWN]:
         first, last = items.offsets[number : number + 2].tolist()
         context = items.contexts[first]
+        if items.references is not None:
+            written = [result.rows["written"][number].as_py() for result in (each.a, each.b)]
+            texts = [items.references[number][0], *written]
+            shown.append(ShownItem(items.ids[number], _end(context), texts, 0, 1, 2))
+            continue
         differs = len(set(items.contexts[first:last])) > 1  # the candidates are in the context, as in WinoGrande
         texts = [
             items.contexts[n] + items.continuations[n] if differs else items.continuations[n]
             for n in range(first, last)
         ]
         chosen = (int(result.rows["prediction"][number].as_py()) for result in (each.a, each.b))
-        context = "" if differs else context if len(context) <= _CHARACTERS else f"…{context[-_CHARACTERS:]}"
+        context = "" if differs else _end(context)
         shown.append(ShownItem(items.ids[number], context, texts, int(items.gold[number]), *chosen))
     return shown
+
+
+def _end(context: str) -> str:
+    return context if len(context) <= _CHARACTERS else f"…{context[-_CHARACTERS:]}"

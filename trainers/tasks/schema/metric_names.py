@@ -15,6 +15,7 @@ METRIC_KINDS: dict[str, tuple[str, ...]] = {
     "entity_f1": ("tag",),
     "exact_match": (*_TEXTS, "choose"),
     "token_f1": (*_TEXTS, "choose"),
+    "number_match": _TEXTS,
     "rouge1": ("generate",),
     "rouge2": ("generate",),
     "rougeL": ("generate",),
@@ -24,3 +25,5 @@ METRIC_KINDS: dict[str, tuple[str, ...]] = {
     "perplexity": ("generate",),
     "bits_per_byte": ("text",),
 }
+WRITTEN_METRICS = ("exact_match", "token_f1", "number_match", "rouge1", "rouge2", "rougeL", "rougeLsum")
+"""The metrics of answers that `evaluate` lets a model write: means over items."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gristmill.config import ADDED, near_match
-from trainers.tasks.schema.metric_names import METRIC_KINDS
+from trainers.tasks.schema.metric_names import METRIC_KINDS, WRITTEN_METRICS
 from trainers.tasks.schema.task_prompt import Prompt, fields_of
 
 TaskKind = Literal["classify", "regress", "tag", "span", "choose", "generate"]
@@ -288,6 +288,20 @@ class Task(Layout):
             self._check_templates(self.templates)
         if self.prompt is not None:
             self.prompt.check_kind(self.kind, self.label_names)
+            self._check_generation()
+
+    def _check_generation(self) -> None:
+        if self.prompt is None or self.prompt.generation is None:
+            return
+        _require(
+            not self.no_answer,
+            "prompt.generation: not with no_answer: a model that was not trained on the task cannot say that there is none",
+        )
+        measured = [name for name in self.metrics if name in WRITTEN_METRICS]
+        _require(
+            bool(measured),
+            f"metrics: got {', '.join(self.metrics)}; what a model writes is scored by {', '.join(WRITTEN_METRICS)}",
+        )
 
     def _check_roles(self, place: str, layout: Layout) -> None:
         needed, optional = ROLES[self.kind]

@@ -13,7 +13,10 @@ PROMPT_FIELDS: dict[str, tuple[tuple[str, ...], str]] = {
     "choose": (("text", "passage", "candidate"), "candidate"),
     "classify": (("text", "text_b", "label"), "label"),
     "generate": (("text", "text_b", "target"), "target"),
+    "span": (("question", "passage", "answer"), "answer"),
 }
+WRITTEN_KINDS = ("generate", "span")
+"""The kinds whose answers a model can write (`Prompt.generation`)."""
 
 
 def fields_of(template: str) -> list[str]:
@@ -28,14 +31,47 @@ def fill_fields(template: str, values: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """How a model writes its answer after the context. It stops at the first of the texts `until`, which is removed, at
+    its end token, or after `tokens` tokens; answers that are cut off there are counted.
+
+    `temperature` 0 takes the most probable token. Otherwise tokens are sampled, from the `top_k` most probable ones (0: all)
+    and from the fewest that have a share `top_p` of the probability. The seed of an answer depends on the id of its item
+    and on `seed=`.
+    """
+
+    until: tuple[str, ...] = ("\n",)
+    tokens: int = 32
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def check(self) -> None:
+        """Validate ranges."""
+        for name, wrong, allowed in (
+            ("tokens", self.tokens < 1, "1 or more"),
+            ("temperature", self.temperature < 0, "0 or more"),
+            ("top_k", self.top_k < 0, "0 (all tokens) or more"),
+            ("top_p", not 0 < self.top_p <= 1, "above 0 and at most 1"),
+        ):
+            if wrong:
+                raise ValueError(f"{name}: got {getattr(self, name)}, allowed {allowed}")
+        if "" in self.until:
+            raise ValueError("until: got an empty text, expected texts such as '\\n'")
+
+
+@dataclass(frozen=True)
 class Prompt:
     """The prompt of `trainers evaluate`. The model scores `continuation` after `context`, for every candidate of
     `choose` and every label of `classify`; the answer is the candidate with the highest score. In `generate` the
     first target is scored, and is right if the model would write it.
 
-    Both contain names in braces: `{text}`, `{text_b}`, `{passage}`, and `{candidate}`, `{label}` or `{target}`. If
-    the candidate is in the context, candidates share the continuation (Trinh and Le, 2018: partial evaluation).
-    `words` maps labels to the texts that replace them.
+    With `generation`, the model writes its answer to `generate` and `span`, which the metrics of the task compare with all
+    accepted texts. The continuation then only shows how answers follow in solved examples.
+
+    Both contain names in braces: `{text}`, `{text_b}`, `{question}`, `{passage}`, and `{candidate}`, `{label}`,
+    `{target}` or `{answer}`. If the candidate is in the context, candidates share the continuation (Trinh and Le, 2018:
+    partial evaluation). `words` maps labels to the texts that replace them.
 
     Scores are log-likelihoods. `normalise` divides them by the number of tokens, UTF-8 bytes or characters of what
     follows the white space at the start of the continuation, or subtracts the log-likelihood of the continuation
@@ -52,6 +88,7 @@ class Prompt:
     unconditional: str | None = None
     separator: str = "\n\n"
     shots_from: str = "train"
+    generation: Generation | None = None
 
     def check(self) -> None:
         """Validate that the continuation is not empty and that what `normalise` needs is there."""
@@ -75,5 +112,9 @@ class Prompt:
         places = (self.context, self.continuation) if kind == "choose" else (self.continuation,)
         if not any(answer in fields_of(template) for template in places):
             raise ValueError(f"prompt.continuation: expected {{{answer}}} in it")
+        if self.generation is None and kind == "span":
+            raise ValueError("prompt.generation: missing, and span needs it: write `generation: {}`")
+        if self.generation is not None and kind not in WRITTEN_KINDS:
+            raise ValueError(f"prompt.generation: {kind} has none; it belongs to {', '.join(WRITTEN_KINDS)}")
         if self.words is not None and set(self.words) != set(labels):
             raise ValueError(f"prompt.words: expected a word for each label ({', '.join(labels) or 'it has none'})")

@@ -1,4 +1,5 @@
-"""Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them.
+"""Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them; and whether the
+last number is right.
 
 An example's score is the best over its references. Answers are compared in lower case, without punctuation,
 articles and extra white space. In tasks whose questions may have no answer, the rules of SQuAD 2.0 apply: a
@@ -13,10 +14,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gristmill.errors import UserError
 from trainers.tasks.scores.metric import TaskMetric, mean_of, summed
 from trainers.tasks.scores.outcomes import Outcomes
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NUMBER = re.compile(r"(?:(?<![\w.])-)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")  # a minus after a word is a hyphen
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -43,6 +46,20 @@ def token_f1(text: str, reference: str, empty_matches: bool) -> float:
     return 2 * shared / (len(predicted) + len(gold))
 
 
+def last_number(text: str) -> float | None:
+    """Return the last number in a text, or None if it has none. Commas between digits are ignored."""
+    found = _NUMBER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None
+
+
+def number_match(text: str, reference: str) -> float:
+    """Return 1 if the last numbers of the two texts are equal, else 0. Raises UserError if the reference has none."""
+    gold = last_number(reference)
+    if gold is None:
+        raise UserError("metrics: number_match needs a number in each accepted text, and one has none; correct it")
+    return float(last_number(text) == gold)
+
+
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
     """Return the best score of each example over its references, float64 [n]."""
     assert outcomes.references is not None
@@ -63,6 +80,11 @@ def exact_matches(outcomes: Outcomes) -> np.ndarray:
 def token_f1s(outcomes: Outcomes) -> np.ndarray:
     """Compute the token F1 of each example."""
     return answer_values(outcomes, lambda text, reference: token_f1(text, reference, outcomes.no_answer))
+
+
+def number_matches(outcomes: Outcomes) -> np.ndarray:
+    """Compute whether the last number of each example is right."""
+    return answer_values(outcomes, number_match)
 
 
 def _counted(values: np.ndarray) -> np.ndarray:
@@ -90,4 +112,10 @@ def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndar
 METRICS = (
     TaskMetric("exact_match", lambda o: _counted(exact_matches(o)), summed(mean_of), "Rajpurkar et al., 2016 and 2018"),
     TaskMetric("token_f1", lambda o: _counted(token_f1s(o)), summed(mean_of), "Rajpurkar et al., 2016 and 2018"),
+    TaskMetric(
+        "number_match",
+        lambda o: _counted(number_matches(o)),
+        summed(mean_of),
+        "Cobbe et al., 2021 (GSM8K); the last number is the answer",
+    ),
 )

@@ -12,6 +12,7 @@ from tests.trainers.tasks.writing import write_lines
 from trainers.__main__ import main
 from trainers.data.packed_corpus import open_corpus
 from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
+from trainers.evaluation.checkpoints.history_lines import history_lines
 from trainers.evaluation.checkpoints.history_page import charts
 from trainers.evaluation.checkpoints.score_history import ScoreHistory, signals
 from trainers.evaluation.scoring.scorer import Scorer
@@ -109,6 +110,11 @@ def test_the_average_is_that_of_items_over_the_last_checkpoints(stored, task):
     assert average.score.error == pytest.approx(np.std((right[1] + right[2]) / 2, ddof=1) / np.sqrt(12))
     assert average.deviation == pytest.approx(np.std([right[1].mean(), right[2].mean()], ddof=1))
     assert histories[0].averages["mine.mean"].score.value == pytest.approx(2 * average.score.value - 1)
+    unsure = [history.averages["pairs"].score.low <= 0.5 for history in histories]  # at chance or below it
+    assert [history.at_chance for history in histories] == [("pairs",) if each else () for each in unsure]
+    lines = "\n".join(history_lines(histories))
+    assert lines.count("not above chance in the mean of mine: pairs") == sum(unsure)
+    assert ("no run above chance" in lines) == all(unsure)
     values = [[each.scores["pairs"]["value"] for each in results[1:]] for results in found]
     signal = next(each for each in signals(histories) if each.name == "pairs")
     assert signal.signal == pytest.approx(abs(np.mean(values[0]) - np.mean(values[1])))

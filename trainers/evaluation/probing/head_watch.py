@@ -1,0 +1,101 @@
+"""Watch the attention heads of a model, and mask some of them, in any architecture that attends through `transformers`'
+attention interface.
+
+    with watch_heads(network, architecture) as watch:
+        watch.gates[site] = ...     a masked head adds nothing to the output of its layer
+        watch.observe = ...         called with the attention weights of every layer
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from gristmill.errors import UserError
+from trainers.models import MODELS
+
+Stack = Literal["decoder", "encoder"]
+
+
+@dataclass(frozen=True)
+class HeadSite:
+    """An attention layer: its `stack`, as in `Forward.layers`, the number of its layer from 1, and whether it attends to its
+    own stack or, in the decoder of an encoder-decoder, to the encoder (`cross`).
+    """
+
+    stack: Stack
+    layer: int
+    attends: Literal["self", "cross"]
+
+
+@dataclass
+class HeadWatch:
+    """`heads` counts the heads of each layer that has attended so far, in order. `gates`, fp32 [heads], multiply the outputs of
+    a layer's heads. `observe`, if set, gets a layer and its weights [rows, queries, heads, keys]. `owners` are the layers of
+    modules, and `sites` of those that have attended.
+    """
+
+    gates: dict[HeadSite, Any] = field(default_factory=dict)
+    observe: Callable[[HeadSite, Any], None] | None = None
+    heads: dict[HeadSite, int] = field(default_factory=dict)
+    owners: dict[Any, tuple[Stack, int]] = field(default_factory=dict)
+    sites: dict[Any, HeadSite] = field(default_factory=dict)
+
+    def attend(self, base: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+        """Attend as `base` does."""
+        import torch
+
+        site = self._site(module)
+        self.heads.setdefault(site, query.shape[1])
+        output, weights = base(module, query, key, value, mask, **options)
+        if self.observe is not None:
+            # Values that are the rows of an identity matrix make the weights themselves the output.
+            unit = torch.eye(key.shape[2], dtype=value.dtype, device=value.device).expand(*key.shape[:3], -1)
+            self.observe(site, base(module, query, key, unit, mask, **options)[0])
+        gate = self.gates.get(site)
+        return (output if gate is None else output * gate.to(output)[:, None]), weights
+
+    def _site(self, module: Any) -> HeadSite:
+        if module not in self.sites:
+            stack, layer = self.owners[module]
+            own = HeadSite(stack, layer, "self")
+            self.sites[module] = HeadSite(stack, layer, "cross") if own in self.sites.values() else own
+        return self.sites[module]
+
+
+@contextmanager
+def watch_heads(network: Any, architecture: str) -> Iterator[HeadWatch]:
+    """Watch the heads of a network. Raises UserError for an architecture that does not attend through the interface."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    model, watch = MODELS[architecture], HeadWatch()
+    if model.attention == "eager":
+        raise UserError(
+            f"heads: the attention of {architecture} cannot be watched; give a model of another architecture"
+        )
+    watch.owners |= _owners("decoder", model.blocks(network))
+    if model.encoder_blocks is not None:
+        watch.owners |= _owners("encoder", model.encoder_blocks(network))
+    changed = []
+    for module in network.modules():
+        config: Any = getattr(module, "config", None)
+        base = getattr(config, "_attn_implementation", None)
+        if base is not None and not base.startswith("watched_"):
+            name = f"watched_{base}"
+            AttentionInterface.register(name, partial(watch.attend, ALL_ATTENTION_FUNCTIONS[base]))
+            AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[base])
+            config._attn_implementation = name
+            changed.append((config, base))
+    try:
+        yield watch
+    finally:
+        for config, base in changed:
+            config._attn_implementation = base
+
+
+def _owners(stack: Stack, blocks: list[Any]) -> dict[Any, tuple[Stack, int]]:
+    """Return the stack and the layer of every module of some blocks."""
+    return {module: (stack, number) for number, block in enumerate(blocks, 1) for module in block.modules()}

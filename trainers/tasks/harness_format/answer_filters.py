@@ -1,0 +1,115 @@
+"""What happens to a written answer before it is compared: filters, and the options of exact match."""
+
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import ConfigError
+
+_NO_MATCH = "[invalid]"  # the library's answer where a pattern finds nothing
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_NO_DIGITS = str.maketrans("", "", string.digits)
+_PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
+
+
+@dataclass(frozen=True)
+class FilterStep:
+    """A function of a filter. `regex` takes match number `group` of `pattern`, or `fallback` if nothing matches."""
+
+    function: str
+    pattern: str = r"#### (\-?[0-9\.\,]+)"
+    group: int = 0
+    fallback: str = _NO_MATCH
+
+    def apply(self, text: str) -> str:
+        """Return the filtered text."""
+        if self.function == "remove_whitespace":
+            return text.removeprefix(" ")
+        if self.function in ("lowercase", "uppercase"):
+            return text.lower() if self.function == "lowercase" else text.upper()
+        if self.function == "take_first":  # of several answers to an item, of which there is one
+            return text
+        matches = re.findall(self.pattern, text)
+        if not -len(matches) <= self.group < len(matches):
+            return self.fallback
+        found = matches[self.group]
+        return (next((part for part in found if part), "") if isinstance(found, tuple) else found).strip()
+
+
+@dataclass(frozen=True)
+class AnswerFilter:
+    """A named sequence of functions that an answer passes before it is compared."""
+
+    name: str
+    steps: tuple[FilterStep, ...] = ()
+
+    def apply(self, text: str) -> str:
+        """Return the filtered text."""
+        for step in self.steps:
+            text = step.apply(text)
+        return text
+
+
+@dataclass(frozen=True)
+class TextComparison:
+    """The options of exact match: what is removed from both texts before they are compared."""
+
+    regexes_to_ignore: tuple[str, ...] = ()
+    ignore_case: bool = False
+    ignore_punctuation: bool = False
+    ignore_numbers: bool = False
+
+    def plain(self, text: str) -> str:
+        """Return what of a text is compared."""
+        for pattern in self.regexes_to_ignore:
+            text = re.sub(pattern, "", text)
+        text = text.lower() if self.ignore_case else text
+        text = text.translate(_NO_PUNCTUATION) if self.ignore_punctuation else text
+        return text.translate(_NO_DIGITS) if self.ignore_numbers else text
+
+
+def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
+    """Return the options of exact match. Raises ConfigError, which begins with `place`, for unknown ones."""
+    known = {name: value for name, value in options.items() if name in TextComparison.__dataclass_fields__}
+    if others := sorted(set(options) - set(known)):
+        raise ConfigError(
+            f"{place}: {others[0]}: is not read here; {', '.join(TextComparison.__dataclass_fields__)} are"
+        )
+    patterns = known.pop("regexes_to_ignore", None) or ()
+    for pattern in patterns:
+        _check_pattern(f"{place}: regexes_to_ignore", pattern)
+    return TextComparison(tuple(patterns), **known)
+
+
+def read_filters(path: Path, given: Any) -> tuple[AnswerFilter, ...]:
+    """Return the filters of a task file, by default one that changes nothing. Raises ConfigError for unknown functions."""
+    if not given:
+        return (AnswerFilter("none"),)
+    filters = []
+    for number, entry in enumerate(given.values() if isinstance(given, dict) else given):
+        place = f"{path}: filter_list[{number}]"
+        if not isinstance(entry, dict) or not {"name", "filter"} <= set(entry) or "metric_list" in entry:
+            raise ConfigError(f"{place}: expected a name and a filter, and metrics in the metric_list of the task")
+        filters.append(AnswerFilter(str(entry["name"]), tuple(_step(place, step) for step in entry["filter"])))
+    return tuple(filters)
+
+
+def _step(place: str, step: Any) -> FilterStep:
+    function = step.get("function") if isinstance(step, dict) else None
+    if function in _PLAIN:
+        return FilterStep(function)
+    if function != "regex":
+        raise ConfigError(f"{place}: function: got {function!r}, expected one of {', '.join(('regex', *_PLAIN))}")
+    pattern = step.get("regex_pattern", FilterStep.pattern)
+    _check_pattern(f"{place}: regex_pattern", pattern)
+    return FilterStep("regex", pattern, int(step.get("group_select", 0)), str(step.get("fallback", _NO_MATCH)))
+
+
+def _check_pattern(place: str, pattern: Any) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ConfigError(f"{place}: {pattern!r} is not a regular expression: {error}") from None
