@@ -139,7 +139,9 @@ class Language(MeasuresText, PartStage):
                 )
         if (self.fallback_below is None) != (len(self.models) == 1):
             rule = "a score from 0 to 1 with several models, and nothing with one"
-            raise ValueError(f"fallback_below: got {self.fallback_below} with {len(self.models)} models, expected {rule}")
+            raise ValueError(
+                f"fallback_below: got {self.fallback_below} with {len(self.models)} models, expected {rule}"
+            )
         if self.fallback_below is not None and not 0 < self.fallback_below <= 1:
             raise ValueError(f"fallback_below: got {self.fallback_below}, allowed more than 0 up to 1")
         super().check()
@@ -165,7 +167,9 @@ class Language(MeasuresText, PartStage):
         from pipelines.stages.measure.language_scripts import language_code
         from pipelines.stages.score.fasttext_model import load_fasttext
 
-        models = {n: load_fasttext(Path(self.models[n]), checksum, "language") for n, checksum in self._checksums.items()}
+        models = {
+            n: load_fasttext(Path(self.models[n]), checksum, "language") for n, checksum in self._checksums.items()
+        }
         return {n: replace(model, labels=tuple(map(language_code, model.labels))) for n, model in models.items()}
 
     def annotate(self, docs: pa.Table) -> pa.Table:

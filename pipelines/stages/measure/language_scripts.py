@@ -136,23 +136,25 @@ _ISO_15924 = {
 }  # fmt: skip
 _UNKNOWN, _COMMON = "Zzzz", "Zyyy"  # ISO 15924: uncoded script; undetermined, as for digits and punctuation
 _SCRIPT_LABEL = re.compile("([a-z]{3})_[A-Z][a-z]{3}")
-_ISO_639 = (
-    "aar aa abk ab afr af aka ak als sq amh am ara ar arb ar arg an asm as ava av aym ay aze az azj az bak ba bam bm bel be "
-    "ben bn bis bi bod bo bos bs bre br bul bg cat ca ces cs cha ch che ce chu cu chv cv cmn zh cor kw cos co cre cr cym cy "
-    "dan da deu de div dv dzo dz ekk et ell el eng en epo eo est et eus eu ewe ee fao fo fas fa fij fj fil tl fin fi fra fr "
-    "fry fy ful ff gla gd gle ga glg gl glv gv grn gn gug gn guj gu hat ht hau ha hbs sh heb he her hz hin hi hmo ho hrv hr "
-    "hun hu hye hy ibo ig ido io iii ii iku iu ile ie ina ia ind id ipk ik isl is ita it jav jv jpn ja kal kl kan kn kas ks "
-    "kat ka kau kr kaz kk khk mn khm km kik ki kin rw kir ky kom kv kon kg kor ko kua kj kur ku lao lo lat la lav lv lim li "
-    "lin ln lit lt ltz lb lub lu lug lg lvs lv mah mh mal ml mar mr mkd mk mlg mg mlt mt mon mn mri mi msa ms mya my nau na "
-    "nav nv nbl nr nde nd ndo ng nep ne nld nl nno nn nob no nor no npi ne nya ny oci oc oji oj ori or orm om ory or oss os "
-    "pan pa pbt ps pes fa pli pi plt mg pol pl por pt pus ps que qu roh rm ron ro run rn rus ru sag sg san sa sin si slk sk "
-    "slv sl sme se smo sm sna sn snd sd som so sot st spa es sqi sq srd sc srp sr ssw ss sun su swa sw swe sv swh sw tah ty "
-    "tam ta tat tt tel te tgk tg tgl tl tha th tir ti ton to tsn tn tso ts tuk tk tur tr twi tw uig ug ukr uk urd ur uzb uz "
-    "uzn uz ven ve vie vi vol vo wln wa wol wo xho xh ydd yi yid yi yor yo zha za zho zh zsm ms zul zu"
-).split()
-_CODES = dict(zip(_ISO_639[::2], _ISO_639[1::2], strict=True))
-"""ISO 639-1 codes of ISO 639-3 languages, and of the standard variety of a macrolanguage (Standard Arabic, Mandarin)
-that of the macrolanguage. Bokmål is `no`, as lid.176 and resiliparse write it."""
+_CODES: dict[str, str] = dict(
+    re.findall(
+        "([a-z]{3}) ([a-z]{2})",
+        "aar aa abk ab afr af aka ak als sq amh am ara ar arb ar arg an asm as ava av aym ay aze az azj az bak ba bam bm bel be "
+        "ben bn bis bi bod bo bos bs bre br bul bg cat ca ces cs cha ch che ce chu cu chv cv cmn zh cor kw cos co cre cr cym cy "
+        "dan da deu de div dv dzo dz ekk et ell el eng en epo eo est et eus eu ewe ee fao fo fas fa fij fj fil tl fin fi fra fr "
+        "fry fy ful ff gla gd gle ga glg gl glv gv grn gn gug gn guj gu hat ht hau ha hbs sh heb he her hz hin hi hmo ho hrv hr "
+        "hun hu hye hy ibo ig ido io iii ii iku iu ile ie ina ia ind id ipk ik isl is ita it jav jv jpn ja kal kl kan kn kas ks "
+        "kat ka kau kr kaz kk khk mn khm km kik ki kin rw kir ky kom kv kon kg kor ko kua kj kur ku lao lo lat la lav lv lim li "
+        "lin ln lit lt ltz lb lub lu lug lg lvs lv mah mh mal ml mar mr mkd mk mlg mg mlt mt mon mn mri mi msa ms mya my nau na "
+        "nav nv nbl nr nde nd ndo ng nep ne nld nl nno nn nob no nor no npi ne nya ny oci oc oji oj ori or orm om ory or oss os "
+        "pan pa pbt ps pes fa pli pi plt mg pol pl por pt pus ps que qu roh rm ron ro run rn rus ru sag sg san sa sin si slk sk "
+        "slv sl sme se smo sm sna sn snd sd som so sot st spa es sqi sq srd sc srp sr ssw ss sun su swa sw swe sv swh sw tah ty "
+        "tam ta tat tt tel te tgk tg tgl tl tha th tir ti ton to tsn tn tso ts tuk tk tur tr twi tw uig ug ukr uk urd ur uzb uz "
+        "uzn uz ven ve vie vi vol vo wln wa wol wo xho xh ydd yi yid yi yor yo zha za zho zh zsm ms zul zu",
+    )
+)
+"""ISO 639-1 codes of ISO 639-3 languages. The standard variety of a macrolanguage (Standard Arabic, Mandarin) has the
+code of the macrolanguage. Bokmål is `no`, as lid.176 and resiliparse write it."""
 
 
 def language_code(label: str) -> str:

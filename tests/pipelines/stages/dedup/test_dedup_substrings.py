@@ -11,13 +11,20 @@ import pytest
 
 from gristmill.config import parse
 from gristmill.errors import ConfigError
+from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.edits import apply_edits, compose
+from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts
+from pipelines.explore.inspect_document import show_document
 from pipelines.kernels.search.substrings import find_blocks, split_blocks
 from pipelines.kernels.text.buffers import text_buffers
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import make_plan
 from pipelines.stages.dedup.dedup_substrings import DedupSubstrings
+from tests.conftest import paragraph, write_texts_corpus
 from tests.pipelines.stages.dedup.test_dedup_spans import Backwards, Dies, part_of
 
 
@@ -224,6 +231,58 @@ def test_knobs_are_checked():
     ]:
         with pytest.raises(ConfigError, match=message):
             parse(DedupSubstrings, knobs, "x.yaml")
+
+
+NOTICE = "This text is published under a licence that everybody has read once and nobody will ever read again. "
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Build the corpus of four documents with a notice, the second of them with hardly anything else."""
+
+    def make(step):
+        texts = [f"{NOTICE}{paragraph(1)}", f"{NOTICE}The end.", f"{paragraph(2)} {NOTICE}{paragraph(3)}", NOTICE]
+        path = write_texts_corpus(tmp_path, texts, [f"dedup_substrings: {step}"], "c")
+        config = load_corpus_config(path)
+        build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda _: None)
+        return config.place
+
+    return make
+
+
+def test_a_build_counts_and_inspect_names_the_document_that_keeps_the_text(built, capsys):
+    place = built("{}")
+    corpus = open_corpus(place)
+    [row] = [row for row in corpus.manifest.funnel if row["step"] == "dedup_substrings"]
+    assert (row["documents_out"], row["dropped"]) == (3, {"dedup_substrings.empty": 1})
+    [part] = corpus.parts()
+    texts = part.table(("edited_text",))["edited_text"].to_pylist()
+    assert texts == [f"{NOTICE}{paragraph(1)}", "The end.", f"{paragraph(2)} {paragraph(3)}", ""]
+    assert row["bytes_out"] == sum(map(len, texts))
+    [step] = [step for step in corpus.steps if step.stage == "dedup_substrings"]
+    assert step.manifest.facts == {"substrings": 3, "bytes": 3 * len(NOTICE), "dropped": 1}
+    show_document(place, "web/texts.jsonl#2", raw=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "substrings_winner web/texts.jsonl#0" in shown
+    assert "substrings_winners 1 values: web/texts.jsonl#0" in shown
+    assert f"dedup_substrings bytes {len(paragraph(2)) + 1} to" in shown
+    show_document(place, "web/texts.jsonl#3", raw=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "drops: dedup_substrings.empty, in favour of web/texts.jsonl#0" in shown
+
+
+def test_a_build_without_documents_that_lost_most(built):
+    funnel = open_corpus(built("{min_left_words: 5}")).manifest.funnel
+    [row] = [row for row in funnel if row["step"] == "dedup_substrings"]
+    assert row["dropped"] == {"dedup_substrings.few_words": 2}
+
+
+@pytest.mark.parametrize("later", ["dedup_exact: {}", "filter: [{signal: word_count, at_least: 5}]"])
+def test_nothing_may_drop_documents_after_it(tmp_path, later):
+    measured = ["text_hash: {}", "quality_signals: {}", "dedup_substrings: {}", later]
+    config = load_corpus_config(write_texts_corpus(tmp_path, ["a", "b"], measured, "c"))
+    with pytest.raises(ConfigError, match="drops documents after dedup_substrings, which keeps"):
+        make_plan(config, take_inventory(config.sources, config.place))
 
 
 def named_windows(documents, size):

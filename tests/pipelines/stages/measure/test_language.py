@@ -223,11 +223,17 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"models": ["resiliparse", "x/lid.176.ftz"]}, r"models\[1\]: got 'x/lid.176.ftz', which is not a file; expected "
-         "resiliparse, or the path of a fastText model .*doctor --fetch-lid` writes models/lid.176.ftz"),
+        (
+            {"models": ["resiliparse", "x/lid.176.ftz"]},
+            r"models\[1\]: got 'x/lid.176.ftz', which is not a file; expected "
+            "resiliparse, or the path of a fastText model .*doctor --fetch-lid` writes models/lid.176.ftz",
+        ),
         ({"models": []}, r"models: got \[\], expected one or more different models"),
         ({"models": ["resiliparse", "resiliparse"]}, "expected one or more different models"),
-        ({"fallback_below": 0.5}, "fallback_below: got 0.5 with 1 models, expected a score from 0 to 1 with several models"),
+        (
+            {"fallback_below": 0.5},
+            "fallback_below: got 0.5 with 1 models, expected a score from 0 to 1 with several models",
+        ),
         ({"min_bytes": 0}, "min_bytes: got 0, allowed 1 or more"),
         ({"max_bytes": 5}, "max_bytes: got 5, allowed min_bytes = 20 or more"),
     ],
