@@ -44,10 +44,10 @@ _WRITTEN = pa.schema(
 class DedupSubstrings(ReadsText, CorpusStage):
     """`edits` that remove every later occurrence of a substring of at least `min_bytes` bytes.
 
-    A byte is removed if it lies in a window of `min_bytes` bytes of its document that occurs before: in a
-    document that comes earlier in the order of sources, files and records, or in the same one without
-    overlapping. So of a long run of one character its first `min_bytes` stay. Only whole characters are
-    removed: one of which only some bytes repeat stays. Words and lines are not respected. Texts are compared
+    A character is removed if it lies whole in a window of `min_bytes` bytes of its document that occurs
+    before: in a document that comes earlier in the order of sources, files and records, or in the same one
+    without overlapping. So of a long run of one character its first `min_bytes` bytes stay, and a character of
+    which only some bytes repeat stays. Words and lines are not respected. Texts are compared
     byte by byte, upper and lower case and white space included. Only documents that no earlier step dropped
     compete, and none of a given validation or test split. An edit's rule is `dedup_substrings`.
 

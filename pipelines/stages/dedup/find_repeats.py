@@ -290,7 +290,9 @@ def vote_units(task: PartTask) -> FileRecord:
     unit = task.unit("units")
     receipt = task.out.receipt(unit)
     if receipt is None:
-        found = [(np.zeros(0, np.uint64), np.zeros(0, np.uint64), *[np.zeros(0, np.int64)] * 2, np.zeros(0, bool))]
+        found: list[Sequence[np.ndarray]] = [
+            (np.zeros(0, np.uint64), np.zeros(0, np.uint64), *[np.zeros(0, np.int64)] * 2, np.zeros(0, bool))
+        ]
         for units, elsewhere in _Known.of(task).units(task, _texts(task)):
             columns = (units.minima, units.hashes, units.documents, units.starts, elsewhere)
             found.append(_first_units(columns))
@@ -350,7 +352,8 @@ def _find_cuts(task: PartTask) -> pa.Table:
     won = won.take(pa.array(np.lexsort((won["minimum"].to_numpy(), won["hash"].to_numpy())))).combine_chunks()
     own, others = ((table["minimum"].to_numpy(), table["hash"].to_numpy()) for table in (firsts, won))
     first_rows, first_starts = firsts["row"].to_numpy(), firsts["start"].to_numpy()
-    found = [[np.zeros(0, np.int64)] * 4]
+    nothing = np.zeros(0, np.int64)
+    found = [(nothing, nothing, nothing, nothing)]
     for units, _ in _Known.of(task).units(task, texts):
         earlier = find_pairs(units.minima, units.hashes, *others)
         here = find_pairs(units.minima, units.hashes, *own)
@@ -358,12 +361,23 @@ def _find_cuts(task: PartTask) -> pa.Table:
         repeats = (earlier >= 0) | ~same | (first_starts[here] + size <= units.starts)
         winners = np.where(earlier >= 0, earlier, len(won) + first_rows[here])[repeats]
         rows, starts = units.documents[repeats], units.starts[repeats]
-        index, starts, ends = join_ranges(rows, starts, starts + units.counts[repeats] + size - 1)
-        found.append([rows[index], starts, ends, winners[index]])
-    rows, starts, ends, winners = map(np.concatenate, zip(*found, strict=True))
-    index, starts, ends = join_ranges(rows, starts, ends)
-    rows, winners = rows[index], winners[index]
-    starts, ends = whole_characters(texts.offsets, texts.data, np.searchsorted(texts.rows, rows), starts, ends)
-    some = starts < ends
+        # Runs of neighbouring windows: a character inside is whole in one of them, as windows are longer than one.
+        index, starts, ends = join_ranges(rows, starts, starts + units.counts[repeats])
+        rows, winners = rows[index], winners[index]
+        places = np.searchsorted(texts.rows, rows)
+        starts, ends = whole_characters(texts.offsets, texts.data, places, starts, ends + size - 1)
+        some = starts < ends
+        found.append(_joined(rows[some], starts[some], ends[some], winners[some]))
+    rows, starts, ends, winners = _joined(*map(np.concatenate, zip(*found, strict=True)))
     ids = pa.concat_arrays([won["winner"].combine_chunks(), task.part.table(("id",))["id"].combine_chunks()])
-    return _table([rows[some], starts[some], ends[some], ids.take(pa.array(winners[some]))], CUTS)
+    return _table([rows, starts, ends, ids.take(pa.array(winners))], CUTS)
+
+
+def _joined(
+    rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, winners: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Unite ranges that overlap or touch; the winner is that of the first."""
+    from pipelines.kernels.search.substrings import join_ranges
+
+    index, starts, ends = join_ranges(rows, starts, ends)
+    return rows[index], starts, ends, winners[index]

@@ -49,8 +49,8 @@ def run(stage, parts, root, name="step", cluster=None):
 
 
 def repeats_of(texts, size):
-    """Of each document, which bytes lie in a window that occurs before, by a dictionary of all windows; and the
-    document of the first occurrence of each window.
+    """Of each document, which bytes are of characters that lie whole in a window that occurs before, by a dictionary
+    of all windows; and the document of the first occurrence of each such window.
     """
     firsts, covered, owners = {}, [], []
     for number, text in enumerate(map(str.encode, texts)):
@@ -58,7 +58,12 @@ def repeats_of(texts, size):
         for start in range(len(text) - size + 1):
             before, place = firsts.setdefault(text[start : start + size], (number, start))
             if before < number or place + size <= start:
-                marks[start : start + size] = True
+                low, high = start, start + size
+                while low < high and text[low] & 0xC0 == 0x80:
+                    low += 1
+                while high < len(text) and text[high] & 0xC0 == 0x80:
+                    high -= 1
+                marks[low:high] = True
                 owner[start] = before
         covered.append(marks)
         owners.append(owner)
@@ -66,10 +71,8 @@ def repeats_of(texts, size):
 
 
 def left_of(text, marks):
-    """The characters of a text that have a byte without a mark."""
-    ends = list(itertools.accumulate(len(character.encode()) for character in text))
-    starts = [0, *ends][:-1]
-    return "".join(c for c, low, high in zip(text, starts, ends, strict=True) if not marks[low:high].all())
+    """The text without the bytes with a mark."""
+    return np.frombuffer(text.encode(), np.uint8)[~marks].tobytes().decode()
 
 
 def check(texts, size, found):
@@ -111,6 +114,7 @@ CORPORA = {
     "runs": ["a" * 300, "a" * 25, "a" * 9, "b" + "a" * 40 + "b", "a" * 300 + "b"],
     "periods": ["abc" * 60, "xyz" + "abc" * 9, "abcab" * 30, "bcabc" * 30, "ab" * 50 + "ba" * 50],
     "characters": ["ä" * 40, "é" + "ä" * 30 + "é", "中国" * 20, "x" + "中国" * 8 + "丮", "🙂" * 9 + "🙃", "🙂" * 12],
+    "halves": ["0123456789012345" + "ā", "ŀ" + "abcdefghijklmnop", "0123456789012345" + "Ā" + "abcdefghijklmnop"],
     "shared bytes": ["Ā" + "q" * 11 + "Ā", "ā" + "q" * 11 + "Ā", "Ā" + "q" * 11 + "ń"],
     "empty": ["", "", " ", "x", "", "hello world, hello world, hello world", "hello world, hello world"],
     "overlap": ["0123456789abcdefghij", "89abcdefghijKLMNOPQRSTUV", "efghijKLMNOPQR0123456789abcdef"],
@@ -241,7 +245,7 @@ def built(tmp_path):
     """Build the corpus of four documents with a notice, the second of them with hardly anything else."""
 
     def make(step):
-        texts = [f"{NOTICE}{paragraph(1)}", f"{NOTICE}The end.", f"{paragraph(2)} {NOTICE}{paragraph(3)}", NOTICE]
+        texts = [f"{NOTICE}1 {paragraph(1)}", f"{NOTICE}The end.", f"{paragraph(2)} {NOTICE}3 {paragraph(3)}", NOTICE]
         path = write_texts_corpus(tmp_path, texts, [f"dedup_substrings: {step}"], "c")
         config = load_corpus_config(path)
         build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda _: None)
@@ -257,7 +261,7 @@ def test_a_build_counts_and_inspect_names_the_document_that_keeps_the_text(built
     assert (row["documents_out"], row["dropped"]) == (3, {"dedup_substrings.empty": 1})
     [part] = corpus.parts()
     texts = part.table(("edited_text",))["edited_text"].to_pylist()
-    assert texts == [f"{NOTICE}{paragraph(1)}", "The end.", f"{paragraph(2)} {paragraph(3)}", ""]
+    assert texts == [f"{NOTICE}1 {paragraph(1)}", "The end.", f"{paragraph(2)} 3 {paragraph(3)}", ""]
     assert row["bytes_out"] == sum(map(len, texts))
     [step] = [step for step in corpus.steps if step.stage == "dedup_substrings"]
     assert step.manifest.facts == {"substrings": 3, "bytes": 3 * len(NOTICE), "dropped": 1}
@@ -324,7 +328,10 @@ def test_five_megabytes_of_real_text(shared_data, tmp_path, name):
         windows = np.arange(place, place + max(0, length - 99))
         firsts = first[names[windows]]
         repeated = windows[(firsts < place) | (firsts + 100 <= windows)] - place
-        change = np.bincount(repeated, minlength=length + 101) - np.bincount(repeated + 100, minlength=length + 101)
+        begins = np.flatnonzero(np.frombuffer(document, np.uint8) & 0xC0 != 0x80)  # of characters
+        lows = begins[np.searchsorted(begins, repeated)]
+        highs = begins[np.searchsorted(begins, repeated + 100, side="right") - 1]
+        change = np.bincount(lows, minlength=length + 101) - np.bincount(highs, minlength=length + 101)
         assert left == left_of(text, np.cumsum(change)[:length] > 0)
         place += len(document)
     assert facts["bytes"] > size / 100
