@@ -100,9 +100,10 @@ class DedupSubstrings(ReadsText, CorpusStage):
         """Find the repeats, a second time without the documents that have too few words left; then write the edits."""
         search = RepeatSearch(RULE, self.input_text, self.min_bytes, self.min_left_words, parts, out, cluster)
         search.find(1)
-        last = 1 + any(search.over_parts(judge_documents, 1))
-        if last == 2:
-            search.find(2)
+        last = 1
+        if self.min_left_words and any(search.over_parts(judge_documents, 1)):
+            last = 2
+            search.find(last)
         counts = search.over_parts(write_edits, last)
         return {name: sum(count[name] for count in counts) for name in ("substrings", "bytes", "dropped")}
 
@@ -113,7 +114,7 @@ def judge_documents(task: PartTask) -> int:
     receipt = task.out.receipt(unit)
     if receipt is None:
         cuts = task.table(task.unit("cuts"), CUTS)
-        rows = np.unique(cuts["row"].to_numpy()) if task.min_left_words else np.zeros(0, np.int64)
+        rows = np.unique(cuts["row"].to_numpy())
         whole = task.part.table((task.text,), pa.array(rows))[task.text.name].combine_chunks()
         left = apply_edits(whole, _edits(cuts, task.part.rows).take(pa.array(rows)))
         gone = pa.table([pa.array(rows[_count_words(left) < task.min_left_words])], schema=GONE)

@@ -165,6 +165,8 @@ def _texts(task: PartTask) -> _Texts:
 
 def gone_rows(task: PartTask) -> np.ndarray:
     """Return the rows of a part that do not take part in the second election."""
+    if not task.min_left_words:
+        return np.zeros(0, np.int64)
     return task.table(f"gone.{task.number:05d}", GONE)["row"].to_numpy()
 
 
@@ -353,7 +355,7 @@ def _find_cuts(task: PartTask) -> pa.Table:
     own, others = ((table["minimum"].to_numpy(), table["hash"].to_numpy()) for table in (firsts, won))
     first_rows, first_starts = firsts["row"].to_numpy(), firsts["start"].to_numpy()
     nothing = np.zeros(0, np.int64)
-    found = [(nothing, nothing, nothing, nothing)]
+    found: list[tuple[np.ndarray, ...]] = [(nothing, nothing, nothing, nothing)]
     for units, _ in _Known.of(task).units(task, texts):
         earlier = find_pairs(units.minima, units.hashes, *others)
         here = find_pairs(units.minima, units.hashes, *own)
