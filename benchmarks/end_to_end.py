@@ -112,7 +112,7 @@ def corpus_file(kind: str, work: Path, output: Path) -> str:
     )
     sources = "\n".join(f"  - {{name: {name}, root: {work}/input, include: ['{name}*'], {read}}}" for name in names)
     language = (
-        "" if kind == "prose" else f"\n  - language: {{model: {os.environ['GRISTMILL_DATA']}/models/lid.176.ftz}}"
+        "" if kind == "prose" else f"\n  - language: {{models: [{os.environ['GRISTMILL_DATA']}/models/lid.176.ftz]}}"
     )
     rules = f"{_RULES}]" if kind == "prose" else f"{_RULES}, {_ENGLISH}]"
     return (

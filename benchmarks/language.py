@@ -7,8 +7,8 @@ FILEs are gzipped JSON lines with a `text`; the default is prose of $GRISTMILL_D
 $GRISTMILL_DATA/models/lid.176.ftz; without it fastText is left out. The libraries get what the stage reads,
 the first 65,536 bytes. Labels are compared before any speed is printed. Times are CPU seconds of this
 process, the better of two alternating runs. Accuracy is measured on $GRISTMILL_DATA/lid, 75 languages with
-1,000 sentences each, as documents of 1, 5 and 20 consecutive sentences; `-` marks languages that the model
-does not know.
+1,000 sentences each, as documents of 1 and of 10 consecutive sentences, for each model and for fastText with
+resiliparse where its probability is low; `-` marks languages that the model does not know.
 """
 
 import argparse
@@ -22,13 +22,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.stages.measure.language import Language
 
 DEFAULT = ("forum_20news", "wiki_en", "wiki_zh", "textbooks")
-LENGTHS = (1, 5, 20)
+ENGLISH = ("wiki_en", "forum_20news", "legal_dc_acts_laws")
+LENGTHS = (1, 10)  # sentences of a document
+LIMITS = tuple(round(0.05 * step, 2) for step in range(20))
+FALLBACK = 0.25  # the limit whose speed is measured; the best of `choose`
 SAME = {"nb": "no"}  # the models write Bokmål as Norwegian
 
 
@@ -44,14 +49,17 @@ def main() -> None:
     model = options.model or (Path(root) / "models" / "lid.176.ftz" if root else None)
     stages = {"resiliparse": Language()}
     if model and model.exists():
-        stages["fastText"] = Language(model=str(model))
+        stages["fastText"] = Language(models=(str(model),))
     for path in options.files or [Path(str(root)) / "prose" / f"{name}.jsonl.gz" for name in DEFAULT]:
         texts = read(path, options.megabytes * 1e6)
         print(f"{path.name}: {size(texts):.1f} MB, {len(texts):,} documents")
         for name, stage in stages.items():
             compare(name, stage, resiliparse if name == "resiliparse" else fasttext_by(str(model)), texts)
+        if len(stages) == 2:
+            compare_both(stages["fastText"], texts)
     if root is not None:
-        accuracy(Path(root) / "lid" / "lingua_testdata.tar.gz", stages)
+        stages = accuracy(Path(root) / "lid" / "lingua_testdata.tar.gz", stages)
+        english(Path(root) / "prose", stages)
     print(f"resiliparse {version('resiliparse')}, fasttext-numpy2 {version('fasttext-numpy2')}")
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, "
@@ -64,7 +72,7 @@ def compare(name: str, stage: Language, peer: Callable[[list[str]], list[str]], 
     docs = pa.table({"text": pa.array(texts, pa.large_string())})
     heads = [text.encode()[: stage.max_bytes].decode("utf-8", "ignore") for text in texts]
     labels = stage.annotate(docs)["language"].to_pylist()
-    same = all(ours in ("und", theirs) for ours, theirs in zip(labels, peer(heads), strict=True))
+    same = all(ours in ("und", theirs) or theirs == "unknown" for ours, theirs in zip(labels, peer(heads), strict=True))
     if not same:
         raise SystemExit(f"error: the stage and {name} disagree; speeds of different results are not compared")
     times = [(once(lambda: stage.annotate(docs)), once(lambda: peer(heads))) for _ in range(2)]
@@ -72,6 +80,21 @@ def compare(name: str, stage: Language, peer: Callable[[list[str]], list[str]], 
     none = labels.count("und")
     print(f"  {name:12s} labels equal but for {none:,} und; stage {size(texts) / ours:7.1f} MB/s, library ", end="")
     print(f"{size(texts) / theirs:7.1f} MB/s, {theirs / ours:5.2f} x")
+
+
+def compare_both(alone: Language, texts: list[str]) -> None:
+    """Print the speed of both models relative to fastText alone, and how many documents the second decides on."""
+    both = Language(models=(*alone.models, "resiliparse"), fallback_below=FALLBACK)
+    both.setup()
+    docs = pa.table({"text": pa.array(texts, pa.large_string())})
+    asked = sum(both.annotate(docs)["language_model"].to_pylist())
+    times = [(once(lambda: both.annotate(docs)), once(lambda: alone.annotate(docs))) for _ in range(2)]
+    ours, theirs = (min(column) for column in zip(*times, strict=True))
+    print(
+        f"  both, {FALLBACK:<6g} {asked / len(texts):.1%} by resiliparse; stage {size(texts) / ours:7.1f} MB/s, ",
+        end="",
+    )
+    print(f"{theirs / ours:5.2f} x fastText alone")
 
 
 def resiliparse(texts: list[str]) -> list[str]:
@@ -91,39 +114,143 @@ def fasttext_by(path: str) -> Callable[[list[str]], list[str]]:
     return predict
 
 
-def accuracy(archive: Path, stages: dict[str, Language]) -> None:
-    """A Markdown table: per cent of documents with the correct label, by model, number of sentences and
-    language.
+class Guesses(NamedTuple):
+    """Labels and scores of documents."""
+
+    labels: np.ndarray
+    scores: np.ndarray
+
+
+def guess(stage: Language, texts: list[str]) -> Guesses:
+    """The guesses of a stage."""
+    result = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())}))
+    return Guesses(np.array(result["language"].to_pylist()), result["language_score"].to_numpy())
+
+
+def fall_back(first: Guesses, second: Guesses, limit: float) -> np.ndarray:
+    """The labels of the first model, and those of the second where the first has a score below `limit`."""
+    return np.where((first.scores < np.float32(limit)) & (second.labels != "und"), second.labels, first.labels)
+
+
+def documents(sentences: list[str], length: int) -> list[str]:
+    """Documents of that many consecutive sentences, as many from the first half as from the second."""
+    half = len(sentences) // 2
+    return [" ".join(part[k : k + length]) for part in (sentences[:half], sentences[half : 2 * half])
+            for k in range(0, half - length + 1, length)]  # fmt: skip
+
+
+def english(folder: Path, stages: dict[str, Language]) -> None:
+    """Print how many English documents are called another language; `und` is none."""
+    for file in ENGLISH:
+        texts = read(folder / f"{file}.jsonl.gz", 8e6)
+        shares = []
+        for name, stage in stages.items():
+            labels = guess(stage, texts).labels
+            shares.append(f"{name} {np.mean((labels != 'en') & (labels != 'und')):.2%}")
+        print(f"{file}, {len(texts):,} documents called another language than English: {', '.join(shares)}")
+    print()
+
+
+def accuracy(archive: Path, stages: dict[str, Language]) -> dict[str, Language]:
+    """Print Markdown tables: the choice of `fallback_below`, then the per cent of documents with the correct label,
+    by language, number of sentences and model. Returns the stages, with that of both models.
     """
     known = {name: known_labels(stage) for name, stage in stages.items()}
-    columns = [(name, length) for name in stages for length in LENGTHS]
-    print("\n| language |" + "".join(f" {name}, {length} |" for name, length in columns))
-    print("|---|" + "---|" * len(columns))
-    rows: dict[str, list[float | None]] = {}
-    for language, sentences in sorted(test_sentences(archive).items()):
-        wanted = SAME.get(language, language)
-        rows[language] = [
-            right(stages[name], sentences, length, wanted) if wanted in known[name] else None
-            for name, length in columns
+    tests = {SAME.get(name, name): texts for name, texts in sorted(test_sentences(archive).items())}
+    tests = {
+        language: texts for language, texts in tests.items() if any(language in labels for labels in known.values())
+    }
+    found = {
+        (name, language, length): guess(stage, documents(sentences, length))
+        for name, stage in stages.items()
+        for language, sentences in tests.items()
+        for length in LENGTHS
+    }
+    print(f"\n{len(tests)} of the 75 languages are known to a model.")
+    right = {key: guesses.labels == key[1] for key, guesses in found.items()}
+    columns = list(stages)
+    if len(stages) == 2:
+        limit = choose(found, list(tests))
+        columns.append(both := f"both, {limit:g}")
+        stage = Language(models=(stages["fastText"].models[0], "resiliparse"), fallback_below=limit)
+        for language, sentences in tests.items():
+            for length in LENGTHS:
+                labels = guess(stage, documents(sentences, length)).labels
+                assert (labels == fall_back(*pair(found, language, length), limit)).all()
+                right[both, language, length] = labels == language
+        report_losses(right, list(tests), both)
+        stages = {**stages, both: stage}
+    print("| language |" + "".join(f" {name}; {length} |" for length in LENGTHS for name in columns))
+    print("|---|" + "---|" * len(columns) * len(LENGTHS))
+    for language in tests:
+        cells = [
+            100 * right[name, language, length].mean() if language in known.get(name, tests) else None
+            for length in LENGTHS
+            for name in columns
         ]
-    common = [row for row in rows.values() if None not in row]
-    for language, row in rows.items():
-        print(f"| {language} |" + "".join(" - |" if cell is None else f" {cell:.1f} |" for cell in row))
-    means = [sum(cells) / len(common) for cells in zip(*common, strict=True)]
-    print(f"| mean of the {len(common)} known to all |" + "".join(f" {mean:.1f} |" for mean in means) + "\n")
+        print(f"| {language} |" + "".join(" - |" if cell is None else f" {cell:.1f} |" for cell in cells))
+    common = [language for language in tests if all(language in labels for labels in known.values())]
+    for title, languages in (
+        (f"mean of all {len(tests)}", list(tests)),
+        (f"mean of the {len(common)} known to both", common),
+    ):
+        means = [macro(right, name, languages, length) for length in LENGTHS for name in columns]
+        print(f"| {title} |" + "".join(f" {mean:.1f} |" for mean in means))
+    print()
+    return stages
+
+
+def pair(found: dict[tuple[str, str, int], Guesses], language: str, length: int) -> tuple[Guesses, Guesses]:
+    """The guesses of fastText and of resiliparse."""
+    return found["fastText", language, length], found["resiliparse", language, length]
+
+
+def macro(right: dict[tuple[str, str, int], np.ndarray], name: str, languages: list[str], length: int) -> float:
+    """The mean over languages of the per cent of documents with the correct label."""
+    return 100 * float(np.mean([right[name, language, length].mean() for language in languages]))
+
+
+def choose(found: dict[tuple[str, str, int], Guesses], languages: list[str]) -> float:
+    """Print macro accuracy for each limit, in two-fold cross-validation over halves of each language, and return
+    the limit that is best on all: by the sum of both lengths, of equal ones the lowest.
+    """
+    scores = np.zeros((len(LIMITS), len(LENGTHS), 2))  # per cent by half
+    for row, limit in enumerate(LIMITS):
+        for column, length in enumerate(LENGTHS):
+            for language in languages:
+                correct = fall_back(*pair(found, language, length), limit) == language
+                scores[row, column] += [100 * half.mean() / len(languages) for half in np.split(correct, 2)]
+    print(
+        "\n| fallback_below |"
+        + "".join(f" {length} sentences |" for length in LENGTHS)
+        + "\n|---|"
+        + "---|" * len(LENGTHS)
+    )
+    for limit, row in zip(LIMITS, scores.mean(axis=2), strict=True):
+        print(f"| {limit:g} |" + "".join(f" {cell:.2f} |" for cell in row))
+    for half in (0, 1):
+        best = int(scores[:, :, half].sum(axis=1).argmax())
+        held_out = ", ".join(f"{cell:.2f}" for cell in scores[best, :, 1 - half])
+        print(f"chosen on half {half + 1}: {LIMITS[best]:g}; on the other half {held_out}")
+    return LIMITS[int(scores.sum(axis=(1, 2)).argmax())]
+
+
+def report_losses(right: dict[tuple[str, str, int], np.ndarray], languages: list[str], both: str) -> None:
+    """Print the languages that are worse with both models than with the better one."""
+    for length in LENGTHS:
+        losses = {}
+        for language in languages:
+            alone = max(right[name, language, length].mean() for name in ("fastText", "resiliparse"))
+            losses[language] = 100 * (alone - right[both, language, length].mean())
+        worse = sorted((loss, language) for language, loss in losses.items() if loss > 1)[::-1]
+        named = ", ".join(f"{language} {loss:.1f}" for loss, language in worse)
+        print(f"documents of {length}: more than 1 point below the better model: {named or 'none'}")
 
 
 def known_labels(stage: Language) -> set[str]:
     from resiliparse.parse.lang import supported_langs
 
-    return set(supported_langs()) if stage.model == "resiliparse" else set(stage._fasttext.labels)
-
-
-def right(stage: Language, sentences: list[str], length: int, wanted: str) -> float:
-    """Per cent of the documents of that many sentences that get this label."""
-    texts = [" ".join(sentences[first : first + length]) for first in range(0, len(sentences) - length + 1, length)]
-    found = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())}))["language"].to_pylist()
-    return 100 * found.count(wanted) / len(found)
+    return set(supported_langs()) if stage.models == ("resiliparse",) else set(stage._fasttext[0].labels)
 
 
 def test_sentences(archive: Path) -> dict[str, list[str]]:

@@ -31,7 +31,7 @@ HEAD = """\
 One YAML file describes one corpus: where its texts come from and what happens to them. This page is generated from the
 dataclasses that parse it (`python docs/corpus_file.py`); a test fails when they differ.
 
-Precedence: defaults, then the file, then `a.b=value` arguments. `steps.language.model=PATH` reaches the step with the key or
+Precedence: defaults, then the file, then `a.b=value` arguments. `steps.language.models=[PATH]` reaches the step with the key or
 the name `language`; `sources.web.encoding=latin-1` the source named `web`; `steps.filter[0].at_least=0.7` the first rule of the
 filter. An unknown field, a wrong type and a value out of range are errors that name the file, the path, the value and the nearest
 allowed name.

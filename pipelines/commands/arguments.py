@@ -5,7 +5,7 @@ import argparse
 from gristmill.storage.paths import local_path
 
 _OVERRIDES = (
-    "fields of the corpus file to change, as a.b=value; steps.language.model=... selects the step with that key or name"
+    "fields of the corpus file to change, as a.b=value; steps.language.models=[...] selects the step by key or name"
 )
 
 

@@ -153,7 +153,7 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
             verdict = "keeps"
             if rule is not None:
                 verdict = f"drops: {rule}{_explain_drop(corpus, steps[annotation.directory], rule, part)}"
-            elif found.id in row.values():
+            elif found.id in (value for name, value in row.items() if name.endswith("_cluster")):
                 verdict = "keeps: it is the one kept of its cluster"
             page.field("verdict", verdict if alive else f"none: dropped before ({verdict})", 4)
             alive = alive and rule is None
@@ -193,9 +193,11 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,.0f}"
     if isinstance(value, list):
-        return (
-            f"{len(value):,} values: {', '.join(str(entry) for entry in value[:5])}{', ...' if len(value) > 5 else ''}"
-        )
+        shown = [
+            _format_value(corpus, name.removesuffix("s"), entry) if isinstance(entry, bytes) else str(entry)
+            for entry in value[:5]
+        ]
+        return f"{len(value):,} values: {', '.join(shown)}{', ...' if len(value) > 5 else ''}"
     return str(value)
 
 

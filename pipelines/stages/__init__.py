@@ -10,6 +10,7 @@ from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_held_out import DedupHeldOut
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup.dedup_spans import DedupSpans
+from pipelines.stages.dedup.dedup_substrings import DedupSubstrings
 from pipelines.stages.dedup.dedup_url import DedupUrl
 from pipelines.stages.materialise.learn_tokenizer import LearnTokenizer
 from pipelines.stages.materialise.shards import Shards
@@ -35,6 +36,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "dedup_held_out": DedupHeldOut,
     "dedup_minhash": DedupMinhash,
     "dedup_spans": DedupSpans,
+    "dedup_substrings": DedupSubstrings,
     "dedup_url": DedupUrl,
     "filter": Filter,
     "language": Language,

@@ -111,20 +111,20 @@ SAMPLES = {
     "web_en.yaml": [
         "sources.web.root={data}/raw_web",
         "sources.web.include=['readability_pages.warc.gz', 'warc_samples/*.warc.gz']",
-        "steps.language.model={data}/models/lid.176.ftz",
+        "steps.language.models=[{data}/models/lid.176.ftz]",
         *EXTRACT,
     ],
     "refinedweb.yaml": [
         "sources.web.root={data}/raw_web",
         "sources.web.include=['readability_pages.warc.gz']",
-        "steps.language.model={data}/models/lid.176.ftz",
+        "steps.language.models=[{data}/models/lid.176.ftz]",
         *EXTRACT,
     ],
     "c4.yaml": [
         "sources.web.root={data}/prose/news_bbc.jsonl.gz",
         "sources.web.include=['**']",
         "sources.web.format=jsonl",
-        "steps.language.model={data}/models/lid.176.ftz",
+        "steps.language.models=[{data}/models/lid.176.ftz]",
         "steps.word_list.files=['{data}/toxicity/ldnoobw/en']",
         "steps.filter[5].at_least=0.9",
     ],

@@ -109,7 +109,8 @@ def _round(lane: np.uint64, value: np.uint64) -> np.uint64:
 
 
 @kernel()
-def _xxh64(data: np.ndarray, i: int, end: int) -> np.uint64:
+def xxh64(data: np.ndarray, i: int, end: int) -> np.uint64:
+    """Return the xxh64 (seed 0) of data[i:end]."""
     size = np.uint64(end - i)
     if end - i >= 32:
         lane1, lane2 = _PRIME1 + _PRIME2, _PRIME2
@@ -143,10 +144,10 @@ def _xxh64(data: np.ndarray, i: int, end: int) -> np.uint64:
 @kernel()
 def _hash(offsets: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
     for k in range(len(out)):
-        out[k] = _xxh64(data, offsets[k], offsets[k + 1])
+        out[k] = xxh64(data, offsets[k], offsets[k + 1])
 
 
 @kernel()
 def _hash_windows(firsts: np.ndarray, sizes: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
     for k in range(len(out)):
-        out[k] = _xxh64(data, 8 * firsts[k], 8 * (firsts[k] + sizes[k]))
+        out[k] = xxh64(data, 8 * firsts[k], 8 * (firsts[k] + sizes[k]))

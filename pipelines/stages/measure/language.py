@@ -1,8 +1,8 @@
-"""Language identification: label, score and second guess of each document and, on request, of
-each paragraph.
+"""Language identification: label, score and second guess of each document and, on request, its script and the
+labels of its paragraphs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -27,6 +27,8 @@ LANGUAGE = pa.schema(
     ]
 )
 PARAGRAPH = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("language", pa.string()), ("score", pa.float32())])
+MODEL = pa.schema([("language_model", pa.int8())])
+SCRIPT = pa.schema([("language_script", pa.string())])
 PARAGRAPHS = pa.schema([("language_share", pa.float32()), ("language_paragraphs", pa.list_(PARAGRAPH))])
 FARTHEST = 1200  # resiliparse's own limit: "values above 1200 are usually false results"
 _RESILIPARSE = "resiliparse"
@@ -38,17 +40,28 @@ UNDETERMINED = "und"
 
 
 class _Guesses(NamedTuple):
-    """Two guesses per text, best first: indices into `names` (-1 for none) and scores."""
+    """Two guesses per text, best first: indices into `names` (-1 for none) and scores; and the position of the
+    model that made them in `models`.
+    """
 
     names: tuple[str, ...]
     indices: "np.ndarray"  # int32 [n, 2]
     scores: "np.ndarray"  # float32 [n, 2]
+    model: "np.ndarray"  # int8 [n]
 
 
 @dataclass(frozen=True)
 class Language(MeasuresText, PartStage):
-    """`language`, an ISO 639 code as the model writes it, and `language_score` from 0 to 1, higher for more
-    certain labels.
+    """`language`, an ISO 639 code, and `language_score` from 0 to 1, higher for more certain labels.
+
+    Codes are those of the model: two letters where the language has them, otherwise three, and `no` for
+    Bokmål. Labels with a script, such as `eng_Latn` of GlotLID and OpenLID, become the same codes (`en`, `zh`
+    for `cmn_Hani`, `ar` for `arb_Arab`), so the second guess may be the same language in another script.
+
+    With several `models`, the first one decides where its score is `fallback_below` or more; the others are
+    asked, in order, about the rest of the texts, the last one without a limit. Where none of them has an
+    answer, that of the first stays. `language_model` is the position of the model that gave the labels, 0 for
+    the first: its scale is that of the scores.
 
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
     in the language's profile; the score is 1 - distance / 1200, which is 0 at the distance from which
@@ -70,46 +83,67 @@ class Language(MeasuresText, PartStage):
     do count: they are tables, code, base64. The share is null if the document is `und` or no paragraph
     counts. A rule then decides about mixed documents:
     `filter: [{signal: language, one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
+
+    With `script`, `language_script` is the ISO 15924 code of the script that most letters of the text are in
+    (`Latn`, `Cyrl`, `Hani`; `Jpan` for Han with kana), `Zzzz` for a script that is not in
+    pipelines/stages/measure/language_scripts.py and `Zyyy` for a text without letters.
     """
 
-    model: str = _RESILIPARSE
-    """`resiliparse` (101 languages), or the path of a supervised fastText model such as lid.176.ftz."""
+    models: tuple[str, ...] = (_RESILIPARSE,)
+    """`resiliparse` (101 languages), and paths of supervised fastText models such as lid.176.ftz."""
+    fallback_below: float | None = None
+    """Score below which the next model is asked, with several models; docs/language_accuracy.md measures it."""
     max_bytes: int = 65_536
     """UTF-8 bytes read from the beginning of a text, cut at a character boundary. Cost grows with it."""
     min_bytes: int = 20
     """Texts with fewer UTF-8 bytes other than ASCII white space get no language: both models only guess on them."""
     paragraphs: bool = False
     """Also label each paragraph."""
+    script: bool = False
+    """Also write the script of each document."""
 
-    version: ClassVar[int] = 5
-    paths: ClassVar[tuple[str, ...]] = ("model",)
+    version: ClassVar[int] = 6
+    paths: ClassVar[tuple[str, ...]] = ("models",)
 
     def writes(self) -> pa.Schema:
-        """Return labels and scores; with `paragraphs`, also those of paragraphs and the share of the
-        document's language.
-        """
-        return self.named(pa.schema([*LANGUAGE, *PARAGRAPHS]) if self.paragraphs else LANGUAGE)
+        """Return labels and scores, and the columns that several models, `script` and `paragraphs` add."""
+        model = MODEL if len(self.models) > 1 else ()
+        script, paragraphs = (SCRIPT if self.script else ()), (PARAGRAPHS if self.paragraphs else ())
+        return self.named(pa.schema([*LANGUAGE, *model, *script, *paragraphs]))
 
     def never_null(self) -> tuple[str, ...]:
         """Return all columns except the paragraphs and the share of the document's language."""
-        return tuple(self.named(LANGUAGE).names)
+        return tuple(name for name in self.writes().names if name not in self.named(PARAGRAPHS).names)
 
     def depends(self) -> dict[str, str]:
-        """Return resiliparse's version or the checksum of the model file; with `paragraphs`, the Unicode
-        version.
+        """Return resiliparse's version or the checksum of the model file for each model, in order; with
+        `paragraphs` or `script`, the Unicode version.
         """
         from pipelines.kernels.text.tables import unicode_version
 
-        model = library_versions(_RESILIPARSE) if self.model == _RESILIPARSE else {"model xxh3_128": self._checksum}
-        return model | unicode_version() if self.paragraphs else model
+        versions = {}
+        for number, model in enumerate(self.models):
+            of = library_versions(_RESILIPARSE) if model == _RESILIPARSE else {"xxh3_128": self._checksums[number]}
+            versions.update({f"models[{number}] {name}": version for name, version in of.items()})
+        return versions | unicode_version() if self.paragraphs or self.script else versions
 
     def check(self) -> None:
-        """Check that the model is an existing file and that limits are in range."""
-        if self.model != _RESILIPARSE and not Path(self.model).is_file():
+        """Check that the models are existing files and that limits are in range."""
+        if not self.models or len(set(self.models)) < len(self.models):
+            raise ValueError(f"models: got {list(self.models)}, expected one or more different models")
+        for number, model in enumerate(self.models):
+            if model != _RESILIPARSE and not Path(model).is_file():
+                raise ValueError(
+                    f"models[{number}]: got {model!r}, which is not a file; expected resiliparse, or the path of a fastText "
+                    "model from the working directory; `python -m pipelines doctor --fetch-lid` writes models/lid.176.ftz"
+                )
+        if (self.fallback_below is None) != (len(self.models) == 1):
+            rule = "a score from 0 to 1 with several models, and nothing with one"
             raise ValueError(
-                f"model: got {self.model!r}, which is not a file; expected resiliparse, or the path of a fastText model "
-                "from the working directory; `python -m pipelines doctor --fetch-lid` writes models/lid.176.ftz"
+                f"fallback_below: got {self.fallback_below} with {len(self.models)} models, expected {rule}"
             )
+        if self.fallback_below is not None and not 0 < self.fallback_below <= 1:
+            raise ValueError(f"fallback_below: got {self.fallback_below}, allowed more than 0 up to 1")
         super().check()
         if self.min_bytes < 1:
             raise ValueError(f"min_bytes: got {self.min_bytes}, allowed 1 or more")
@@ -117,22 +151,26 @@ class Language(MeasuresText, PartStage):
             raise ValueError(f"max_bytes: got {self.max_bytes}, allowed min_bytes = {self.min_bytes} or more")
 
     def setup(self) -> None:
-        """Load the fastText model, if one is configured. Raises UserError if it is invalid or not the planned
-        one.
+        """Load the fastText models, if any are configured. Raises UserError if one is invalid or not the
+        planned one.
         """
-        if self.model != _RESILIPARSE:
-            _ = self._fasttext
+        _ = self._fasttext
 
     @cached_property
-    def _checksum(self) -> str:
-        """The xxh3_128 of the model file, computed on first use, which is when the build is planned."""
-        return file_checksum(Path(self.model))
+    def _checksums(self) -> dict[int, str]:
+        """The xxh3_128 of the model files by position, computed on first use, which is when the build is planned."""
+        return {n: file_checksum(Path(model)) for n, model in enumerate(self.models) if model != _RESILIPARSE}
 
     @cached_property
-    def _fasttext(self) -> "FastTextModel":
+    def _fasttext(self) -> dict[int, "FastTextModel"]:
+        """The fastText models by position, with ISO 639 codes as labels."""
+        from pipelines.stages.measure.language_scripts import language_code
         from pipelines.stages.score.fasttext_model import load_fasttext
 
-        return load_fasttext(Path(self.model), self._checksum, "language")
+        models = {
+            n: load_fasttext(Path(self.models[n]), checksum, "language") for n, checksum in self._checksums.items()
+        }
+        return {n: replace(model, labels=tuple(map(language_code, model.labels))) for n, model in models.items()}
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the guesses of each document."""
@@ -147,6 +185,13 @@ class Language(MeasuresText, PartStage):
         for guess in range(2):
             indices = guesses.indices[:, guess]
             columns += [_labels(names, indices), pa.array(guesses.scores[:, guess])]
+        if len(self.models) > 1:
+            columns.append(pa.array(guesses.model))
+        if self.script:
+            from pipelines.stages.measure.language_scripts import main_script
+
+            texts = (data[start:end].tobytes().decode() for start, end in zip(offsets[:-1], ends, strict=True))
+            columns.append(pa.array(map(main_script, texts), pa.string()))
         if self.paragraphs:
             heads = np.column_stack([offsets[:-1], ends])
             columns += self._by_paragraph(offsets, data, heads, guesses)
@@ -159,14 +204,29 @@ class Language(MeasuresText, PartStage):
         from pipelines.kernels.text.prefixes import cut_prefixes
 
         ends, filled = cut_prefixes(data, starts, ends, self.max_bytes, self.min_bytes)
-        some = _resiliparse if self.model == _RESILIPARSE else self._predict
-        names, indices, scores = some(data, starts[filled], ends[filled])
-        all_indices, all_scores = np.full((len(starts), 2), -1, np.int32), np.zeros((len(starts), 2), np.float32)
-        all_indices[filled], all_scores[filled] = indices, scores
-        return ends, _Guesses(names, all_indices, all_scores)
+        count = len(starts)
+        indices, scores = np.full((count, 2), -1, np.int32), np.zeros((count, 2), np.float32)
+        names: dict[str, int] = {}
+        model = np.zeros(count, np.int8)
+        left = np.arange(count, dtype=np.int64)[filled]  # texts that no model has decided on
+        for number in range(len(self.models)):
+            own, found, probable = self._ask(number, data, starts[left], ends[left])
+            known = np.array([names.setdefault(name, len(names)) for name in own] + [-1], np.int32)
+            answered = (found[:, 0] >= 0) | (number == 0)
+            rows = left[answered]
+            indices[rows], scores[rows], model[rows] = known[found[answered]], probable[answered], number
+            if self.fallback_below is not None:
+                left = left[~answered | (probable[:, 0] < np.float32(self.fallback_below))]
+        return ends, _Guesses(tuple(names), indices, scores, model)
 
-    def _predict(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> _Guesses:
-        return _Guesses(self._fasttext.labels, *self._fasttext.predict(data, starts, ends, 2))
+    def _ask(
+        self, number: int, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray"
+    ) -> tuple[tuple[str, ...], "np.ndarray", "np.ndarray"]:
+        """Return (names, indices, scores) of the guesses of one model."""
+        if self.models[number] == _RESILIPARSE:
+            return _resiliparse(data, starts, ends)
+        model = self._fasttext[number]
+        return (model.labels, *model.predict(data, starts, ends, 2))
 
     def _by_paragraph(
         self, offsets: "np.ndarray", data: "np.ndarray", heads: "np.ndarray", documents: _Guesses
@@ -203,7 +263,9 @@ def _labels(names: pa.Array, indices: "np.ndarray") -> pa.Array:
     return names.take(pa.array(indices, mask=indices < 0)).fill_null(UNDETERMINED)
 
 
-def _resiliparse(data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> _Guesses:
+def _resiliparse(
+    data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray"
+) -> tuple[tuple[str, ...], "np.ndarray", "np.ndarray"]:
     import numpy as np
     from resiliparse.parse.lang import detect_fast
 
@@ -229,4 +291,4 @@ def _resiliparse(data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -
         for guess, (name, distance) in enumerate(guesses):
             indices[row, guess] = names.setdefault(name, len(names))
             scores[row, guess] = 1 - distance / FARTHEST
-    return _Guesses(tuple(names), indices, scores)
+    return tuple(names), indices, scores

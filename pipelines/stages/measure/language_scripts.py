@@ -1,11 +1,12 @@
-"""Scripts and languages: reject labels whose script the text does not use, and identify languages that have a
-script of their own.
+"""Scripts and languages: reject labels whose script the text does not use, identify languages that have a
+script of their own, and name languages and scripts by their ISO codes.
 
 resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese, with
 scores in the range of Chinese pages. The blocks are those of the Unicode Standard; languages with several
 scripts in use list all of them.
 """
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,61 @@ _ONE_LANGUAGE = {
 MOST = 0.9  # share of letters in a script from which it identifies the language
 _JAPANESE = 0.1  # share of letters in kana from which it is Japanese: Chinese has none, Japanese about half
 _INDEX = {name: index for index, name in enumerate(_BLOCKS, 2)}
+
+
+_ISO_15924 = {
+    "Latin": "Latn", "Greek": "Grek", "Cyrillic": "Cyrl", "Armenian": "Armn", "Hebrew": "Hebr", "Arabic": "Arab",
+    "Thaana": "Thaa", "Devanagari": "Deva", "Bengali": "Beng", "Gurmukhi": "Guru", "Gujarati": "Gujr", "Oriya": "Orya",
+    "Tamil": "Taml", "Telugu": "Telu", "Kannada": "Knda", "Malayalam": "Mlym", "Sinhala": "Sinh", "Thai": "Thai",
+    "Lao": "Laoo", "Tibetan": "Tibt", "Burmese": "Mymr", "Georgian": "Geor", "Hangul": "Hang", "Khmer": "Khmr",
+    "Kana": "Jpan", "Han": "Hani",
+}  # fmt: skip
+_UNKNOWN, _COMMON = "Zzzz", "Zyyy"  # ISO 15924: uncoded script; undetermined, as for digits and punctuation
+_SCRIPT_LABEL = re.compile("([a-z]{3})_[A-Z][a-z]{3}")
+_CODES: dict[str, str] = dict(
+    re.findall(
+        "([a-z]{3}) ([a-z]{2})",
+        "aar aa abk ab afr af aka ak als sq amh am ara ar arb ar arg an asm as ava av aym ay aze az azj az bak ba bam bm bel be "
+        "ben bn bis bi bod bo bos bs bre br bul bg cat ca ces cs cha ch che ce chu cu chv cv cmn zh cor kw cos co cre cr cym cy "
+        "dan da deu de div dv dzo dz ekk et ell el eng en epo eo est et eus eu ewe ee fao fo fas fa fij fj fil tl fin fi fra fr "
+        "fry fy ful ff gla gd gle ga glg gl glv gv grn gn gug gn guj gu hat ht hau ha hbs sh heb he her hz hin hi hmo ho hrv hr "
+        "hun hu hye hy ibo ig ido io iii ii iku iu ile ie ina ia ind id ipk ik isl is ita it jav jv jpn ja kal kl kan kn kas ks "
+        "kat ka kau kr kaz kk khk mn khm km kik ki kin rw kir ky kom kv kon kg kor ko kua kj kur ku lao lo lat la lav lv lim li "
+        "lin ln lit lt ltz lb lub lu lug lg lvs lv mah mh mal ml mar mr mkd mk mlg mg mlt mt mon mn mri mi msa ms mya my nau na "
+        "nav nv nbl nr nde nd ndo ng nep ne nld nl nno nn nob no nor no npi ne nya ny oci oc oji oj ori or orm om ory or oss os "
+        "pan pa pbt ps pes fa pli pi plt mg pol pl por pt pus ps que qu roh rm ron ro run rn rus ru sag sg san sa sin si slk sk "
+        "slv sl sme se smo sm sna sn snd sd som so sot st spa es sqi sq srd sc srp sr ssw ss sun su swa sw swe sv swh sw tah ty "
+        "tam ta tat tt tel te tgk tg tgl tl tha th tir ti ton to tsn tn tso ts tuk tk tur tr twi tw uig ug ukr uk urd ur uzb uz "
+        "uzn uz ven ve vie vi vol vo wln wa wol wo xho xh ydd yi yid yi yor yo zha za zho zh zsm ms zul zu",
+    )
+)
+"""ISO 639-1 codes of ISO 639-3 languages. The standard variety of a macrolanguage (Standard Arabic, Mandarin) has the
+code of the macrolanguage. Bokmål is `no`, as lid.176 and resiliparse write it."""
+
+
+def language_code(label: str) -> str:
+    """Return the code of a label with a script (`eng_Latn`: `en`), in two letters if ISO 639-1 has them. Other
+    labels are returned as they are.
+    """
+    match = _SCRIPT_LABEL.fullmatch(label)
+    return label if match is None else _CODES.get(match[1], match[1])
+
+
+def main_script(text: str) -> str:
+    """Return the ISO 15924 code of the script that most letters of a text are in; `Zzzz` if it is not listed,
+    `Zyyy` without letters.
+
+    Han with a tenth or more of kana is `Jpan`.
+    """
+    counts = _count(text)
+    if not counts[1:].any():
+        return _COMMON
+    han, kana = _INDEX["Han"], _INDEX["Kana"]
+    if counts[kana] >= _JAPANESE * (counts[han] + counts[kana]):
+        counts[kana] += counts[han]
+        counts[han] = 0
+    best = int(counts[1:].argmax()) + 1
+    return _UNKNOWN if best == 1 else _ISO_15924[list(_BLOCKS)[best - 2]]
 
 
 def written_in(text: str, language: str) -> bool:

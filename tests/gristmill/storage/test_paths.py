@@ -128,7 +128,7 @@ steps:
   - decontaminate: {sets: [{name: a, file: ~/items.jsonl, prompts: [~name, $id]}]}
   - word_list: {files: [~/words.txt]}
   - pii: {key: file:~/key, actions: {EMAIL_ADDRESS: hmac}}
-  - language: {model: ~/model.bin}
+  - language: {models: [~/model.bin]}
   - text_hash: {}
   - dedup_exact: {against: [~/other, s3://bucket/x]}
 """)
@@ -137,11 +137,11 @@ steps:
     sets, words, pii, model, _, dedup = (step.stage for step in config.steps)
     assert (sets.sets[0].file, sets.sets[0].prompts) == (f"{tmp_path}/items.jsonl", ("~name", "$id"))
     assert words.files == (f"{tmp_path}/words.txt",)
-    assert (pii.key, model.model) == (f"file:{tmp_path}/key", f"{tmp_path}/model.bin")
+    assert (pii.key, model.models) == (f"file:{tmp_path}/key", (f"{tmp_path}/model.bin",))
     assert dedup.against == (f"{tmp_path}/other", "s3://bucket/x")
-    for field in ("output", "sources.web.root", "steps.language.model"):
+    for field in ("output", "sources.web.root", "steps.language.models"):
         with pytest.raises(
-            ConfigError, match=r"(output|root|model): got a path that begins with the variable \$SCRATCH"
+            ConfigError, match=r"(output|root|models): got a path that begins with the variable \$SCRATCH"
         ):
             load_corpus_config(path, [f"{field}=$SCRATCH/x"])
 
@@ -215,9 +215,9 @@ def test_commands_refuse_them_before_anything_is_done(line: str, tmp_path: Path,
         ("output", "file:///tmp/out", "output: got a file: URL, expected a path"),
         ("root", "s3:/bucket/raw", r"root: got s3:/ with one slash, expected two"),
         (
-            "language.model",
-            "s3://bucket/lid.ftz",
-            r"steps\[0\].language.model: got a URL \(s3:\), expected a local path",
+            "language.models",
+            ["s3://bucket/lid.ftz"],
+            r"steps\[0\].language.models: got a URL \(s3:\), expected a local path",
         ),
         ("word_list.files", ["gs://bucket/words"], r"word_list.files: got a URL \(gs:\), expected a local path"),
         ("decontaminate.sets", [{"name": "x", "file": "s3://b/x.jsonl"}], r"decontaminate.sets: got a URL \(s3:\)"),

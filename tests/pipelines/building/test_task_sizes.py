@@ -25,6 +25,7 @@ from pipelines.planning.plan import make_plan
 from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup.dedup_spans import DedupSpans
+from pipelines.stages.dedup.dedup_substrings import DedupSubstrings
 
 BESIDES = 12  # annotations of a part that the step does not read, as many as a build of the demo has
 KIND = pa.list_(pa.uint32(), 112)
@@ -86,6 +87,7 @@ STAGES = [
     DedupMinhash(threshold=0.8, verify="signature"),
     DedupExact(),
     DedupSpans("line", min_left_words=0),
+    DedupSubstrings(10),
 ]
 
 

@@ -57,7 +57,15 @@ def test_every_stage_that_reads_text_has_the_knob():
         "refinedweb_lines",
         "text_hash",
     }
-    others = {"classifier", "dedup_spans", "perplexity", "pii", "transformer_classifier", "word_list"}
+    others = {
+        "classifier",
+        "dedup_spans",
+        "dedup_substrings",
+        "perplexity",
+        "pii",
+        "transformer_classifier",
+        "word_list",
+    }
     assert {name for name, stage in STAGES.items() if issubclass(stage, ReadsText)} == measure | others
 
 

@@ -104,7 +104,7 @@ def test_a_sliced_table_gives_the_same_rows():
 def test_fasttext_equals_its_library(model):
     import fasttext
 
-    stage = Language(model=model)
+    stage = Language(models=(model,))
     stage.check()
     stage.setup()
     texts = [ENGLISH, GERMAN, f"{ENGLISH}\n\n{GERMAN}\r\n", "x" * 30, "\0" * 30, "🙂" * 10]
@@ -120,27 +120,30 @@ def test_fasttext_equals_its_library(model):
 def test_fasttext_in_batches_keeps_the_order(model):
     texts = [GERMAN if row % 3 else ENGLISH for row in range(700)]
     expected = ["de" if row % 3 else "en" for row in range(700)]
-    assert [language for language, _ in annotated(Language(model=model), *texts)] == expected
+    assert [language for language, _ in annotated(Language(models=(model,)), *texts)] == expected
 
 
 def test_fasttext_says_nothing(model, capfd):
-    annotated(Language(model=model), ENGLISH)
+    annotated(Language(models=(model,)), ENGLISH)
     assert capfd.readouterr() == ("", "")
 
 
 def test_output_depends_on_the_library_or_the_model_file(model):
-    assert list(Language().depends()) == ["resiliparse"]
-    assert Language(model=model).depends() == {"model xxh3_128": file_checksum(Path(model))}
-    assert list(Language(paragraphs=True).depends()) == ["resiliparse", "unicode"]
+    version, checksum = Language().depends()["models[0] resiliparse"], file_checksum(Path(model))
+    assert Language(models=(model,)).depends() == {"models[0] xxh3_128": checksum}
+    both = {"models[0] xxh3_128": checksum, "models[1] resiliparse": version}
+    assert Language(models=(model, "resiliparse"), fallback_below=0.5).depends() == both
+    assert list(Language(paragraphs=True).depends()) == ["models[0] resiliparse", "unicode"]
+    assert list(Language(script=True).depends()) == ["models[0] resiliparse", "unicode"]
 
 
 def test_where_the_model_lies_is_not_part_of_a_step(model, corpus_file, tmp_path):
-    text = corpus_file.read_text().replace("steps:\n", f"steps:\n  - language: {{model: {model}}}\n")
+    text = corpus_file.read_text().replace("steps:\n", f"steps:\n  - language: {{models: [{model}]}}\n")
     corpus_file.write_text(text)
     elsewhere = shutil.copy(model, tmp_path / "same.bin")
     found = []
     for place in (model, elsewhere):
-        config = load_corpus_config(corpus_file, [f"steps.language.model={place}"])
+        config = load_corpus_config(corpus_file, [f"steps.language.models=[{place}]"])
         plan = make_plan(config, {source.name: Inventory((), ()) for source in config.sources})
         found.append(plan.step("language.web").fingerprint)
     assert found[0] == found[1]
@@ -148,7 +151,7 @@ def test_where_the_model_lies_is_not_part_of_a_step(model, corpus_file, tmp_path
 
 def test_a_model_that_changed_after_planning_is_refused(model, tmp_path):
     path = Path(shutil.copy(model, tmp_path / "model.bin"))
-    stage = Language(model=str(path))
+    stage = Language(models=(str(path),))
     stage.depends()
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match=r"model\.bin: its xxh3_128 is .*, the build was planned with"):
@@ -165,7 +168,7 @@ def test_the_second_guess_of_resiliparse():
 
 
 def test_paragraphs_and_the_share_of_the_documents_language(model):
-    stage = Language(model=model, paragraphs=True)
+    stage = Language(models=(model,), paragraphs=True)
     text = f"  {ENGLISH}\n\n{GERMAN}\n \nshort\n\n{ENGLISH}\n{ENGLISH}"
     result = stage.annotate(table("", text, "hi", GERMAN))
     assert result.schema == stage.writes() == pa.schema([*LANGUAGE, *PARAGRAPHS])
@@ -204,7 +207,7 @@ def test_long_paragraphs_without_a_language_count_against_the_share(prose):
 
 
 def test_paragraphs_end_where_the_beginning_does(model):
-    stage = Language(model=model, paragraphs=True, max_bytes=len(ENGLISH) + 30)
+    stage = Language(models=(model,), paragraphs=True, max_bytes=len(ENGLISH) + 30)
     [row] = stage.annotate(table(f"{ENGLISH}\n\n{RUSSIAN}\n\n{GERMAN}")).to_pylist()
     pieces = [(p["start"], p["end"]) for p in row["language_paragraphs"]]
     assert pieces == [(0, len(ENGLISH)), (len(ENGLISH) + 2, len(ENGLISH) + 2 + len(RUSSIAN[:15].encode()))]
@@ -214,13 +217,23 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path):
     path = tmp_path / "broken.ftz"
     path.write_bytes(b"not a model at all" * 100)
     with pytest.raises(UserError, match=r"broken\.ftz: not a supervised fastText model"):
-        Language(model=str(path)).setup()
+        Language(models=(str(path),)).setup()
 
 
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"model": "resiliparce"}, "language: model: got 'resiliparce', which is not a file; expected resiliparse"),
+        (
+            {"models": ["resiliparse", "x/lid.176.ftz"]},
+            r"models\[1\]: got 'x/lid.176.ftz', which is not a file; expected "
+            "resiliparse, or the path of a fastText model .*doctor --fetch-lid` writes models/lid.176.ftz",
+        ),
+        ({"models": []}, r"models: got \[\], expected one or more different models"),
+        ({"models": ["resiliparse", "resiliparse"]}, "expected one or more different models"),
+        (
+            {"fallback_below": 0.5},
+            "fallback_below: got 0.5 with 1 models, expected a score from 0 to 1 with several models",
+        ),
         ({"min_bytes": 0}, "min_bytes: got 0, allowed 1 or more"),
         ({"max_bytes": 5}, "max_bytes: got 5, allowed min_bytes = 20 or more"),
     ],
@@ -230,10 +243,86 @@ def test_knobs_out_of_range(knobs, message):
         parse(Language, knobs, where="corpus.yaml")
 
 
+def test_the_next_model_decides_where_the_score_of_the_first_is_low(model):
+    texts = [ENGLISH, RUSSIAN, GERMAN, "", f"{ENGLISH} {GERMAN}", "x" * 30]
+    alone = [annotated(Language(models=(one,)), *texts) for one in (model, "resiliparse")]
+    limit = (alone[0][0][1] + alone[0][1][1]) / 2  # it is less sure of Russian, which it does not know
+    stage = Language(models=(model, "resiliparse"), fallback_below=limit)
+    stage.check()
+    result = stage.annotate(table(*texts))
+    assert result.schema == stage.writes() == pa.schema([*LANGUAGE, ("language_model", pa.int8())])
+    used = result["language_model"].to_pylist()
+    expected = [
+        int(score < limit and other[0] != "und" and bool(text))
+        for text, (_, score), other in zip(texts, *alone, strict=True)
+    ]
+    assert used == expected
+    assert (used[0], used[1]) == (0, 1)
+    assert annotated_columns(result) == [alone[number][row] for row, number in enumerate(used)]
+    assert result["language"][1].as_py() == "ru"
+    backwards = Language(models=("resiliparse", model), fallback_below=1.0).annotate(table(*texts))
+    assert annotated_columns(backwards) == [
+        alone[0][row] if alone[0][row][0] != "und" else alone[1][row] for row in range(len(texts))
+    ]
+
+
+def annotated_columns(result):
+    return list(zip(result["language"].to_pylist(), result["language_score"].to_pylist(), strict=True))
+
+
+def test_both_models_decide_on_paragraphs(model):
+    stage = Language(models=(model, "resiliparse"), fallback_below=1.0, paragraphs=True)
+    [row] = stage.annotate(table(f"{ENGLISH}\n\n{RUSSIAN}\n\n{RUSSIAN}")).to_pylist()
+    assert [paragraph["language"] for paragraph in row["language_paragraphs"]] == ["en", "ru", "ru"]
+
+
+def test_labels_with_a_script_are_the_codes_of_the_other_models(tmp_path):
+    """The forms of GlotLID and OpenLID."""
+    lines = [f"__label__deu_Latn {GERMAN}", f"__label__eng_Latn {ENGLISH}", f"__label__arz_Arab {RUSSIAN}"] * 20
+    (tmp_path / "train.txt").write_text("\n".join(lines), encoding="utf-8")
+    train_fasttext(tmp_path / "train.txt", dim=8, epoch=30, lr=0.5).save_model(str(tmp_path / "tiny.bin"))
+    found = annotated(Language(models=(str(tmp_path / "tiny.bin"),)), GERMAN, ENGLISH, RUSSIAN)
+    assert [language for language, _ in found] == ["de", "en", "arz"]
+
+
+@pytest.mark.parametrize(
+    ("label", "code"),
+    [("eng_Latn", "en"), ("cmn_Hani", "zh"), ("arb_Arab", "ar"), ("nob_Latn", "no"), ("als_Latn", "sq"), ("als", "als"),
+     ("srp_Cyrl", "sr"), ("ace_Arab", "ace"), ("en", "en"), ("zxx_Zxxx", "zxx"), ("eng_latn", "eng_latn")],
+)  # fmt: skip
+def test_codes_of_labels(label, code):
+    from pipelines.stages.measure.language_scripts import language_code
+
+    assert language_code(label) == code
+
+
+def test_every_two_letter_code_of_the_models_is_reached():
+    """resiliparse and lid.176 write ISO 639-1 where it exists; `sh`, which ISO 639-1 withdrew, comes from `hbs`."""
+    from resiliparse.parse.lang import supported_langs
+
+    from pipelines.stages.measure.language_scripts import _CODES
+
+    assert {language for language in supported_langs() if len(language) == 2} <= set(_CODES.values())
+    assert all(len(long) == 3 and len(short) == 2 for long, short in _CODES.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [(ENGLISH, "Latn"), (RUSSIAN, "Cyrl"), ("東京は日本の首都です。", "Jpan"), ("北京是中华人民共和国的首都。", "Hani"),
+     ("서울은 대한민국의 수도이다.", "Hang"), ("2026-11-22", "Zyyy"), ("", "Zyyy"), ("አዲስ አበባ", "Zzzz"), ("ab Москва", "Cyrl")],
+)  # fmt: skip
+def test_script_of_most_letters(text, script, model):
+    for models in (("resiliparse",), (model,)):
+        stage = Language(models=models, script=True)
+        result = stage.annotate(table(text))
+        assert result.schema == stage.writes()
+        assert result["language_script"].to_pylist() == [script]
+
+
 @pytest.mark.skipif("GRISTMILL_DATA" not in os.environ, reason="GRISTMILL_DATA is not set")
 def test_lid_176():
     path = Path(os.environ["GRISTMILL_DATA"]) / "models" / "lid.176.ftz"
-    found = annotated(Language(model=str(path)), ENGLISH, GERMAN, RUSSIAN)
+    found = annotated(Language(models=(str(path),)), ENGLISH, GERMAN, RUSSIAN)
     assert [language for language, _ in found] == ["en", "de", "ru"]
     assert min(score for _, score in found) > 0.8
 

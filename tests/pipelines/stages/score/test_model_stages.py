@@ -67,7 +67,7 @@ output: {tmp_path}/{name}
 sources:
   - {{name: web, root: {tmp_path}/raw, format: jsonl, part_bytes: {part_bytes}}}
 steps:
-  - language: {{model: {model}, paragraphs: true}}
+  - language: {{models: [{model}], paragraphs: true}}
   - classifier: {{model: {model}, label: a, column: quality}}
   - classifier: {{model: {model}, label: b, column: rude, sentences: true}}
     name: rudeness
