@@ -1,7 +1,7 @@
-"""Fit the laws of a study and propose its mixture, from the results of its runs; read again what was found.
+"""Fit the laws of a study to the results of its runs, propose a mixture, and read both results back.
 
-`fit.json` and `proposal.yaml` hold a digest of all that they depend on, `basis`, by which the steps that
-follow know whether they are up to date.
+`fit.json` and `proposal.yaml` hold `basis`, a digest of everything that they depend on. Later steps compare
+it to tell whether the files are up to date.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ from trainers.studies.running.train_study_run import RunResult
 
 FIT, PROPOSAL, CONFIRMATION = "fit.json", "proposal.yaml", "confirmation.json"
 FORMAT = 2  # of fit.json
-_DIGITS = 6  # of a proposal's shares, so that finding it again gives the same runs
+_DIGITS = 6  # of a proposal's shares, so that repeating the proposal leads to the same runs
 
 
 @dataclass(frozen=True)
 class StudyFit:
-    """The table of a study, the laws of its metrics with their scores, and the same laws fitted to bootstrap
-    draws.
+    """The table of a study's runs, the laws of its metrics with their scores, and the same laws fitted to
+    bootstrap draws.
     """
 
     table: RunTable
@@ -49,12 +49,14 @@ def require_mixtures(opened: OpenStudy, what: str) -> None:
 
 
 def basis_of(opened: OpenStudy, table: RunTable) -> str:
-    """Return a digest of all that fit and proposal depend on: the runs, the laws and the settings."""
+    """Return a digest of everything that the fit and the proposal depend on: runs, laws and settings."""
     return digest([table.fingerprint, list(opened.study.laws), plain(opened.settings)])
 
 
 def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult]) -> StudyFit:
-    """Write `ratios.csv`, `metrics.csv` and `fit.json`. Raises ConfigError if there are too few runs for a law."""
+    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Raises ConfigError if
+    there are too few runs for a law.
+    """
     require_mixtures(opened, "fit")
     table = run_table(opened, results)
     write_tables(table, root)
@@ -73,7 +75,7 @@ def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult
 
 
 def read_fit(root: LocalPath) -> dict[str, Any]:
-    """Return what `fit_step` wrote to `fit.json`. Raises UserError if it is missing or of another version."""
+    """Return the record that `fit_step` wrote. Raises UserError if it is missing or of another version."""
     if not (root / FIT).exists():
         raise UserError(f"{root}: has no {FIT} yet; make it with `study fit`")
     record: dict[str, Any] = read_json(root / FIT, "make it again with `study fit`")
@@ -83,7 +85,9 @@ def read_fit(root: LocalPath) -> dict[str, Any]:
 
 
 def fitted_laws(opened: OpenStudy, root: LocalPath, table: RunTable) -> LawSet | None:
-    """Return the laws of `fit.json` and their bootstrap, or None if there is no fit to these runs and settings."""
+    """Return the laws in `fit.json`, fitted again with their bootstrap; None if it is missing or out of
+    date.
+    """
     try:
         record = read_fit(root)
     except UserError:
@@ -99,7 +103,7 @@ def _resampled(opened: OpenStudy, table: RunTable, laws: list[str]) -> LawSet:
 
 
 def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawSet) -> Proposal:
-    """Write `proposal.yaml`, whose `weights` a run takes as `data.weights=FILE`."""
+    """Find the proposal and write it to `proposal.yaml`, which a run reads with `data.weights=FILE`."""
     proposal = propose(laws, table.ratios, opened.settings)
     record = {**proposal_record(proposal), "basis": basis_of(opened, table)}
     (root / PROPOSAL).write_atomic(yaml.safe_dump(record, sort_keys=False).encode())
@@ -107,21 +111,23 @@ def propose_step(opened: OpenStudy, root: LocalPath, table: RunTable, laws: LawS
 
 
 def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
-    """Return the mixture in `proposal.yaml`, to six digits. Raises UserError if there is none yet."""
+    """Return the mixture in `proposal.yaml`, share by domain, to six digits. Raises UserError without a
+    proposal.
+    """
     weights = _load_proposal(root)["weights"]
     opened.require_domains(PROPOSAL, weights)
     return {name: round(float(share), _DIGITS) for name, share in weights.items()}
 
 
 def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:
-    """Return the proposal in `proposal.yaml` and its basis. Raises UserError if there is none yet, or only a
-    part of it.
+    """Return the proposal in `proposal.yaml` and its basis. Raises UserError if the file is missing or
+    incomplete.
     """
     record = _load_proposal(root)
     try:
         return parse_proposal(record), record["basis"]
     except (KeyError, TypeError) as error:
-        raise UserError(f"{root / PROPOSAL}: lacks a part ({error}); make it again with `study propose`") from None
+        raise UserError(f"{root / PROPOSAL}: lacks {error}; make it again with `study propose`") from None
 
 
 def _load_proposal(root: LocalPath) -> dict[str, Any]:

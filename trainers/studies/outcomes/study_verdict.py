@@ -16,8 +16,8 @@ from trainers.studies.running.train_study_run import RunResult
 
 @dataclass(frozen=True)
 class StudyVerdict:
-    """Comparisons with `baseline`: `overall` in the weighted mean of the metrics, and `by_metric` in each of
-    them.
+    """Comparisons with `baseline`: `overall` in the weighted mean of the metrics, `by_metric` in each
+    metric.
     """
 
     baseline: str
@@ -36,13 +36,14 @@ class StudyVerdict:
 def candidate_runs(
     opened: OpenStudy, root: LocalPath, proposal: Mapping[str, float] | None = None
 ) -> tuple[StudyRun, ...]:
-    """Return the runs of the confirmation, seed by seed, so that complete pairs come first. `proposal`
-    defaults to the one in the study's directory. Raises UserError if that is missing, or if the study has no
-    confirmation.
+    """Return the runs of the confirmation, ordered by seed so that pairs are complete as early as possible.
+    `proposal`, share by domain, defaults to the one in `root`.
+
+    Raises UserError if that proposal is missing, or if the study has no confirmation.
     """
     confirmation = opened.study.confirmation
     if confirmation is None:
-        raise UserError(f"study {opened.study.name}: has no section confirmation; add one before the study runs")
+        raise UserError(f"study {opened.study.name}: confirmation: missing; add this section before the study runs")
     baselines = opened.settings.baselines(opened.domains)
     mixtures: dict[str, Mapping[str, float]] = {}
     for name in confirmation.candidates:
@@ -80,7 +81,7 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
 
 
 def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
-    """Return the weighted mean of the metrics of a run, or None if it lacks one that has a weight."""
+    """Return the weighted mean of the metrics of a run, or None if it lacks one with a weight above 0."""
     weighted = [(name, weight) for name, weight in zip(metrics, weights.tolist(), strict=True) if weight]
     if result is None or result.state != "finished" or any(name not in result.metrics for name, _ in weighted):
         return None
@@ -88,7 +89,7 @@ def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray
 
 
 def verdict_lines(verdict: StudyVerdict, level: float) -> list[str]:
-    """Format the comparisons for a terminal."""
+    """Return the comparisons as lines for a terminal."""
     lines = [f"{'':32} {'pairs':>5} {'mean':>8} {'difference':>10} {'error':>8} {f'{level:.0%} interval':>20}  verdict"]
     for each in verdict.overall:
         interval = f"{each.low:+.4f} to {each.high:+.4f}"

@@ -188,7 +188,7 @@ def test_held_out_text_without_targets_is_left_out(finished):
         ("proposal", "prior", "more_code"), "tie"
     )
     assert verdict.by_metric["plays"][0].verdict == "open"
-    assert unmeasured_lines(study, results) == ["left out, because no run has a value of it: plays"]
+    assert unmeasured_lines(study, results) == ["left out, because no run has a value: plays"]
 
 
 def test_too_few_finished_runs_are_an_error_that_names_the_law(file):
