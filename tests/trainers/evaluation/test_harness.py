@@ -201,7 +201,7 @@ def test_what_the_harness_cannot_do_is_one_line(tmp_path, both):
         ConfigError, match=r"task: got 'nosuch\.yaml', expected a task of lm-evaluation-harness or a YAML file"
     ):
         load_tasks(["nosuch.yaml"])
-    with pytest.raises(UserError, match=r"mine lets the model write \(generate_until\); give tasks that score"):
+    with pytest.raises(UserError, match=r"mine generates text \(generate_until\); give tasks that score"):
         load_tasks([yaml_of(tmp_path, output_type="generate_until", metric_list=[{"metric": "exact_match"}])])
     absent = {"data_files": {"test": "/nowhere.jsonl"}}
     with pytest.raises(UserError, match=r"cannot be loaded .*; its data must be on this machine"):
