@@ -1,6 +1,7 @@
-"""The gold of examples: read and validate labels, numbers, tags and answer spans.
+"""Read and validate the gold of examples: labels, numbers, tags and answer spans.
 
-Each function reads a column of one file. Its UserError gives the file, the row, the value and what to do.
+Each function reads a column of one file. It raises UserError, with the file, the row, the value and what to
+do.
 """
 
 import math
@@ -121,7 +122,9 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Return for each question the accepted spans, in UTF-8 bytes of the passage, and all accepted texts."""
+    """Return, for each question, the accepted spans as (start, end) in UTF-8 bytes of the passage, and all
+    accepted texts.
+    """
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
     for row, answers in enumerate(rows.column(layout.roles["answers"], "answers")):
