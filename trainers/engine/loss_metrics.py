@@ -80,7 +80,9 @@ def loss_fields(
 
 
 def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
-    """Return which sources are below each level above them, bool [sources], in order of names."""
+    """Return, for each level above sources, which sources are below it, bool [sources]. Levels are ordered by
+    name.
+    """
     levels = [names_above(source.name)[1:] for source in sources]
     return {
         parent: np.array([parent in above for above in levels])
