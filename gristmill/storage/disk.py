@@ -200,8 +200,8 @@ class LocalPath(PosixPath, Location):
         return FileRecord(relative, path.stat().st_size, file_checksum(path))
 
     def verify(self, record: FileRecord) -> Path:
-        """Return the path of a recorded file below the directory. It is verified once per process and state
-        of the file.
+        """Return the path of a recorded file below the directory. The file is verified once per process, and
+        again if it has changed since. Raises CorruptFileError if it is missing or differs from its record.
         """
         path = self / record.path
         try:
