@@ -166,7 +166,7 @@ def _descend(target: Any, key: str, path: str, assignment: str) -> Any:
 
 
 def _has_key(entry: Any, key: str) -> bool:
-    """Whether a list entry was picked by a key that it has, rather than by its number or name."""
+    """Return whether a list entry was selected by a key that it has, rather than by its number or name."""
     return isinstance(entry, dict) and key in entry and entry.get("name") != key
 
 

@@ -176,8 +176,8 @@ class LocalPath(PosixPath, Location):
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
-        """Return the total size in bytes of all files below a directory. Files that disappear meanwhile do
-        not count.
+        """Return the total size in bytes of all files below a directory. Files that are removed during the
+        call do not count.
         """
         total = 0
         for path in self.rglob("*"):
@@ -277,8 +277,8 @@ class LocalPath(PosixPath, Location):
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor. A file that another process puts here
-        meanwhile is kept.
+        """Overwrite the file in place, through one descriptor. If another process replaces the file during
+        the call, its file is kept.
         """
         try:
             with self.open("r+b", buffering=0) as file:

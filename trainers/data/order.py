@@ -6,8 +6,8 @@ stages. At every n, the tokens drawn from a source differ from what the mixture 
 sequence. The lead or lag of a source at the end of a stage is carried into the next stage.
 
 Within a source, every epoch reads each sequence once. A keyed Feistel permutation, which needs no memory,
-gives the order; sources of fewer than 4,096 sequences are shuffled in memory instead. The last sequence of a
-source, if shorter, comes last in its epoch.
+determines the order; sources of fewer than 4,096 sequences are shuffled in memory instead. The last sequence
+of a source, if shorter, comes last in its epoch.
 
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
 mixture and its caps. Since the sequences differ, every source begins a new epoch.

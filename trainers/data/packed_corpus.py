@@ -1,8 +1,8 @@
 """Turn the shards of a build into batches: read them memory-mapped, pack them, and make the rows of each
 worker.
 
-The stream of a source is cut into sequences once. `trainers.data.order` gives the sequence of sample n, and
-the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
+The stream of a source is cut into sequences once. `trainers.data.order` determines the sequence of sample n,
+and the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
 mixture, the sequence length, the objective and the sample number, and on nothing else.
 """
 

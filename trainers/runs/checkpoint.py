@@ -156,7 +156,7 @@ def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[
 
 
 def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
-    """Remove the files of killed `save`s. Leave them alone if `check` says that other workers have taken
+    """Remove the files of killed `save`s, unless `check` raises an error because other workers have taken
     over.
     """
     leftovers = list(parent.glob(".step-*.tmp"))
@@ -254,8 +254,8 @@ def _first_intact(
 ) -> Checkpoint | None:
     """Return the first intact checkpoint that `candidates` lists.
 
-    A trainer may remove checkpoints meanwhile. If one cannot be read and the list has changed, it was removed
-    rather than corrupt, and the search starts again with the new list.
+    A trainer may remove checkpoints during the search. If one cannot be read and the list has changed, it was
+    removed and is not corrupt, and the search starts again with the new list.
     """
     listed = candidates()
     number = 0

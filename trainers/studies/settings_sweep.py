@@ -1,6 +1,6 @@
 """Choose settings of fine-tuning by their scores on the dev split.
 
-    grid -> a run for each setting and seed, which predicts dev alone -> sweep.json -> the chosen setting predicts the rest
+    grid -> a run per setting and seed, predicts dev only -> sweep.json -> the chosen setting predicts the rest
 
 A score on the test split is unbiased only if nothing was chosen by it. Only runs of the chosen setting
 therefore predict that split.

@@ -108,7 +108,7 @@ def _array(values: np.ndarray | None) -> list[Any]:
 
 
 def _words(task: Task, templates: Templates) -> list[str]:
-    """Return the word that stands for each label in templates."""
+    """Return the word that replaces each label in the templates, in the order of the labels."""
     return [(templates.words or {}).get(name, name) for name in task.label_names]
 
 

@@ -242,8 +242,8 @@ def _group(backend: str) -> Any:
 
 
 def _use_the_network_of_ray() -> None:
-    """Make gloo use Ray's network interface in a worker. By default gloo resolves the host's name, which
-    often gives a loopback address.
+    """Make gloo use Ray's network interface in a worker. By default gloo resolves the host's name, which is
+    often a loopback address.
     """
     import ray
 

@@ -85,7 +85,7 @@ class ScoreHistory:
         return list(self.results[-1].scores)
 
     def points(self, name: str) -> list[tuple[int, dict[str, Any]]]:
-        """Return (step, score) of every checkpoint."""
+        """Return (step, the score `name` as JSON data) of every checkpoint."""
         return [(result.step, result.scores[name]) for result in self.results]
 
     @cached_property

@@ -180,7 +180,7 @@ def evaluate_models(
     texts: Sequence[Examples] = (),
 ) -> tuple[TaskResult, ...]:
     """Return the results of every model on every (task, split) and then on `texts`. `tell` is called with a
-    line for whatever was left out or cut.
+    line for everything that was left out or cut.
 
     Raises UserError for missing and invalid files, before a model is loaded, and for a model that gives no
     likelihoods.

@@ -64,7 +64,7 @@ def study_entries(study: Study) -> dict[str, StudyEntry]:
 
 
 def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
-    """Return the corpus file of a study with `changes` to its fields."""
+    """Return the variant of a study's corpus file with `changes` to its fields, by dotted name."""
     assert study.corpus_file is not None
     return CorpusVariant(study.corpus_file, tuple(f"{name}={json.dumps(plain(v))}" for name, v in changes.items()))
 

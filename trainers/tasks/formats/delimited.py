@@ -38,8 +38,8 @@ def read_csv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
-    """Return the rows, given with their line numbers, as a table as wide as the header, or as the first row
-    if there is no header.
+    """Return `rows`, pairs of a line number and its cells, as a table. Every row must have as many cells as
+    the header or, without a header, as the first row.
     """
     rows = iter(rows)
     line, first = next(rows, (0, []))
