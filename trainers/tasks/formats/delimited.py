@@ -48,7 +48,7 @@ def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> 
     names: list[str | int] = [*(first if layout.header else range(len(first)))]
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path}: line {line}: two columns are named {repeated!r}; rename one, or say header: false")
+        raise UserError(f"{path}: line {line}: two columns are named {repeated!r}; rename one, or set header: false")
     columns: dict[str | int, list[str]] = {name: [] for name in names}
     used = used_columns(layout)
     filled = [(number, columns[name]) for number, name in enumerate(names) if name in used]

@@ -158,7 +158,7 @@ class Layout:
                 _require(
                     formats == {"conll"} or not self.header,
                     f"columns.{role}: got the number {name}; a file with a header names its columns; use a "
-                    "name, or say header: false",
+                    "name, or set header: false",
                 )
             else:
                 _require(bool(name), f"columns.{role}: got an empty name")
