@@ -239,7 +239,7 @@ MASKED = ["recipe=tiny_roberta", "settings.schedule.warmup_steps=2"]
     [
         (
             MASKED,
-            "metrics.measure: got bits_per_byte, which objective masked of prior",
+            "metrics.measure: got bits_per_byte, which the objective masked of prior",
         ),
         (["settings.schedule.warmup_steps=500"], "schedule.warmup_steps: got 500, the run has 19 steps"),
         (["proxies.tokens=100"], "budget.tokens: got 100, one step has 256"),
