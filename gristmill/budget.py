@@ -52,8 +52,8 @@ def spend(purpose: str) -> Iterator[None]:
 
 
 def take_account() -> dict[str, float]:
-    """Return the processor seconds of this process by purpose since the last call, and those of its children that
-    have ended.
+    """Return the processor seconds since the last call, by purpose: those of this process, and those of its
+    children that have ended.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

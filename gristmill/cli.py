@@ -65,7 +65,7 @@ def run(command: Callable[[], int]) -> int:
 
 
 def _has_no_reader() -> bool:
-    """Whether the broken pipe is standard output, rather than the pipe to a process that died."""
+    """Return whether the broken pipe is standard output, rather than the pipe to a process that died."""
     import select
 
     poll = select.poll()

@@ -18,8 +18,8 @@ import xxhash
 from numba.core import entrypoints
 from numba.core.dispatcher import Dispatcher
 
-# With its first kernel numba would load the extensions of all installed packages, such as awkward's, which imports half of
-# that library. No kernel of ours uses one.
+# At the first kernel, numba would load the extensions of all installed packages, such as that of awkward, which imports
+# half of that library. Our kernels use none of them.
 entrypoints._already_initialized = True
 
 

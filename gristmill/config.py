@@ -40,7 +40,8 @@ class _Loader(Composer, yaml.CSafeLoader):
     """SafeLoader with the numbers and booleans of YAML 1.2, text as keys, no duplicate keys, and limits on
     aliases and on their expansion.
 
-    libyaml parses, several times as fast as PyYAML. Its own composer is left out: deep nesting overflows its stack.
+    libyaml does the parsing, several times as fast as PyYAML. Its composer is not used, because deep nesting
+    overflows the stack there.
     """
 
     aliases = 0
@@ -112,7 +113,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds {_kind(data)}, expected a mapping of fields")
+        raise ConfigError(f"{path}: got {_kind(data)}, expected a mapping of fields")
     return data
 
 
@@ -165,7 +166,7 @@ def _descend(target: Any, key: str, path: str, assignment: str) -> Any:
 
 
 def _has_key(entry: Any, key: str) -> bool:
-    """Whether a list entry was picked by a key that it has, rather than by its number or name."""
+    """Return whether a list entry was selected by a key that it has, rather than by its number or name."""
     return isinstance(entry, dict) and key in entry and entry.get("name") != key
 
 

@@ -1,7 +1,7 @@
-"""JSON Schemas of configurations, for editors that complete and check YAML files while they are written.
+"""JSON Schemas of configurations, for editors that complete and check YAML files as they are typed.
 
-A schema accepts what `gristmill.config.parse` accepts, except for ranges and combinations of fields, which only `check` of
-the dataclasses knows.
+A schema accepts everything that `gristmill.config.parse` accepts. It also accepts values that are out of
+range and invalid combinations of fields, which only the method `check` of a dataclass detects.
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import Any
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
-_SIZE = r"^\s*[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?i?[bB]?\s*$"  # as gristmill.config.parse_size
+_SIZE = r"^\s*[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?i?[bB]?\s*$"  # as in gristmill.config.parse_size
 
 
 def schema_of(title: str, kind: Any) -> dict[str, Any]:
@@ -26,7 +26,9 @@ def schema_of(title: str, kind: Any) -> dict[str, Any]:
 
 
 def value_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a value of a type; those of dataclasses are added to `definitions`, by name."""
+    """Return the schema of a value of the type `kind`. Schemas of dataclasses are added to `definitions`, by
+    name.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _union(arguments, definitions)

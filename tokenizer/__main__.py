@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
         "--vocab-size",
         type=int,
         metavar="N",
-        help="including 128 reserved ids; required except for bytes, which has 384, and characters, which has those of the texts",
+        help="number of tokens, including 128 reserved ids; bytes always has 384, characters those of the texts",
     )
     train.add_argument("--kind", choices=KINDS, default="byte_bpe", help="default: byte_bpe")
     train.add_argument(
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--overwrite", action="store_true", help="replace the tokenizer.json in DIR")
     train.set_defaults(handler=_train)
-    inspect = commands.add_parser("inspect", help="vocabulary facts, and fertility and round trip on your texts")
+    inspect = commands.add_parser("inspect", help="show facts on a vocabulary, and measure it on your texts")
     inspect.add_argument(
         "tokenizer", type=local_path, metavar="DIR_OR_JSON", help="a tokenizer.json or a directory that holds one"
     )
@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("--longest", type=int, default=20, metavar="N", help="longest tokens to show (default: 20)")
     inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
     inspect.set_defaults(handler=_inspect)
-    _add_compare(commands.add_parser("compare", help="several tokenizers on the same texts, by source and language"))
+    _add_compare(commands.add_parser("compare", help="compare tokenizers on the same texts, by source and language"))
     return parser
 
 
@@ -123,7 +123,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     )
     compare.add_argument(
         "--text", action="extend", nargs="+", required=True, type=check_named_path, metavar="[NAME=]FILE",
-        help="UTF-8 text or .jsonl, also .gz; of a corpus: python -m pipelines export CORPUS DIR --format jsonl",
+        help="UTF-8 text or .jsonl, also .gz; to get the texts of a corpus: pipelines export CORPUS DIR --format jsonl",
     )  # fmt: skip
     compare.add_argument(
         "--by", nargs="+", default=(), metavar="FIELD", help="group records by these fields, such as source language"

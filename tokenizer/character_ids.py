@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 Offsets: TypeAlias = npt.NDArray[np.int64]
 _CODE_POINTS = 0x110000  # of Unicode
 _NONE = -1
-_BATCH_BYTES = 1 << 24  # a batch needs about nine times its size for a moment
+_BATCH_BYTES = 1 << 24  # bytes of text per batch; encoding briefly needs about nine times as much
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class CharacterIds:
         return cls(path, ids)
 
     def encode(self, texts: pa.LargeStringArray) -> tuple[npt.NDArray[Any], Offsets]:
-        """Return ids and offsets of n texts, as `Encoder.encode` does. Raises ValueError for a character without an id."""
+        """Return the ids and offsets of n texts, as `Encoder.encode` does. Raises ValueError for a character
+        without an id.
+        """
         offsets: Offsets = np.concatenate([[0], np.cumsum(pc.utf8_length(texts).to_numpy(), dtype=np.int64)])
         ids = np.empty(offsets[-1], np.int32)
         begins: Offsets = np.concatenate([[0], np.cumsum(pc.binary_length(texts).to_numpy(), dtype=np.int64)])

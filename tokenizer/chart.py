@@ -1,4 +1,4 @@
-"""The comparison of tokenizers as a page: a panel for each measure, and the table below them."""
+"""Render a comparison of tokenizers as a page: a panel for each measure, followed by the table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ def render_svg(rows: Sequence[Row]) -> bytes:
 
 
 def cells(row: Row) -> list[str]:
-    """Format the cells of a row of the table."""
+    """Return the cells of a row of the table as text."""
     values = [_value(row, name) for name in MEASURES]
     numbers = [
         f"{value:,.1f}" if name in _SHARES else f"{value:,.3f}" for name, value in zip(MEASURES, values, strict=True)

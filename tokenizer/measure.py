@@ -44,7 +44,7 @@ class Vocabulary:
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
-    """Encode and decode documents and count. All documents of a call are held in memory."""
+    """Encode and decode documents, and return the counts. All documents of a call are held in memory."""
     tokens, offsets = encoder.encode(texts)
     words = size = failures = 0
     for row, text in enumerate(texts.to_pylist()):
@@ -64,7 +64,7 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
-    """Describe a vocabulary and its `longest` longest tokens. Lengths exclude special tokens."""
+    """Return facts about a vocabulary, with its `longest` longest tokens. Lengths exclude special tokens."""
     definition = encoder.definition
     special = set(encoder.specials.values())
     written = [definition.token_bytes(token_id) for token_id in definition.tokens if token_id not in special]

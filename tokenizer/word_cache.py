@@ -33,8 +33,8 @@ NEXT_LINE = "\x85"
 
 
 def cuts_at_spaces(definition: Definition) -> bool:
-    """Whether the ids of a text are those of its pieces between spaces and line feeds. This holds for the
-    kinds trained here and for BERT's.
+    """Return whether the ids of a text are those of its pieces between spaces and line feeds, concatenated.
+    This holds for the kinds trained here and for BERT's tokenizer.
 
     BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at white space. NFC
     and NFKC never combine anything with a space.

@@ -1,1 +1,1 @@
-"""The libraries that are installed: those that optional features need, and those with known vulnerabilities."""
+"""Check installed libraries: those that optional features need, and those with known vulnerabilities."""

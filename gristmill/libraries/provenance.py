@@ -1,4 +1,6 @@
-"""Where a class comes from, if it is not ours: the versions and the source that its results depend on."""
+"""Determine where a class of a user comes from: the version and the source code that its results depend
+on.
+"""
 
 import inspect
 import sys
@@ -15,8 +17,9 @@ SCRIPT = "__main__"
 
 
 def provenance(thing: object) -> dict[str, str]:
-    """Return the version of the distribution that has the class of an object, and as `source` a digest: of all Python files
-    of its package, or of its module if that is not in a package. Empty for our own classes.
+    """Return the version of the distribution that contains the class of an object, and under `source` a
+    digest of all Python files of its package, or of its module if it is not in a package. Empty for our own
+    classes.
 
     Raises UserError for a class whose source is not in a file.
     """

@@ -1,4 +1,4 @@
-"""Numbers and names as pages show them. A missing value is `–`."""
+"""Format numbers and names for pages. A missing value is `–`."""
 
 from datetime import UTC, datetime
 

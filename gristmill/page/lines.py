@@ -17,8 +17,8 @@ _LOGARITHMIC = 30.0  # minimum ratio of the highest to the middle value for a lo
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y) in the order of x. `number` gives the colour. Each point of a `dotted` series is drawn as
-    a dot, which suits series of few points. A `band` of (x, low, high) is shaded behind the line.
+    """Points (x, y), ordered by x. `number` determines the colour. Each point of a `dotted` series is drawn
+    as a dot, which suits series of few points. A `band` of (x, low, high) is shaded behind the line.
     """
 
     number: int

@@ -176,8 +176,8 @@ class LocalPath(PosixPath, Location):
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
-        """Return the total size in bytes of all files below a directory. Files that disappear meanwhile do
-        not count.
+        """Return the total size in bytes of all files below a directory. Files that are removed during the
+        call do not count.
         """
         total = 0
         for path in self.rglob("*"):
@@ -200,8 +200,8 @@ class LocalPath(PosixPath, Location):
         return FileRecord(relative, path.stat().st_size, file_checksum(path))
 
     def verify(self, record: FileRecord) -> Path:
-        """Return the path of a recorded file below the directory. It is verified once per process and state
-        of the file.
+        """Return the path of a recorded file below the directory. The file is verified once per process, and
+        again if it has changed since. Raises CorruptFileError if it is missing or differs from its record.
         """
         path = self / record.path
         try:
@@ -277,8 +277,8 @@ class LocalPath(PosixPath, Location):
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor. A file that another process puts here
-        meanwhile is kept.
+        """Overwrite the file in place, through one descriptor. If another process replaces the file during
+        the call, its file is kept.
         """
         try:
             with self.open("r+b", buffering=0) as file:

@@ -30,7 +30,7 @@ def _checksum(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return JSON with sorted keys and no spaces, so that equal values give equal bytes."""
+    """Return `value` as JSON with sorted keys and no spaces, so that equal values have equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 

@@ -90,7 +90,7 @@ def hides_failure(error: FileNotFoundError) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of the answer behind an error; None if there was no answer."""
+    """Return the HTTP status of the response that caused an error; None if there was no response."""
     for found in (error, error.__cause__):
         response: Any = getattr(found, "response", None)
         facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}

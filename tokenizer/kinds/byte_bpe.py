@@ -35,8 +35,8 @@ def train_byte_bpe(
     min_frequency: int = 2,
     show_progress: bool = False,
 ) -> bytes:
-    """Train a byte-level BPE; return the content of its `tokenizer.json`. The same multiset of texts gives
-    the same content.
+    """Train a byte-level BPE and return the content of its `tokenizer.json`, which depends only on the
+    multiset of texts and the options.
 
     Ids: the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), the 256 bytes, then one token per
     merge. A pair of tokens is merged only if it occurs `min_frequency` times. `texts` is read once; memory

@@ -1,8 +1,8 @@
 """Train a unigram language model (Kudo 2018) as T5 uses it through SentencePiece: `▁` is a space, sentinels
 are reserved.
 
-Hugging Face `tokenizers` gives a different file in every run, even with one thread, so a trained file cannot
-be reproduced.
+Hugging Face `tokenizers` produces a different file in every run, even with one thread, so a trained file
+cannot be reproduced.
 """
 
 from collections.abc import Iterable

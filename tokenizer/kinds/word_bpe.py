@@ -30,8 +30,8 @@ def train_word_bpe(
     coverage: float = COVERAGE,
     min_frequency: int = 2,
 ) -> bytes:
-    """Train a BPE with an end-of-word mark; return the content of its `tokenizer.json`. The same multiset of
-    texts gives the same content. `texts` is read twice.
+    """Train a BPE with an end-of-word mark and return the content of its `tokenizer.json`, which depends only
+    on the multiset of texts and the options. `texts` is read twice.
 
     Ids: the reserved tokens (0 to 127), the characters of the texts ordered by code point, then one token per
     merge. White space is not kept: decoding writes one space between words. `lowercase` is as in GPT.

@@ -1,8 +1,8 @@
 """Train WordPiece as in BERT (Devlin et al. 2019; Wu et al. 2016): words are cut into the longest known
 pieces, and pieces that do not begin a word start with `##`.
 
-Hugging Face `tokenizers` learns the pieces by BPE merges, as its BERT tokenizer does, and gives a different
-vocabulary in every run, even with one thread, so a trained file cannot be reproduced.
+Hugging Face `tokenizers` learns the pieces by BPE merges, as its BERT tokenizer does, and produces a
+different vocabulary in every run, even with one thread, so a trained file cannot be reproduced.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""Bits per byte of whole documents: one metric that is comparable across all runs on a corpus.
+"""Bits per byte of whole documents: a metric that is comparable across all runs on a corpus.
 
 The validation loss of a run is measured on rows that depend on its own packing, length and objective, so it
-is not comparable to that of other runs. This metric depends on none of them:
+cannot be compared with that of other runs. This metric depends on none of them:
 
 - From the validation split of each source, the documents with the smallest ids (which are hashes) are taken,
   up to BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
@@ -12,7 +12,7 @@ is not comparable to that of other runs. This metric depends on none of them:
 The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
 and prefix LMs on a decoder or an encoder-decoder learn it. So does a mixture that contains one of these
 objectives; its first such part is measured. Masked models, sentence pairs, span corruption and denoising do
-not learn it and get no value.
+not learn it and have no value.
 """
 
 import math
@@ -97,7 +97,7 @@ def window(data: DocumentData) -> int:
 
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
-    """Return the documents on which a run is measured; None if its objective gives no likelihood, or if no
+    """Return the documents on which a run is measured; None if its objective learns no likelihood, or if no
     source has documents.
     """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]

@@ -1,5 +1,5 @@
-"""Weights of domains at any level: the weight that `web: 0.6, web:science: 0.3` gives to each domain of a
-corpus.
+"""Weights of domains at any level: compute the weight of each domain of a corpus from weights such as `web:
+0.6, web:science: 0.3`.
 
 The leaves of a corpus are its sources or, for a source that `shards` splits, its groups, such as
 `web:science:q5`. A name stands for all leaves below it, except those below a longer name: here, `web` stands
@@ -35,14 +35,14 @@ def assign_leaves(names: Iterable[str], leaves: Iterable[str], field: str) -> di
         if not assigned and longer:
             raise ConfigError(
                 f"{field}.{name}: {', '.join(longer[:5])}{', ...' if len(longer) > 5 else ''} are all of its domains, so it "
-                "stands for none; remove it, or one of them"
+                "stands for none; remove it or one of them"
             )
     return leaves_of
 
 
 def share_weights(weights: Mapping[str, float], tokens: Mapping[str, int], field: str) -> dict[str, float]:
     """Return the weight of each leaf whose weight is above 0, ordered by name. `tokens` holds the tokens of
-    all leaves. The weight of a name is shared among the leaves that it stands for, in proportion to their
+    all leaves. The weight of a name is divided among the leaves that it stands for, in proportion to their
     tokens.
 
     Raises ConfigError as `assign_leaves` does.

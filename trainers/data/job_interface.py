@@ -104,7 +104,7 @@ class JobValidation(Protocol):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The weight of each source in the total loss; empty for the mean over targets."""
+        """The weight of each source in the total loss. Empty if the total is the mean over all targets."""
         ...
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:

@@ -6,8 +6,8 @@ stages. At every n, the tokens drawn from a source differ from what the mixture 
 sequence. The lead or lag of a source at the end of a stage is carried into the next stage.
 
 Within a source, every epoch reads each sequence once. A keyed Feistel permutation, which needs no memory,
-gives the order; sources of fewer than 4,096 sequences are shuffled in memory instead. The last sequence of a
-source, if shorter, comes last in its epoch.
+determines the order; sources of fewer than 4,096 sequences are shuffled in memory instead. The last sequence
+of a source, if shorter, comes last in its epoch.
 
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
 mixture and its caps. Since the sequences differ, every source begins a new epoch.
@@ -37,9 +37,9 @@ _REPLAY_INTERVAL = 1 << 23  # samples between stored states, which are replayed 
 
 @dataclass(frozen=True)
 class Stream:
-    """A source in the order of samples. `tokens` is the length of an epoch. `sizes` are the tokens of each
-    sequence, or None if sequences are cut from the stream one after another. `subset`, if only some sequences of
-    the source are read, holds their numbers; `tokens` and `sizes` are then of these alone.
+    """A source in the order of samples. `tokens` is the length of an epoch. `sizes` has the tokens of each
+    sequence, or is None if sequences are cut from the stream one after another. If only some sequences of the
+    source are read, `subset` holds their numbers, and `tokens` and `sizes` count only these.
     """
 
     name: str
@@ -49,8 +49,9 @@ class Stream:
 
 
 def choose_sequences(count: int, share: float, key: str) -> np.ndarray:
-    """Choose a share `share` of `count` sequences at random by `key`, at least one if there is any. Returns
-    their numbers, ascending int64. A smaller share by the same key is a subset of a larger one.
+    """Choose the share `share` of `count` sequences at random, seeded with `key`; at least one, if there are
+    any. Returns their numbers, ascending int64. With the same key, a smaller share is a subset of a larger
+    one.
     """
     generator = np.random.Generator(np.random.PCG64(xxhash.xxh3_64_intdigest(key.encode())))
     return np.sort(generator.permutation(count)[: max(min(1, count), round(share * count))])
@@ -193,7 +194,7 @@ class Order:
         return Samples(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
     def totals(self, samples: int) -> DrawTotals:
-        """Sum up, by source, what the first `samples` samples draw."""
+        """Return the totals, by source, that the first `samples` samples draw."""
         self._seek(samples)
         sequences, capacity, tokens, epochs = self._totals_at(self._at)
         return DrawTotals(sequences, tokens, capacity, epochs, self._mixture(self._at).requested(int(tokens.sum())))
@@ -205,7 +206,7 @@ class Order:
         steps, total = 0, 0
         longest = size * max(phase.length for phase in self.phases)
         while True:
-            # Count at once the steps that are certain to fit, then add steps one at a time.
+            # First add the number of steps that are certain to fit, then add steps one at a time.
             many = min(max(1, (tokens - total) // longest), max(1, _CHUNK // size))
             sums = np.cumsum(self.take(steps * size, many * size).tokens.reshape(many, size).sum(axis=1))
             fitting = int(np.searchsorted(sums, tokens - total, side="right"))
@@ -221,8 +222,8 @@ class Order:
         return {"order": self.identity, "sample": state.sample, "phase": state.phase, **arrays}
 
     def resume(self, record: Mapping[str, Any]) -> bool:
-        """Register a state from `state` as a replay point. Returns False, without effect, for a state of
-        another order.
+        """Register `record`, a result of `state`, as a replay point. Returns False, without effect, if it is
+        the state of another order.
         """
         if record.get("order") != self.identity:
             return False

@@ -25,8 +25,8 @@ def reachable_tokens(
     keys: np.ndarray,
     length: int,
 ) -> int:
-    """Return the number of tokens of the longest prefix of an epoch's sequences that has at most `most`
-    tokens. `most` is less than the tokens of an epoch.
+    """Return the number of tokens in the longest prefix of an epoch's sequences that has at most `most`
+    tokens. `most` must be less than the tokens of an epoch.
     """
     if size_starts[source] < 0:
         return min(most // length, full[source]) * length
@@ -100,7 +100,7 @@ def draw(
                 deadline = _deadline(ends, shares, given, part, s, drawn[s] + (1.0 - due) * length)
                 if best < 0 or deadline < best_deadline:
                     best, best_deadline = s, deadline
-        # The lags sum to 1, so some source is due. Rounding and the end of a mixture are exceptions: the
+        # The lags sum to 1, so some source is due, except because of rounding or at the end of a mixture. The
         # source furthest behind is then drawn.
         chosen = best if best >= 0 else latest
         if chosen < 0:

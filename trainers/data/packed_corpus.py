@@ -1,8 +1,8 @@
 """Turn the shards of a build into batches: read them memory-mapped, pack them, and make the rows of each
 worker.
 
-The stream of a source is cut into sequences once. `trainers.data.order` gives the sequence of sample n, and
-the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
+The stream of a source is cut into sequences once. `trainers.data.order` determines the sequence of sample n,
+and the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
 mixture, the sequence length, the objective and the sample number, and on nothing else.
 """
 
@@ -44,8 +44,8 @@ _MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector u
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """The shards that one tokenizer made of one or more corpora, by split and domain: a source, or its part in a
-    group.
+    """The shards of one or more corpora that were made with the same tokenizer, by split and domain. A domain
+    is a source, or the part of a source in one group.
 
     `directory` is the directory of the first corpus. `empty` names the sources and domains that have no
     training documents, and `columns` the optional columns that all shards have. `test` is the split `test`,
@@ -237,7 +237,7 @@ class TrainingData:
         return replace(self, since=sample)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each source of sentence pairs, which says how its labels are balanced."""
+        """Yield an event for each source of sentence pairs, with the balance of its labels."""
         for source in self.sources:
             if isinstance(source.packing, PairPacking):
                 its = source.packing.balance()
@@ -284,8 +284,9 @@ class TrainingData:
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of samples `first` to `first + count` (`Samples.share`): the same
-        number of batches of `size` rows on every rank, short ones filled with rows of padding.
+        """Yield the batches of `size` rows that rank `rank` reads of samples `first` to `first + count`
+        (`Samples.share`). Every rank has the same number of batches; short ones are filled with rows of
+        padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
@@ -333,8 +334,8 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[P
 
 
 def _stream(source: SourceStream, length: int, config: Pretraining) -> Stream:
-    """Return what a run reads of a source: all of it, or a random subset of its sequences. A source that is shorter than
-    one sequence is read as a whole.
+    """Return the stream that a run reads of a source: all of it, or a random subset of its sequences. A
+    source that is shorter than one sequence is read as a whole.
     """
     sizes = source.packing.sizes if source.packing else None
     count = source.tokens // length if sizes is None else len(sizes)
@@ -389,7 +390,7 @@ def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, 
 
 
 def _texts(corpus: TrainingCorpus) -> "TokenTexts":
-    """Return the texts of the tokens of the corpus's tokenizer."""
+    """Return the text of each token in the vocabulary of the corpus."""
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.character_cuts import TokenTexts
 
@@ -397,8 +398,8 @@ def _texts(corpus: TrainingCorpus) -> "TokenTexts":
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
-    """Return which tokens of the corpus's tokenizer begin and end words. Raises ConfigError if its file does
-    not say.
+    """Return flags, by token, of which tokens of the corpus's tokenizer begin and end words. Raises
+    ConfigError if the tokenizer's file does not determine this.
     """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
@@ -424,7 +425,7 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
 
 
 def _tokens_read(source: SourceStream, data: Data) -> int:
-    """Return about how many tokens of a source are read: its share, of which at least one sequence is."""
+    """Return approximately how many tokens of a source a run reads: its share, but at least one sequence."""
     return max(round(data.subset * source.tokens), min(source.tokens, data.sequence_length))
 
 
@@ -472,13 +473,13 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (numbers, tokens) of the fewest sequences, evenly spread over a source, that hold `tokens`
-    tokens, or of all.
+    """Return the numbers and the tokens of the fewest sequences, evenly spread over a source, that hold
+    `tokens` tokens together. If the source has fewer tokens, all of its sequences are returned.
     """
     total, longest, count = source.count(length), source.longest(length), 0
     sizes = np.empty(0, np.int64)
     while sizes.sum() < tokens and count < total:
-        # A lower bound on the number of sequences that contain the missing tokens.
+        # This is a lower bound on the number of sequences that contain the missing tokens.
         count = min(total, count + max(1, int(tokens - sizes.sum()) // longest))
         chosen = np.arange(count) * total // count
         sizes = source.sizes(length, chosen)

@@ -132,8 +132,8 @@ class SourceStream:
         batch: Batch,
         marks: Mapping[str, int],
     ) -> None:
-        """Write `sequences` of up to `length` tokens into `rows` of `batch`, and set `filled` to the columns
-        written.
+        """Write `sequences`, each of up to `length` tokens, into the rows `rows` of `batch`, and set `filled`
+        to the number of columns that are written in each row.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1

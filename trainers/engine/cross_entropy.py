@@ -20,8 +20,8 @@ class _CrossEntropy(torch.autograd.Function):
     """Map logits [n, vocabulary] and targets [n] to nats [n], fp32. The gradient overwrites the logits.
 
     The forward pass replaces fp32 logits with probabilities, up to a factor for each row. Half-precision
-    logits are kept, and the backward pass recomputes their probabilities. So no fp32 array of that size is
-    allocated, and the gradient is rounded once.
+    logits are kept, and the backward pass recomputes their probabilities. Therefore no fp32 array of that
+    size is allocated, and the gradient is rounded once.
     """
 
     @staticmethod
@@ -58,7 +58,7 @@ def _pieces(values: Any) -> Iterator[slice]:
 
 
 def cross_entropy(logits: Any, targets: Any) -> Any:
-    """Return the nats of each target, fp32 of the shape of `targets` [rows, length]; 0 where the target is
+    """Return the loss of each target in nats, fp32 with the shape of `targets` [rows, length]; 0 where the target is
     -100.
 
     `logits` [rows, length, vocabulary] are overwritten. This is safe because a linear layer keeps its input

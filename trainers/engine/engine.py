@@ -1,4 +1,5 @@
-"""The engine: a model with its optimizer, on one worker with torch alone, on several under DeepSpeed ZeRO.
+"""The engine: a model with its optimizer. A single worker uses torch alone, several workers use DeepSpeed
+ZeRO.
 
 Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. ZeRO
 stage, world size, micro-batch and accumulation therefore change nothing but rounding.
@@ -96,8 +97,8 @@ class Engine:
         model = forward.model
         self.losses, self._config, self._model = forward.losses, config, model
         if self.world > 1:
-            # Gloo on the CPU, under any launcher: so no kernel waits on a device, and NCCL's watchdog cannot
-            # end the wait.
+            # This group uses gloo on the CPU under any launcher, so that no kernel waits on a device and NCCL's
+            # watchdog cannot end the wait.
             self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
         prepare_blocks(model, config.execution)
         _spare_embedding_gradients(model, config.precision)
@@ -133,7 +134,7 @@ class Engine:
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
             group["lr"] = rate * peak / self._config.optimizer.learning_rate
-        if not self._workers.forward.training:  # a visit to every module takes a fiftieth of a small model's step
+        if not self._workers.forward.training:  # visiting every module takes 2 % of a small model's step
             self._workers.forward.train()
         sums = no_sums(len(self.losses), sources)
         for number, batch in enumerate(batches):
@@ -194,7 +195,7 @@ class Engine:
         return np.array(self._sum(sums.flatten().tolist())).reshape(2, sources)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
-        """Return the sums over all workers' batches, without a step."""
+        """Return the sums over the batches of all workers, without an optimizer step."""
         self._workers.forward.eval()
         sums = no_sums(len(self.losses), sources)
         with torch.no_grad():
@@ -203,10 +204,10 @@ class Engine:
         return self._totals(sums, False)
 
     def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
-        """Return what `evaluate` does, and the outputs of the model's head for the inputs of all workers'
-        batches; these are None on all workers but the first.
+        """Return the sums that `evaluate` returns, and the outputs of the model's head for the inputs of the
+        batches of all workers; the latter are None on all workers but the first.
 
-        Every worker gives at least one batch and as many as the others; a batch may be without inputs, or without gold.
+        All workers must pass the same number of batches, at least one. A batch may have no inputs or no gold.
         """
         kind = self._model.task_head.kind
         self._workers.forward.eval()
@@ -222,7 +223,9 @@ class Engine:
         return self._totals(sums, False), join_outputs(gathered) if self.rank == 0 else None
 
     def discard(self) -> bool:
-        """Forget the gradients of a step that failed, so that it can be taken again; False if DeepSpeed holds them."""
+        """Discard the gradients of a step that failed, so that the step can be repeated. Returns False if
+        that is impossible because DeepSpeed holds them.
+        """
         if isinstance(self._workers, ZeroWorkers):
             return False
         self._workers.discard()
@@ -320,17 +323,17 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
     """Return the seed of dropout for one pass: 63 bits of the xxh3_64 of
     `dropout/seed/step/rank/micro-batch`.
 
-    No generator's state outlives a pass, so a run resumed with as many workers and micro-batches draws the
-    same numbers.
+    No state of a generator outlives a pass, so a run that is resumed with the same number of workers and
+    micro-batches draws the same numbers.
     """
     return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}".encode()) >> 1
 
 
 def prepare_blocks(model: Any, execution: Execution) -> None:
-    """Set up activation checkpointing and compilation of the model's blocks, as `execution` says.
+    """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if `transformers` gives the model no such blocks (GPT-1). Each block is compiled by
-    itself. Since all blocks are alike, one compilation serves all.
+    Raises ConfigError if the model in `transformers` does not support this (GPT-1). Each block is compiled by
+    itself. Since all blocks are alike, one compilation serves them all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -351,8 +354,8 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 
     If the output layer shares its matrix with the input embeddings, the gradient of the embeddings is added
     to that of the output layer row by row, not as a matrix of mostly zeros, which saves 4 % of a step of a
-    small model. Not on a GPU, where rows would be added in no fixed order, and not for a model with a task
-    head, which has no output layer.
+    small model. This is not done on a GPU, where rows would be added in no fixed order, nor for a model with
+    a task head, which has no output layer.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is embedding.weight and not hasattr(model, "task_head"):
@@ -362,7 +365,7 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 
 
 def _needs_deepspeed(config: Job) -> bool:
-    """Whether even a single worker needs DeepSpeed, which provides Muon and the offloading of the
+    """Return whether even a single worker needs DeepSpeed, which provides Muon and offloading of the
     optimizer.
     """
     return config.optimizer.kind == "muon" or config.execution.offload_optimizer

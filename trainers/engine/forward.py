@@ -26,8 +26,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch
 class Forward(torch.nn.Module):
     """A `transformers` model of an architecture (`trainers.models`) with its losses.
 
-    With `isolation`, the documents of a row do not attend to each other and positions restart. Without it,
-    they do and positions continue.
+    With `isolation`, the documents of a row do not attend to each other, and positions restart at each
+    document. Without it, documents attend to each other, and positions continue.
     """
 
     def __init__(
@@ -47,12 +47,13 @@ class Forward(torch.nn.Module):
         return {**nats, "predictions": made.predictions} if predicts else nats
 
     def states(self, **arrays: Any) -> Any:
-        """Compute the states [rows, length, width] of all positions that have a target."""
+        """Return the final states [rows, length, width] of the positions that may have a target."""
         return self._pass(arrays).states
 
     def layers(self, **arrays: Any) -> dict[str, list[Any]]:
-        """Compute the states [rows, length, width] of every layer, the embeddings first, by stack: `decoder` for that with
-        which the model ends, whatever its family, and `encoder` for that of an encoder-decoder.
+        """Return the states [rows, length, width] of every layer by stack, beginning with the embeddings. The
+        key `decoder` has the last stack of the model in every family, `encoder` the encoder of an
+        encoder-decoder.
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
@@ -67,8 +68,8 @@ class Forward(torch.nn.Module):
         return found
 
     def logits_at(self, at: Any, past: Past | None = None, **arrays: Any) -> Any:
-        """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets.
-        `past`, if given, then keeps the states of the tokens that were read.
+        """Return the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets. If
+        `past` is given, the states of the tokens that were read are stored in it.
         """
         made = self._pass(arrays, past)
         if past is not None:
@@ -85,8 +86,9 @@ class Forward(torch.nn.Module):
         return Past(DynamicCache() if self._causal else EncoderDecoderCache(DynamicCache(), DynamicCache()))
 
     def logits_after(self, past: Past, ids: Any, positions: Any) -> Any:
-        """Compute the logits [rows, vocabulary] after one more token in each row, given the tokens' ids and
-        positions, int64 [rows]. `past` comes from `logits_at` and then also keeps the states of these tokens.
+        """Return the logits [rows, vocabulary] after one more token in each row, given the tokens' ids and
+        positions, each int64 [rows]. `past` was filled by `logits_at`; the states of these tokens are added
+        to it.
         """
         past.seen = torch.cat([past.seen, past.seen.new_ones(len(ids), 1)], 1)
         inputs = Inputs(ids[:, None], positions[:, None], past.seen[:, None, None], past=past)
@@ -121,8 +123,8 @@ class Forward(torch.nn.Module):
         return ForwardPass(self.model, self._architecture, inputs, states, arrays, layers)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
-        """Whether every position sees the whole row, or all of it up to itself in a decoder, so that attention without
-        a mask gives the same and is faster.
+        """Return whether every position attends to the whole row or, in a decoder, to all of it up to itself.
+        Attention without a mask then has the same result and is faster.
         """
         least, most = arrays["segment_range"]
         whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None
@@ -148,8 +150,8 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, tr
     """Return the attention mask, bool [rows, 1, queries, keys], from segments [rows, length].
 
     A position attends to its own document and, with `causal`, to no later position. Positions in `prefix`
-    [rows, length] attend to one another. A position also attends to the segment that `trunks` [rows, length] names, if it
-    is not -1. Padding attends only to padding.
+    [rows, length] attend to one another. A position also attends to the segment whose number is in `trunks`
+    [rows, length], unless that is -1. Padding attends only to padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
     if trunks is not None:

@@ -12,9 +12,9 @@ _ENCODER = re.compile(r"(?:model\.)?encoder\.")
 
 
 def layer_depths(network: Any, family: str) -> dict[str, int]:
-    """Map the name of every parameter to its distance from the top: 0 for heads and final norms, 1 for the
-    last block, one more for each block below, and one more still for the embeddings. In an encoder-decoder,
-    the encoder lies below the decoder.
+    """Return the distance of every parameter from the top, by name: 0 for heads and final norms, 1 for the
+    last block, one more for each block below it, and one more again for the embeddings. In an
+    encoder-decoder, the encoder lies below the decoder.
     """
     names = [name for name, _ in network.named_parameters()]
     two = family == "encoder_decoder"
@@ -38,9 +38,9 @@ def _blocks(names: Any) -> int:
 def split_by_layer(
     groups: Sequence[Mapping[str, Any]], depths: Mapping[Any, int], decay: float, unfreeze_every: int | None
 ) -> list[dict[str, Any]]:
-    """Divide groups of parameters (`optimizers.parameter_groups`) by depth. At depth d the peak rate is
-    multiplied by `decay`^d, and the rate is 0 before step d x `unfreeze_every` (the group's `from_step`).
-    `depths` maps the id() of a parameter to its depth.
+    """Return the groups of parameters (`optimizers.parameter_groups`), divided by depth. At depth d the peak
+    rate is multiplied by `decay`^d, and the rate is 0 before step d x `unfreeze_every` (the group's
+    `from_step`). `depths` maps the id() of a parameter to its depth.
     """
     divided = []
     for group in groups:

@@ -46,7 +46,8 @@ def loss_fields(
     `weights` are shares by source. The losses are then those of a text mixed in these shares, regardless of
     how much of each source was measured. `uniform_loss` weights all sources equally. A source without a
     weight counts only in `uniform_loss`; if no source has a weight, all count equally. If sources are domains
-    such as `web:en`, `parents` holds the same fields of each level above them, mixed from its domains alone.
+    such as `web:en`, `parents` holds the same fields for each level above them, computed from its domains
+    only.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
     of a source's whole split, of which the measured sequences are an even sample. `<eos>` is a target.
@@ -80,7 +81,9 @@ def loss_fields(
 
 
 def _parents(sources: Sequence[JobSource]) -> dict[str, np.ndarray]:
-    """Return which sources are below each level above them, bool [sources], in order of names."""
+    """Return, for each level above sources, which sources are below it, bool [sources]. Levels are ordered by
+    name.
+    """
     levels = [names_above(source.name)[1:] for source in sources]
     return {
         parent: np.array([parent in above for above in levels])

@@ -1,4 +1,4 @@
-"""Losses by name, which training minimises and logs, reports and evaluations show.
+"""Losses by name. Training minimises and logs them; reports and evaluations show them.
 
 A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all
 workers and micro-batches, so how a step is divided changes nothing but rounding. The number of targets must

@@ -20,14 +20,17 @@ class SkippingAdamW(torch.optim.AdamW):
 
 
 def clipping_divisor(norm: float, largest: float) -> Any:
-    """Return what AdamW divides gradients of this norm by as it reads them, so that their norm is at most `largest`;
-    None for no clipping. A pass of its own over the gradients would take 1 % of a step.
+    """Return the number by which AdamW divides gradients of norm `norm` when it reads them, so that their
+    norm is at most `largest`; None for no clipping. A separate pass over the gradients would take 1 % of a
+    step.
     """
     return torch.tensor((norm + 1e-6) / largest) if largest and norm > largest else None
 
 
 def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
-    """Return the parameter groups of a job, with the rates of layers in fine-tuning."""
+    """Return the parameter groups of a job; in fine-tuning, they are divided by layer if the job has rates by
+    layer.
+    """
     groups = parameter_groups(model, config.optimizer)
     if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):
         named = layer_depths(model, config.model.family)
@@ -37,8 +40,8 @@ def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Group the trained parameters for AdamW, or for Muon and AdamW; `peak` is a group's highest learning
-    rate.
+    """Return the trained parameters in groups for AdamW, or for Muon and AdamW. `peak` is the highest
+    learning rate of a group.
 
     Vectors (norm gains, biases) and parameters marked `undecayed` never decay, embeddings only with
     `decay_embeddings`. Muon takes the hidden matrices: all parameters of two dimensions except embeddings and

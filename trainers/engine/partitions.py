@@ -2,7 +2,7 @@
 
 AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`. DeepSpeed keeps them flat, by
 parameter group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is an
-exception: without offload each worker keeps the whole momentum of every matrix of which it has a part.
+exception: without offload, each worker that has a part of a matrix keeps the whole momentum of that matrix.
 """
 
 from collections.abc import Iterator

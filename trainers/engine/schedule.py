@@ -1,6 +1,7 @@
 """Learning-rate schedules: pure functions of the step, so that resuming needs no state.
 
-With peak 1, W warm-up steps, N steps in all and final fraction f, step s (the first is 0) has
+With a peak rate of 1, W warm-up steps, N steps in total and the final fraction f, the rate of step s (from 0)
+is
 
 - (s + 1) / (W + 1) while s < W, for every kind; afterwards, with t = (s - W) / (N - 1 - W) from 0 to 1,
 - constant: 1

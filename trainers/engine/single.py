@@ -59,7 +59,9 @@ class SingleWorker:
         loss.backward()
 
     def update(self) -> float:
-        """Take a step unless the gradient is not finite; return its norm over all parameters, before clipping."""
+        """Take a step, unless the gradient is not finite. Returns the gradient's norm over all parameters
+        before clipping.
+        """
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients))
         if math.isfinite(norm):
@@ -77,7 +79,7 @@ class SingleWorker:
                 torch._foreach_copy_(*(list(each) for each in zip(*rounded, strict=True)))
 
     def discard(self) -> None:
-        """Forget the gradients of a step that was not finished."""
+        """Discard the gradients of a step that was not finished."""
         self._optimizer.zero_grad()
         for parameter in self._masters:
             parameter.grad = None

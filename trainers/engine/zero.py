@@ -112,7 +112,9 @@ class ZeroWorkers(Partitions):
             self.forward.step()
 
     def update(self) -> float:
-        """Take a step unless the gradient is not finite; return its norm over all parameters, before clipping."""
+        """Take a step, unless the gradient is not finite. Returns the gradient's norm over all parameters
+        before clipping.
+        """
         norm = None
         if self._stage == 0:  # DeepSpeed does this at the other stages
             gradients = [p.grad for p in self._model.parameters() if p.grad is not None]

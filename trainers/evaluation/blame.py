@@ -28,9 +28,10 @@ from trainers.runs.run import read_config, read_run
 class Blamed:
     """A document of a step.
 
-    `losses` are the nats per target of each loss in which it has targets. `tokens` is its number of targets
-    in the first loss. `excess` is how much more the document contributes to the minimised sum than an average
-    document with as many targets, times the tokens of the step. With one loss it is in nats.
+    `losses` has the nats per target of each loss in which the document has targets. `tokens` is its number of
+    targets in the first loss. `excess` is how much more the document contributes to the minimised sum than an
+    average document with the same number of targets, times the tokens of the step. With a single loss, its
+    unit is nats.
     """
 
     id: bytes
@@ -43,7 +44,7 @@ class Blamed:
 
 @dataclass(frozen=True)
 class History:
-    """The origin of a document: printed id, URL or None, and one line per step of the build."""
+    """The origin of a document: its printed id, its URL or None, and a line for each step of the build."""
 
     printed: str
     url: str | None
@@ -52,8 +53,8 @@ class History:
 
 @dataclass(frozen=True)
 class Blame:
-    """A step's documents, worst first, and its losses in nats per target. Both are measured with the weights
-    after step `weights` (0: the initial ones).
+    """The documents of a step, worst first, and the losses of the step in nats per target. Both are measured
+    with the weights after step `weights` (0: the initial weights).
     """
 
     step: int
@@ -63,8 +64,8 @@ class Blame:
     corpus: TrainingCorpus
 
     def history(self, document: Blamed) -> History:
-        """Return the history of a document from the manifests of its corpus. Raises UserError if they are
-        gone.
+        """Return the history of a document, read from the manifests of its corpus. Raises UserError if these
+        are missing.
         """
         published = _published(self.corpus.train[document.source].directory)
         if not published.steps:
@@ -91,27 +92,30 @@ def _published(directory: LocalPath) -> lineage.Corpus:
 
 
 def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
-    """Return the documents of step `step` of a run (the first is 1), worst first.
+    """Return the documents of step `step` of a run, worst first. Steps count from 1.
 
-    Losses are computed again, without dropout, with the newest intact checkpoint before the step. If none is
-    kept, the first one after it is used: it was trained on the step, but with the initial weights all
-    documents are equally bad. If the run has no checkpoint at all, the initial weights are used.
+    Losses are computed again, without dropout, with the newest intact checkpoint before the step. If there is
+    none, the first one after the step is used; it was trained on the step, but it still distinguishes good
+    documents from bad ones, which the initial weights do not. If the run has no checkpoint at all, the
+    initial weights are used.
 
-    Documents with a loss that is not finite come first, then those of the largest excess: it weights a
-    document's loss by its length, so that neither a rare word alone nor a long good document comes first.
+    Documents with a loss that is not finite come first, then those with the largest excess. The excess
+    weights the loss of a document by its length, so neither a single rare word nor a long good document comes
+    first.
+
     Raises UserError if the run has no such step or its corpus has changed.
     """
     record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):
-        raise UserError(f"--step: got {step}, the run has the steps 1 to {config.budget.steps}")
+        raise UserError(f"--step: got {step}, allowed 1 to {config.budget.steps}, the steps of the run")
     corpus = corpus_of(config)
     if corpus.fingerprint != record["fingerprints"]["corpus"]:
         raise ConflictError(
-            f"{run}: read the corpus {record['fingerprints']['corpus']}, {corpus.directory} is now "
-            f"{corpus.fingerprint} and has another order of documents"
+            f"{run}: read the corpus {record['fingerprints']['corpus']}, but {corpus.directory} is now "
+            f"{corpus.fingerprint}, with its documents in another order"
         )
     if step <= record.get("since", 0):
-        raise ConflictError(f"{run}: --step: got {step}, up to step {record['since']} the run read another corpus")
+        raise ConflictError(f"{run}: --step: got {step}, but up to step {record['since']} the run read another corpus")
     data = training_data(corpus, config)
     start = checkpoint.nearest(run, warn, step - 1)
     data.order.resume(start.order if start else {})
@@ -137,8 +141,8 @@ def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
 
 
 def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
-    """Return a document's excess (`Blamed`). `finite` are the sums over the documents whose nats are finite,
-    `total` the sums over all.
+    """Return the excess of a document (`Blamed`), given its nats and targets in each loss, [losses, 2].
+    `finite` has the sums of these over the documents whose nats are finite, `total` those over all documents.
     """
     means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
     scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
@@ -158,11 +162,11 @@ def _model(run: LocalPath, config: Pretraining, start: checkpoint.Checkpoint | N
 def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
-    """Return the losses of a run, and nats and targets in each, float64 [losses, 2], of every document of a
-    step by (id, source).
+    """Return the losses of a run and, for every document of a step by (id, source), its nats and targets in
+    each loss, float64 [losses, 2].
 
-    A document that was read twice counts twice. The target of a whole row is shared equally by the row's
-    documents.
+    A document that was read twice counts twice. A target of a whole row is divided equally among the
+    documents of the row.
     """
     import torch
 
@@ -201,9 +205,11 @@ def _sums(
 
 
 def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
-    """Print the `count` worst documents. Untrusted paths and URLs are escaped, and no text is shown."""
+    """Print the `count` worst documents, calling `line` with each line. Untrusted paths and URLs are escaped,
+    and no text of a document is printed.
+    """
     weights = f"the weights of step {blamed.weights}" if blamed.weights else "the initial weights"
-    weights += ", no checkpoint before it is kept" if blamed.weights >= blamed.step else ""
+    weights += ", because no earlier checkpoint is kept" if blamed.weights >= blamed.step else ""
     line(
         f"step {blamed.step}: {len(blamed.documents):,} documents, {_shown(blamed.losses)} with {weights}; worst first"
     )
@@ -222,12 +228,10 @@ def show(blamed: Blame, count: int, line: Callable[[str], None]) -> None:
         for step in history.steps:
             line(f"   {printable(step)}")
     if len(blamed.documents) > count:
-        line(f"{len(blamed.documents) - count:,} more; --documents shows them")
-    line(
-        "`python -m pipelines inspect CORPUS ID` shows a document; ids in a file are left out by `--exclude-documents`"
-    )
+        line(f"{len(blamed.documents) - count:,} more; --documents N shows N of them")
+    line("`python -m pipelines inspect CORPUS ID` shows a document; `--exclude-documents FILE` excludes documents")
 
 
 def _shown(losses: Mapping[str, float]) -> str:
-    """Format losses by name. Some documents have no target in the first loss, which is then 0."""
+    """Return the losses as text. A document without targets in the first loss has no value for it."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in ({"loss": 0.0} | dict(losses)).items())

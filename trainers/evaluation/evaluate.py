@@ -1,5 +1,5 @@
-"""The validation loss of a trained model in plain torch: equal to what the training loop logs, without its
-engine.
+"""The validation loss of a trained model, computed in plain torch without a training engine. It equals the
+loss that the training loop logs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainers.data.stream import SourceStream
     from trainers.rows.batch import Batch
 
-_UNIGRAM_TOKENS = 1 << 20  # tokens per source, evenly spread over its training documents
+_UNIGRAM_TOKENS = 1 << 20  # tokens per source, spread evenly over its training documents
 
 
 def evaluate(
@@ -28,14 +28,14 @@ def evaluate(
     batch: int = 8,
     split: str = "validation",
 ) -> dict[str, Any]:
-    """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a
-    run.
+    """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for the export or
+    run at `path`.
 
     They are measured on the `split` (validation or test) of `corpora` (default: those of the run), on
     `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
-    loss of a model that ignores the context and knows only how often each token is a target in the training
-    documents: those of the source, or of all sources for the total. A source without training documents is
-    compared with those of all sources.
+    loss of a model that ignores the context and knows only how often each token is a target in training
+    documents. It counts the training documents of the source, or those of all sources for the total and for a
+    source without training documents.
 
     Raises UserError if the corpus was made with a tokenizer other than the model's, or lacks the split.
     """
@@ -55,8 +55,8 @@ def evaluate(
     corpus = corpus_of(config)
     if corpus.tokenizer.xxh3_128 != trained.fingerprints["tokenizer"]:
         raise UserError(
-            f"{path}: the model was trained with tokenizer {trained.fingerprints['tokenizer']}, the corpus was made "
-            f"with {corpus.tokenizer.xxh3_128}; evaluate on a corpus made with the same tokenizer"
+            f"{path}: the model was trained with tokenizer {trained.fingerprints['tokenizer']}, but the corpus was "
+            f"made with {corpus.tokenizer.xxh3_128}; evaluate on a corpus made with the same tokenizer"
         )
     corpus = replace(corpus, validation=_held_out(corpus, split))
     data = validation_data(corpus, config, tokens or config.validation.tokens)
@@ -73,7 +73,7 @@ def evaluate(
     sums, counts = total(data.batches(batch, 0, 1), len(data.sources)), _target_counts(data)
     if not sums[0, 1].any():
         raise UserError(
-            f"the {config.objective.kind} objective finds nothing to predict in the corpus's {split} documents; raise "
+            f"the {split} documents of the corpus have no targets for the {config.objective.kind} objective; raise "
             "--tokens, or hold out more documents"
         )
     assert isinstance(config.data.weights, dict)
@@ -88,8 +88,8 @@ def evaluate(
 
 
 def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]:
-    """Return the sources of a split. Raises UserError, which names the existing splits, if the split has no
-    sources.
+    """Return the sources of a split, by name. Raises UserError with the names of the other splits if it has
+    none.
     """
     if found := corpus.held_out(split):
         return found
@@ -124,7 +124,7 @@ def _add_unigram(
 
 
 def _target_counts(data: "ValidationData") -> dict[str, Any]:
-    """Return how often each token of the vocabulary is a target, int64 [vocabulary], by source."""
+    """Return, by source, how often each token of the vocabulary is a target, int64 [vocabulary]."""
     import numpy as np
 
     from trainers.rows.batch import IGNORED
@@ -140,10 +140,10 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
 
 def unigram_loss(known: Any, targets: Any) -> float:
-    """Return the nats per target of a unigram model with add-one smoothing (Laplace).
+    """Return the loss, in nats per target, of a unigram model with add-one smoothing (Laplace).
 
-    `known` and `targets`, int64 [vocabulary], count how often each token is a target in the documents from
-    which the model was learned, and in those on which it is measured.
+    `known` and `targets`, int64 [vocabulary], count how often each token is a target: `known` in the
+    documents from which the unigram model is estimated, `targets` in those on which it is measured.
     """
     import numpy as np
 

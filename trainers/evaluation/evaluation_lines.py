@@ -1,4 +1,6 @@
-"""The scores of an evaluation as lines of text. Other normalisations of an accuracy are on the page only."""
+"""The scores of an evaluation as lines of text. Only the page shows the other normalisations of an
+accuracy.
+"""
 
 from collections.abc import Sequence
 
@@ -11,7 +13,9 @@ from trainers.report.task_table import align
 
 
 def evaluation_lines(evaluation: Evaluation) -> list[str]:
-    """Return a table of the scores that count, the means of the suite, and the paired comparisons of models."""
+    """Return the main scores, the means of the suite, the paired comparisons of models, and the costs, as
+    lines.
+    """
     rows: list[Sequence[str]] = [
         ("model", "task", "split", "items", "score", "value", "error", "95 % interval", "chance")
     ]
@@ -39,7 +43,9 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
 
 
 def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
-    """Return a table of scores over seeds, after an empty line; nothing if no models differ in their seed alone."""
+    """Return an empty line and a table of scores over seeds; nothing if no models differ only in their
+    seed.
+    """
     if not scores:
         return []
     table: list[Sequence[str]] = [("over seeds", "runs", "mean", "deviation", "error of the mean", "models")]
@@ -50,7 +56,7 @@ def seed_lines(scores: Sequence[SeedScore]) -> list[str]:
 
 
 def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
-    """Return a table of scores with and without the items that a corpus holds, after an empty line."""
+    """Return an empty line and a table of scores with and without the items that a corpus contains."""
     if not scores:
         return []
     head = ("items", "searched", "found", "all items", "without found", "found only")
@@ -65,7 +71,7 @@ def clean_lines(scores: Sequence[CleanScore]) -> list[str]:
 
 
 def difference_lines(differences: Sequence[PairedDifference]) -> list[str]:
-    """Return a table of paired comparisons, after an empty line; nothing if there are none."""
+    """Return an empty line and a table of paired comparisons; nothing if there are none."""
     if not differences:
         return []
     table: list[Sequence[str]] = [("a", "b", "on", "score", "b - a", "95 % interval", "p", "")]
@@ -80,7 +86,9 @@ def _unsure(names: Sequence[str]) -> list[str]:
 
 
 def cells(score: NoisyScore) -> tuple[str, str, str, str]:
-    """Return value, error, interval and chance of a score as text; scores that are not above chance are marked."""
+    """Return the value, error, interval and chance of a score as text, with a mark unless it is above
+    chance.
+    """
     mark = {"": "", "above": "", "at": " (at chance)", "below": " (below chance)"}[score.verdict]
     chance = "" if score.chance is None else f"{score.chance:.4f}{mark}"
     return f"{score.value:.4f}", f"{score.error:.4f}", f"[{score.low:.4f}, {score.high:.4f}]", chance

@@ -42,17 +42,19 @@ def render_evaluation(evaluation: Evaluation) -> str:
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each path, or the whole path where two have the same."""
+    """Return a short name for each model path: its last part, or the whole path if two paths end in the same
+    part.
+    """
     last = [PurePath(model).name for model in models]
     return {model: model if last.count(name) > 1 else name for model, name in zip(models, last, strict=True)}
 
 
 def _field_of(result: TaskResult) -> dict[str, str]:
-    """Return the field of each subtask."""
+    """Return the field that each subtask belongs to, by subtask."""
     return dict(zip(result.subtasks or (), result.fields or (), strict=False))
 
 
 def _ordered(result: TaskResult, names: list[str] | None) -> list[str]:
-    """Return the distinct names, those of a field together."""
+    """Return the distinct names, with those of the same field next to each other."""
     field_of = _field_of(result)
     return sorted(set(names or ()), key=lambda name: (field_of.get(name, ""), name))

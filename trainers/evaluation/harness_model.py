@@ -1,8 +1,8 @@
-"""Tasks of lm-evaluation-harness, scored by our models: decoders, encoders and encoder-decoders alike.
+"""Run tasks of lm-evaluation-harness with our models: decoders, encoders and encoder-decoders.
 
     YAML of a task -> lm_eval: prompts, metrics -> requests -> HarnessModel -> Scorer -> log-likelihoods
 
-Only this file imports the library, which the extra `harness` brings.
+Only this file imports the library, which the extra `harness` installs.
 """
 
 import logging
@@ -25,7 +25,8 @@ _BOOTSTRAP = 1000  # samples for the standard errors that have no formula
 
 
 class HarnessModel(LM):
-    """A model whose requests a `Scorer` answers. Contexts and continuations meet as in the library's own `HFLM`.
+    """A model of lm-evaluation-harness whose requests are answered by a `Scorer`. Contexts and continuations
+    are joined as in the library's own `HFLM`.
 
     Two things differ from `HFLM`. A context longer than the model is cut after `<bos>`, not together with it. The
     log-likelihood of whole texts uses windows that overlap by half (`Scorer.score_texts`), so every token but the first
@@ -42,7 +43,9 @@ class HarnessModel(LM):
         return self._scorer.name.replace("/", "__")
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation in nats, and whether it is what greedy decoding writes."""
+        """Return the log-likelihood of each continuation in nats, and whether greedy decoding would produce
+        it.
+        """
         pairs = [request.args for request in requests]
         found = self._scorer.score([context for context, _ in pairs], [text for _, text in pairs])
         return list(zip(found.log_likelihood.tolist(), found.greedy.tolist(), strict=True))
@@ -69,13 +72,14 @@ class HarnessModel(LM):
 
 
 def load_tasks(names: Sequence[str]) -> list[Any]:
-    """Load tasks by name or by the path of a YAML file, with their data. Nothing is downloaded if the environment variables
-    HF_HUB_OFFLINE and HF_DATASETS_OFFLINE were 1 when the library was imported.
+    """Load tasks with their data. Each of `names` is the name of a task or the path of a YAML file. Nothing
+    is downloaded if the environment variables HF_HUB_OFFLINE and HF_DATASETS_OFFLINE were 1 when the library
+    was imported.
 
     Raises ConfigError for an unknown name, and UserError for data that is not on this machine.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    # The library's own tasks are some 10,000 files, which take it seconds to list.
+    # The library has some 10,000 files of tasks, and listing them takes seconds.
     manager = TaskManager(include_defaults=any(not name.endswith((".yaml", ".yml")) for name in names))
     tasks: dict[str, Any] = {}
     for name in names:
@@ -95,8 +99,8 @@ def load_tasks(names: Sequence[str]) -> list[Any]:
 def run_harness(
     scorer: Scorer, tasks: Sequence[Any], limit: int | None, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """Return what lm-evaluation-harness reports on loaded tasks: `results` by task and metric, `versions`, `n-shot` and
-    `samples`, the items with their log-likelihoods.
+    """Run loaded tasks and return the report of lm-evaluation-harness: `results` by task and metric,
+    `versions`, `n-shot`, and `samples`, the items with their log-likelihoods.
     """
     made: dict[str, Any] = simple_evaluate(
         HarnessModel(scorer, seed),

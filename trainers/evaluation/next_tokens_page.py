@@ -1,4 +1,6 @@
-"""A page of what a model expects at each position of a text, from the template next_tokens.html."""
+"""The page of the tokens that a model predicts at each position of a text, from the template
+next_tokens.html.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -8,7 +10,9 @@ from trainers.evaluation.scoring.token_choices import TokenChoice
 
 
 def render_next_tokens(model: str, form: str, choices: Sequence[TokenChoice]) -> str:
-    """Return the page as self-contained HTML. `form` says how the model was asked."""
+    """Return the page as self-contained HTML. `form` describes how the text was scored
+    (`ScoredForm.described`).
+    """
     count = len(choices)
     return render_template(
         Path(__file__).with_name("next_tokens.html"),

@@ -1,4 +1,4 @@
-"""A page of probes by layer, from the template probe.html."""
+"""The page of probes by layer, from the template probe.html."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -28,7 +28,9 @@ def render_probes(model: str, task: str, train: str, test: str, layers: Sequence
 
 
 def _chart(stack: str, kinds: Sequence[str], layers: Sequence[ProbedLayer]) -> LineChart | None:
-    """Lay out accuracy and accuracy on the control task by layer of a stack."""
+    """Return a chart of the accuracy and the control accuracy by layer of a stack; None without layers to
+    show.
+    """
     series: list[Series] = []
     ticks: dict[float, str] = {}
     for number, kind in enumerate(kinds):

@@ -9,9 +9,8 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """Return the settings that the losses of a run depend on. Losses are comparable only if all these
-    settings are equal. If the losses are `mixed`, which means over all sources, the mixture is one of the
-    settings.
+    """Return the settings that the losses of a run depend on. Losses of two runs are comparable only if all
+    these settings are equal. With `mixed`, for losses over all sources, they include the mixture.
     """
     data = run.config.get("data", {})
     whole = {
@@ -27,8 +26,8 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """Return the settings that a run's bits per byte of whole documents depend on; None if it has no such
-    measurement.
+    """Return the settings that a run's bits per byte of whole documents depend on; None if it did not measure
+    them.
     """
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:
@@ -49,7 +48,7 @@ def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None])
 
 
 def reason(runs: Sequence[Run]) -> str:
-    """Say in a sentence why the losses of these runs do not share one chart; empty if they do."""
+    """Return a text that says why the losses of these runs do not share a chart; empty if they do."""
     settings = [measured(run) for run in runs]
     differing = [name for name in settings[0] if any(one[name] != settings[0][name] for one in settings)]
     if not differing:
@@ -67,7 +66,7 @@ def without_likelihood(runs: Sequence[Run]) -> list[str]:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Format short values in brackets; longer ones are left out."""
+    """Return short values as text in brackets; empty if they are long."""
     shown = [value.get("kind") if isinstance(value, Mapping) else value for value in values]
     different = list(
         dict.fromkeys(str(value) for value in shown if isinstance(value, str | int) and len(str(value)) < 20)

@@ -1,4 +1,4 @@
-"""Read a run's directory: settings, measurements, events, files."""
+"""Read the directory of a run: its settings, measurements, events and files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +111,9 @@ def _read(path: LocalPath, name: str) -> Run:
 
 
 def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the last event of every evaluation and step, by step: a repeated one is of weights that replaced others."""
+    """Return the last event of every evaluation and step, ordered by step. Earlier events of the same step
+    are of weights that have been replaced.
+    """
     found = {(event["step"], event["name"]): event for event in events if event["event"] == "evaluation"}
     return [event for _, event in sorted(found.items())]
 

@@ -1,4 +1,4 @@
-"""The curves of a report, from the events of its runs."""
+"""The charts of a report, drawn from the events of its runs."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from trainers.runs.progress import is_loss
 
 Event = Mapping[str, Any]
 WIDE, LOW, CARD = (940, 340), (940, 220), (450, 210)
-_SOURCES = 24  # the sources that are drawn: those with the most tokens
+_SOURCES = 24  # sources with charts of their own, at most: those with the most tokens
 # Numbers of a step's event that `optimization` does not draw, because another chart does or none should.
 # Losses have their own charts.
 _KNOWN = (
@@ -176,7 +176,7 @@ def happened(run: Run) -> Iterator[Event]:
 
 
 def text(event: Event) -> str:
-    """Describe an event in words."""
+    """Return a description of an event in words."""
     fields = {key: value for key, value in event.items() if key not in ("event", "time")}
     description = str(event.get("message", fields))
     return f"resumed {description}" if event["event"] == "resume" else description

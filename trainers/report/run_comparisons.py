@@ -13,7 +13,7 @@ PREDICTIONS = "predictions"
 
 @dataclass(frozen=True)
 class RunComparison:
-    """The difference of two runs in a task's first metric on the same examples, `b` minus `a`.
+    """The difference between two runs in a task's first metric on the same examples, `b` minus `a`.
 
     Either `difference` is known, or `problem` says why it is not.
     """
@@ -25,8 +25,8 @@ class RunComparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
-    """Compare every group with the first group of its task and split. Runs with the same seed are compared;
-    if each group has a single run, these two are.
+    """Yield comparisons of every group with the first group of its task and split. Runs with the same seed
+    are compared or, if each group has a single run, these two runs.
     """
     first: dict[tuple[str, str], Group] = {}
     for group in groups:

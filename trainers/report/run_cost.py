@@ -1,4 +1,6 @@
-"""The cost of a run, from its log: all that was computed, also the steps that a resumed run did twice."""
+"""Compute the cost of a run from its log: everything that was computed, including steps that a resumed run
+repeated.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,15 +15,16 @@ TERMS = ("read", "decoded", "predicted")
 def run_cost(events: Sequence[Mapping[str, Any]]) -> Footprint | None:
     """Return the cost of training; None for a run that has not begun.
 
-    Operations are those of training (`engine.hardware.mfu`), without validation. Device hours are the wall-clock time of
-    every part, from its start to its last event, times its workers. Energy is measured if every part has measured it.
+    Operations are those of training (`engine.hardware.mfu`), without validation. Device hours are the sum
+    over the parts of the run of their wall-clock time, from start to last event, times their workers. Energy
+    is included if every part has measured it.
     """
     parts = _parts(events)
     return add_footprints([_part_cost(part) for part in parts]) if parts else None
 
 
 def evaluation_cost(run: LocalPath) -> Footprint | None:
-    """Return the cost of the stored evaluations of a run's checkpoints; None without any."""
+    """Return the total cost of the stored evaluations of a run's checkpoints; None if there are none."""
     costs = [result.record["cost"] for result in read_evaluations(run) if "cost" in result.record]
     return add_footprints([parse_footprint(cost) for cost in costs]) if costs else None
 
@@ -32,7 +35,7 @@ def _parts(events: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
     for event in events:
         if event["event"] == "start":
             parts.append([])
-        if parts and event["event"] != "damaged":  # its time is that of the event before it
+        if parts and event["event"] != "damaged":  # a damaged event has the time of the event before it
             parts[-1].append(event)
     return parts
 

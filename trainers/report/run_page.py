@@ -124,7 +124,7 @@ def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
-    """Summarise and compare the scores of the runs that have scores."""
+    """Return the rows of the table of scores, and the paired comparisons, of the runs that have scores."""
     groups = group_results([result for run in runs for result in results_of(run.path) or ()])
     return list(score_rows(groups)), list(compare_groups(groups))
 
@@ -151,7 +151,9 @@ def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[d
 
 
 def _listed(rows: list[Any]) -> tuple[list[Any], int]:
-    """Return the first and last rows if there are many, and the number of rows left out between them."""
+    """Return the rows to list, which are the first and the last if there are many, and the number of rows
+    left out.
+    """
     if len(rows) <= _EVENTS:
         return rows, 0
     return rows[: _EVENTS // 2] + rows[-_EVENTS // 2 :], len(rows) - _EVENTS

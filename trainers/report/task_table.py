@@ -126,7 +126,7 @@ def _label(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
 
 
 def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
-    """Summarise every metric of every group over its runs."""
+    """Yield a row for every metric of every group, summarised over its runs."""
     for group in groups:
         for metric, first in group.results[0].scores.items():
             values = group.values(metric)

@@ -5,8 +5,7 @@ ledger after the step, see `trainers.runs.ledger`) and, written last, `checkpoin
 the others, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it depends
 on the ZeRO stage or the world size, so a run can resume with others. The state of the data is the step,
 because the order of samples is a function of their number; `order` only saves replaying it from the start.
-Random generators have no state either: the dropout masks are a function of the step, the worker and the
-micro-batch.
+Random generators need no state: the dropout masks are a function of the step, the worker and the micro-batch.
 
 One rename publishes a checkpoint. The one that it replaces is removed only afterwards, so a good checkpoint
 exists at every moment. A second checkpoint of the same step is `step-00000100.2/`.
@@ -34,8 +33,8 @@ _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """How a step is divided: the number of workers, and of sequences per micro-batch. Dropout masks depend on
-    it.
+    """How a step is divided: the number of workers and the number of sequences per micro-batch. Dropout masks
+    depend on both.
     """
 
     workers: int
@@ -161,7 +160,7 @@ def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[
 
 
 def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
-    """Remove the files of killed `save`s. Leave them alone if `check` says that other workers have taken
+    """Remove the files of killed `save`s, unless `check` raises an error because other workers have taken
     over.
     """
     leftovers = list(parent.glob(".step-*.tmp"))
@@ -209,7 +208,7 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
     """Return the newest intact checkpoint of a run, up to step `last` if given; None if the run has no
     checkpoint. `warn` is called with a message for each corrupt one.
 
-    Raises UserError if all checkpoints are corrupt: silently starting again would hide the loss.
+    Raises UserError if all checkpoints are corrupt, because starting again silently would hide the loss.
     """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
@@ -260,8 +259,8 @@ def _first_intact(
 ) -> Checkpoint | None:
     """Return the first intact checkpoint that `candidates` lists.
 
-    A trainer may remove checkpoints meanwhile. If one cannot be read and the list has changed, it was removed
-    rather than corrupt, and the search starts again with the new list.
+    A trainer may remove checkpoints during the search. If one cannot be read and the list has changed, it was
+    removed and is not corrupt, and the search starts again with the new list.
     """
     listed = candidates()
     number = 0
@@ -293,12 +292,14 @@ def newest_ledger(run: LocalPath) -> dict[str, Any] | None:
 
 
 def published(run: LocalPath) -> list[tuple[int, LocalPath]]:
-    """Return (step, path) of the checkpoints of a run, unverified: the newest one of each step, in the order of steps."""
+    """Return (step, path) of the newest checkpoint of each step of a run, by ascending step. Nothing is
+    verified.
+    """
     return sorted({step: path for step, _, path in sorted(_steps(run / "checkpoints"))}.items())
 
 
 class _State(Mapping[str, dict[str, Any]]):
-    """The mapping that `read_state` returns."""
+    """The mapping that `read_state` returns. It reads the tensors of a parameter when they are accessed."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         from safetensors import safe_open

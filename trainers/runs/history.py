@@ -14,8 +14,8 @@ _INTERVAL = 0.3  # seconds between two reads of a growing log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `events` without the measurements that a later part of the run repeated, which are those after
-    the step where that part resumed.
+    """Return `events` without the measurements that a later part of the run repeated: those of steps after
+    the one from which that part resumed.
     """
     kept: list[dict[str, Any]] = []
     for event in events:
@@ -26,8 +26,8 @@ def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def follow(path: Path, start: int, stop: threading.Event) -> Iterator[dict[str, Any]]:
-    """Yield the events after byte `start` of `path` as they are written. Once `stop` is set, yield what is
-    left and end.
+    """Yield the events after byte `start` of `path` as they are written. Once `stop` is set, yield the
+    remaining ones and end.
     """
     rest = b""
     while True:

@@ -68,8 +68,8 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """Format the ledger as a line: for each source, the tokens read and requested, the epochs, and the share
-    of padding.
+    """Return the ledger's entries by source, `seen`, as a line: for each source, the tokens read and
+    requested, the epochs, and the share of padding.
     """
     return "; ".join(
         f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "

@@ -1,11 +1,12 @@
-"""The parent of a new run (`init`), which gives it its first weights: another run's checkpoint, an export, or
-a Hugging Face directory.
+"""The parent of a new run (`init`), from which it takes its initial weights: another run's checkpoint, an
+export, or a Hugging Face directory.
 
 Nothing is downloaded, no code of the directory runs, and only safetensors are read. The new run records its
 parent in `run.json` and in its ledger. Until it has a checkpoint of its own, it needs the parent's files
 unchanged and in the same location. A fine-tuning run needs its base until it ends. If its method freezes the
 base, it needs the base for as long as it is used, because its checkpoints hold only the trained parameters. A
-parent that is still training takes no account of this and deletes checkpoints as its `checkpoints.keep` says.
+parent that is still training knows nothing of this: it deletes checkpoints according to its
+`checkpoints.keep`.
 """
 
 import json
@@ -89,7 +90,7 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
         there = f"the nearest before it is that of step {nearest.step}" if nearest else "there is none before it"
         wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
         raise UserError(
-            f"init.step: {run} has no {wanted}; {there}. `checkpoints.keep_every` keeps some permanently; name one of these"
+            f"init.step: {run} has no {wanted}; {there}. Name a checkpoint that it keeps (`checkpoints.keep_every`)"
         )
     return nearest
 
@@ -161,8 +162,8 @@ def _check_order(config: Job, corpus: JobCorpus, parent: checkpoint.Checkpoint) 
     order = reader_of(config).training(corpus, config, frozenset()).order
     if parent.order.get("order") != order.identity or parent.order.get("sample") != parent.step * sequences:
         raise ConfigError(
-            "init.data: got continue, and the parent read other samples: its corpus, data section, seed, objective and "
-            "batch.sequences must be the same; give those, or set init.data to restart"
+            "init.data: got continue, but the parent read other samples: corpus, data section, seed, objective and "
+            "batch.sequences must be the parent's; use these, or set init.data to restart"
         )
     if steps <= parent.step:
         raise ConfigError(
@@ -179,8 +180,8 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus
 
 
 def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
-    """Raise UserError unless every id of a Hugging Face directory's tokenizer stands for the same token in
-    the tokenizer of the corpus.
+    """Raise UserError unless the tokenizer of the corpus has the same token for every id of the tokenizer in
+    the Hugging Face directory `path`.
     """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}

@@ -100,12 +100,14 @@ def line(event: str, fields: dict[str, Any]) -> str:
 
 
 def is_loss(field: str) -> bool:
-    """Whether a field of a step or validation event is a loss, in nats per target (`trainers.engine.losses`)."""
+    """Return whether a field of a step or validation event is a loss, in nats per target
+    (`trainers.engine.losses`).
+    """
     return field == "loss" or field.endswith("_loss")
 
 
 def _label(loss: str) -> str:
-    """Return the name of a loss as a line shows it."""
+    """Return the name of a loss for a line of text."""
     return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 

@@ -66,8 +66,8 @@ def read_configuration(path: Path) -> Any:
 
 
 def model_of(path: Path, specials: dict[str, int]) -> Model:
-    """Return the sizes of the model in a Hugging Face directory. Raises ConfigError for a field that our
-    model cannot express, and names it.
+    """Return the sizes of the model in a Hugging Face directory. Raises ConfigError, which names the field,
+    if a field has a value that our model does not support.
     """
     theirs = read_configuration(path)
     name = _TYPES.get(theirs.model_type, theirs.model_type)
@@ -90,8 +90,8 @@ def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
         if here != there and (None not in (here, there) or (name in _FIXED and there is not None)):
             raise ConfigError(
-                f"init.path: {name}: {path}/config.json has {there!r}, this run's model {here!r}; set the field of the model "
-                f"section that gives it, or use another parent"
+                f"init.path: {name}: {path}/config.json has {there!r}, this run's model has {here!r}; change the model "
+                f"section, or use another parent"
             )
     types = [_rope_types(each.get("rope_parameters") or {}) for each in (ours, theirs)]
     if types[0] != types[1]:

@@ -60,7 +60,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
         )
     if config.budget.epochs is not None:
         raise ConfigError(
-            f"budget.epochs: got {config.budget.epochs}, a mixture of sources has no epochs of its own; give budget.steps or "
+            f"budget.epochs: got {config.budget.epochs}, but a mixture of sources has no epochs; set budget.steps or "
             f"budget.tokens (data.max_epochs limits how often a source is read)"
         )
     rows = config.objective.stream_length(config.data.sequence_length, family)
@@ -175,8 +175,8 @@ def _budget(
         ) from None
     if budget.steps is not None and steps != budget.steps:
         raise ConfigError(
-            f"budget: got tokens {budget.tokens} and steps {budget.steps}, which differ: as many tokens are {steps} steps of "
-            f"{size} sequences; give one and set the other to null"
+            f"budget: got tokens {budget.tokens} and steps {budget.steps}, which differ: that many tokens take {steps} "
+            f"steps of {size} sequences; give one and set the other to null"
         )
     if steps == 0:
         least = int(order.totals(size).tokens.sum())
@@ -208,8 +208,8 @@ def _steps(order: Order, size: int, tokens: int) -> int:
 
 
 def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
-    """Fill in weights and caps by source, checked against the corpus; `budget` is the approximate number of
-    tokens.
+    """Return the data section with its weights and caps computed by source and checked against the corpus.
+    `budget` is the approximate number of tokens.
     """
     # Reading some tokens from a subset takes as many epochs as reading 1 / subset times as many from the
     # whole.
@@ -296,7 +296,7 @@ def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
 
 
 def is_free(name: str) -> bool:
-    """Whether a field may change within a run."""
+    """Return whether a field may change within a run."""
     return name in FREE or name.startswith(_BELOW_FREE)
 
 

@@ -1,9 +1,9 @@
 """A run's directory: its identity, configuration and state.
 
 It holds `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`,
-`export/`, and at the end `report.html` and `finished.json`. `excluded.json` holds the ids of documents with
-loss weight 0, `sinks.json` the ids that W&B or MLflow gave the run. A file named `stop` makes the run save a
-checkpoint and end.
+`export/` and, when the run is finished, `report.html` and `finished.json`. `excluded.json` holds the ids of
+documents with loss weight 0, `sinks.json` the ids that W&B or MLflow gave the run. A file named `stop` makes
+the run save a checkpoint and end.
 """
 
 import json
@@ -133,8 +133,8 @@ def known_init(path: LocalPath, init: Init | None) -> Init | None:
 
 
 def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
-    """Record in `run.json` that the run reads another corpus from its newest checkpoint on, and the corpora
-    before it.
+    """Record in `run.json` the corpus that the run reads from its newest checkpoint on, and the corpora that
+    it read before.
     """
     record = read_run(path)
     newest = checkpoint.newest(path, print)
@@ -228,7 +228,7 @@ def locked(path: LocalPath) -> Iterator[None]:
 
     def end() -> None:
         print(
-            f"error: {path}: another process took over, because this one had stopped answering",
+            f"error: {path}: another process took over this run, because this one had stopped responding",
             file=sys.stderr,
             flush=True,
         )

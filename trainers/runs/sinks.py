@@ -3,8 +3,8 @@
 A sink follows the log in a thread of its own, so a sink that is slow, hangs or fails neither delays nor
 changes training. It first receives the part of the run's history that it lacks. After a resume, a sink that
 failed before or was just added is therefore complete. The libraries' own environment variables
-(WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) say where they write, so
-no configuration contains a key.
+(WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) determine where they
+write, so no configuration contains an API key.
 
 To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and to the
 extras in pyproject.toml.
@@ -242,10 +242,11 @@ def open_sinks(
 
 
 class Follower:
-    """Hands the measurements in a run's log to one sink, in a thread of its own.
+    """Passes the measurements in a run's log to one sink, in a thread of its own.
 
-    A slow sink delays and loses nothing, because the log holds what it still lacks. After a failure, which
-    `failure` reports once, the sink receives nothing more until the run is resumed.
+    If the sink is slow, training is not delayed and nothing is lost, because the log keeps what the sink
+    still lacks. After a failure, which `failure` reports once, the sink receives nothing more until the run
+    is resumed.
     """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
@@ -301,8 +302,8 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step or validation event by metric: `train/loss`; by source, or level
-    above it, `train_loss/NAME`; and `data_FIELD/NAME` for the data read from a source.
+    """Return the finite numbers of a step or validation event by metric. The names are such as `train/loss`,
+    `train_loss/NAME` for a source or a level above it, and `data_FIELD/NAME` for the data read from a source.
     """
     group = _GROUPS[event["event"]]
     values: dict[str, float] = {}

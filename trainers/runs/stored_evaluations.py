@@ -1,9 +1,10 @@
 """The stored evaluations of a run's checkpoints: `evaluations/NAME/step-00000500.json` with the scores, and a
 Parquet file of the same name with a row per item.
 
-`trainers evaluate RUN --checkpoints` writes them, in a process of its own where training has started it; training
-and reports read them. NAME is the suite or tasks, followed by the settings that are not the defaults. A result
-belongs to one checkpoint: if the checkpoint of that step has another checksum now, the result does not count.
+`trainers evaluate RUN --checkpoints` writes them. The user starts it, or training does as a process of its
+own; training and reports read the results. NAME is the suite or the tasks, followed by the settings that
+differ from the defaults. A result belongs to one checkpoint: if the checkpoint of that step has another
+checksum now, the result is ignored.
 """
 
 import os
@@ -26,9 +27,9 @@ FOLDER = "evaluations"
 class StoredEvaluation:
     """The evaluation of a checkpoint, without its rows.
 
-    `checkpoint` is the checksum of the checkpoint, `items` a digest of the items. `scores` has the score that counts of
-    every task, and the mean of the suite as `SUITE.mean`: value, error, low, high, n and, if defined, chance and
-    verdict. `record` is the whole file.
+    `checkpoint` is the checksum of the checkpoint, `items` a digest of the items. `scores` has the main score
+    of every task, and the mean of the suite under the name `SUITE.mean`. Each score has value, error, low,
+    high, n and, if defined, chance and verdict. `record` is the content of the whole file.
     """
 
     path: LocalPath
@@ -52,10 +53,11 @@ class StoredEvaluation:
 
 
 def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
-    """Return the settings with the directory of the tasks' files, and with the suite's `limit` if none is set.
+    """Return the settings with the directory of the tasks' files filled in. If `limit` is not set, it becomes
+    that of the suite.
 
-    Raises ConfigError for an unknown suite and for one with several numbers of shots of which none is chosen, and
-    UserError for a suite without its files.
+    Raises ConfigError for an unknown suite, and for a suite with several numbers of shots if none is chosen.
+    Raises UserError if files of the suite are missing.
     """
     from trainers.tasks.load_task import load_suite, load_task
     from trainers.tasks.task_files import VARIABLE, data_directory, find_split
@@ -67,7 +69,7 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
     if suite.shots and not evaluation.shots:
         given = ", ".join(str(shots) for shots in suite.shots if shots)
         raise ConfigError(f"evaluation.shots: got 0, the suite {evaluation.suite} has several; choose one of {given}")
-    # `evaluate --checkpoints` names its results after the limit that holds.
+    # `evaluate --checkpoints` names its results after the limit that is in effect.
     evaluation = replace(evaluation, limit=evaluation.limit or suite.limit)
     for column in suite.columns:
         find_split(load_task(column.task), column.split, data_directory(evaluation.data))
@@ -75,12 +77,12 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 
 
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
-    """Return the name of an evaluation: its title, and its settings other than the defaults."""
+    """Return the name of an evaluation: its title, followed by the settings that differ from the defaults."""
     return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
 
 
 def result_path(run: LocalPath, name: str, step: int) -> LocalPath:
-    """Return the path of the result of a checkpoint."""
+    """Return the path of the result of the evaluation `name` of the checkpoint at `step`."""
     return run / FOLDER / name / f"step-{step:08d}.json"
 
 
@@ -97,7 +99,9 @@ def read_evaluation(path: LocalPath) -> StoredEvaluation | None:
 
 
 def read_evaluations(run: LocalPath, name: str | None = None) -> list[StoredEvaluation]:
-    """Return the results of a run by name and step: those of one evaluation, or all."""
+    """Return the results of the evaluation `name` of a run, or by default of all, ordered by name and
+    step.
+    """
     found = []
     with suppress(FileNotFoundError):
         for path in sorted((run / FOLDER).glob(f"{name or '*'}/step-*.json")):

@@ -40,7 +40,7 @@ class RunMetrics:
         self._exporter = Exporter(METRICS, run=run)
 
     def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Record the numbers of an event of the run's log."""
+        """Update the metrics with the numbers of an event of the run's log."""
         if event == "step":
             self._exporter.record("training_step", fields["step"])
             self._exporter.record("training_steps", fields["steps"])

@@ -1,4 +1,4 @@
-"""Fit laws to the runs of a table, and estimate how far they can be trusted and whether more runs would
+"""Fit laws to the runs of a table, measure how well they predict, and estimate whether more runs would
 help.
 """
 
@@ -29,7 +29,9 @@ _LEAST_SCORED = 10  # runs; with fewer, a law cannot be judged
 
 @dataclass(frozen=True)
 class MetricFit:
-    """The law of one metric. `held_out` is its agreement with other runs, if there are any."""
+    """The law of one metric with its scores. `held_out` is its agreement with test runs, None if there are
+    none.
+    """
 
     metric: str
     law: Law
@@ -40,7 +42,9 @@ class MetricFit:
 
 
 def laws_of(names: Sequence[str]) -> list[Law]:
-    """Return the laws of these names. Raises ConfigError for an unknown one, and UserError for one whose library is missing."""
+    """Return the laws `names`. Raises ConfigError for an unknown name, UserError if a law needs a missing
+    library.
+    """
     for name in names:
         if name not in LAWS:
             raise ConfigError(f"--law: got {name!r}, allowed {', '.join(LAWS)}")
@@ -50,12 +54,12 @@ def laws_of(names: Sequence[str]) -> list[Law]:
 
 @single_threaded()
 def sized(laws: Sequence[Law], table: RunTable) -> list[Law]:
-    """Return the laws, with the sizes of the runs if `table` has them."""
+    """Return the laws, extended by the sizes of the runs (`SizedLaw`) if `table` has any."""
     return [SizedLaw(law, len(table.size_names)) if table.size_names else law for law in laws]
 
 
 def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law]:
-    """Choose a law for each metric of `table`. Raises ConfigError if there are too few runs for one of them."""
+    """Return the best of `laws` for each metric of `table`. Raises ConfigError if a law needs more runs."""
     for law in laws:
         table.require_runs(law.name, max(_LEAST_SCORED, law.minimum_runs(table.features.shape[1]) + 1))
     columns = zip(table.values.T, table.censored.T, strict=True)
@@ -64,7 +68,8 @@ def choose_laws(table: RunTable, laws: Sequence[Law], seed: int = 0) -> list[Law
 
 @single_threaded()
 def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = None, seed: int = 0) -> list[MetricFit]:
-    """Choose, validate and fit a law for each metric of `table`. `tests` has the same domains and metrics.
+    """Choose, validate and fit a law for each metric of `table`. `tests` holds runs with the same domains and
+    metrics, on which the laws are scored as well.
 
     Raises ConfigError if there are too few runs for a law.
     """
@@ -83,7 +88,7 @@ def fit_metrics(table: RunTable, laws: Sequence[Law], tests: RunTable | None = N
 
 
 def law_set(table: RunTable, fits: Sequence[MetricFit], draws: int = 200, seed: int = 0) -> LawSet:
-    """Fit the chosen laws to all runs and to `draws` draws of the bootstrap."""
+    """Fit the chosen laws to all runs and to `draws` bootstrap draws of them."""
     laws = [fit.law for fit in fits]
     return fit_laws(laws, table.domains, table.metrics, table.features, table.values, table.censored, draws, seed)
 
@@ -113,12 +118,12 @@ def fit_record(table: RunTable, fits: Sequence[MetricFit], laws: LawSet, centre:
 
 
 def _listed(values: np.ndarray) -> list[float | None]:
-    """Return values as JSON, with None for NaN."""
+    """Return `values` as a list for JSON, with None for NaN."""
     return [None if np.isnan(value) else value for value in values.tolist()]
 
 
 def fit_lines(table: RunTable, fits: Sequence[MetricFit]) -> list[str]:
-    """Format the fits for a terminal: a row per metric, then whether more runs would help."""
+    """Return the fits as lines for a terminal: a row per metric, then whether more runs would help."""
     lines = [
         f"{len(table.runs)} runs, {len(table.domains)} domains; the scores are cross-validated in 10 folds",
         f"{'metric':32} {'law':16} {'censored':>8} {'spearman':>8} {'95 % interval':>14} {'decisions':>9} {'slope':>6} "

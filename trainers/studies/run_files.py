@@ -1,4 +1,5 @@
-"""Read CSV files with a row per run, or per run and item: a column that names the run, then numbers.
+"""Read CSV files with a row per run, or per run and item: a column that names the run, then columns of
+numbers.
 
 run_id,web,code            run,accuracy                run,item,correct
 a,0.25,0.75                a,0.31                      a,q1,1
@@ -14,15 +15,15 @@ import numpy as np
 from gristmill.errors import ConfigError
 
 KEYS = ("run_id", "run", "index", "name")
-"""Names of the columns at the beginning of a file that identify its runs."""
+"""Names of key columns: columns at the beginning of a file that identify its runs."""
 ITEM = "item"
-"""The column that follows them in a file with a row per item."""
+"""The column that follows the key columns in a file with a row per item."""
 
 
 @dataclass(frozen=True)
 class RunColumns:
-    """A file with its runs by each of its `keys`, and the numbers of its other columns, `values` [runs, columns], NaN
-    where a cell is empty or infinite.
+    """The content of a file: `keys` has the names of its runs in each key column, and `values` [runs,
+    columns] the numbers of the other columns, NaN for an empty or infinite cell.
     """
 
     keys: dict[str, tuple[str, ...]]
@@ -31,11 +32,12 @@ class RunColumns:
 
 
 def read_run_columns(path: Path, key: str | None = None, columns: Collection[str] = ()) -> RunColumns:
-    """Read a file. Its runs are named by the column `key` or, without one, by the first columns as far as they are in
-    KEYS. Only `columns` are read, by default all others.
+    """Read a file. Its runs are named by the column `key` or, by default, by the leading columns that are in
+    KEYS. Of the other columns, `columns` are read, or all if it is empty.
 
-    In a file with a row per item, the value of a run is the mean over the items that have a value in any run; if the
-    run lacks one of these, its value is NaN. Raises ConfigError, in one line, for a file that cannot be read so.
+    In a file with a row per item, the value of a run is the mean over the items that have a value in at least
+    one run; if the run lacks a value for one of these items, it is NaN. Raises ConfigError if the file is not
+    of this form.
     """
     header, rows = _cells(path)
     places = _key_places(path, header, key)
@@ -46,7 +48,7 @@ def read_run_columns(path: Path, key: str | None = None, columns: Collection[str
     if doubled := sorted({name for _, name in numbers if sum(name == other for _, other in numbers) > 1}):
         raise ConfigError(f"{path}: the column {doubled[0]!r} occurs twice; name each column once")
     if not numbers:
-        raise ConfigError(f"{path}: has no column beside {', '.join(places)}; expected one per domain or metric")
+        raise ConfigError(f"{path}: has only the columns {', '.join(places)}; expected one more per domain or metric")
     for name in columns:
         if name not in header:
             raise ConfigError(f"{path}: has no column {name!r}; it has {listed([name for _, name in numbers])}")
@@ -60,14 +62,14 @@ def read_run_columns(path: Path, key: str | None = None, columns: Collection[str
     if len(set(runs)) < len(runs):
         twice = next(run for run in runs if runs.count(run) > 1)
         raise ConfigError(
-            f"{path}: the run {first} {twice} has two rows; keep one, or number its items in a column {ITEM!r} after "
+            f"{path}: the run {first} {twice} has two rows; keep one, or name the items in a column {ITEM!r} after "
             f"{list(keys)[-1]}"
         )
     return RunColumns(keys, tuple(name for _, name in numbers), values)
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first few names as text, and how many more there are."""
+    """Return the first `most` names as text, with the number of the others if there are more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(map(str, names[:most]))}{more}"
 
@@ -90,7 +92,7 @@ def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _key_places(path: Path, header: Sequence[str], key: str | None) -> dict[str, int]:
-    """Return the position of each key column."""
+    """Return the position of each key column, by name. Raises ConfigError if there is none."""
     if key is not None:
         if key not in header:
             raise ConfigError(f"{path}: --key: got {key!r}, the columns are {listed(header)}")
@@ -117,7 +119,9 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
 def _mean_of_items(
     path: Path, keys: dict[str, tuple[str, ...]], items: Sequence[str], values: np.ndarray
 ) -> tuple[dict[str, tuple[str, ...]], np.ndarray]:
-    """Return the keys and values of each run, given those of each row."""
+    """Return the keys of each run and the means over its items, [runs, columns], given the keys, item and
+    values of each row. Raises ConfigError unless every run has one row for each item.
+    """
     first, rows = next(iter(keys.items()))
     runs, all_items = list(dict.fromkeys(rows)), list(dict.fromkeys(items))
     run_number, item_number = ({name: i for i, name in enumerate(names)} for names in (runs, all_items))

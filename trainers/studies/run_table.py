@@ -1,4 +1,5 @@
-"""Read the mixtures and metrics of finished runs: two CSV files with a row per run, as RegMix and Olmix write them.
+"""Read the mixtures and metrics of finished runs from two CSV files with a row per run, as RegMix and Olmix
+write them.
 
 ratios.csv    a key (run_id, run, index or name), then a column per domain with its share of the tokens
 metrics.csv   the same key, then a column per metric; with a column `item` after the key, a row per run and item
@@ -24,10 +25,9 @@ class RunTable:
     """The mixtures `ratios` [runs, domains], each with sum 1, and the metrics `values` [runs, metrics], for
     which lower is better.
 
-    `censored`, bool [runs, metrics], marks metrics that a run does not have because it diverged; their value
-    is NaN. `negated` names metrics for which higher is better; their values are stored with the opposite
-    sign. `sizes` [runs, sizes] are the logarithms of the runs' sizes over those of the target; the columns have the
-    names `size_names`.
+    `censored`, bool [runs, metrics], marks metrics that a run lacks because it diverged; their value is NaN.
+    `negated` names metrics for which higher is better; their values are stored with the opposite sign.
+    `sizes` [runs, sizes] holds log(size of the run / size of the target); `size_names` names its columns.
     """
 
     runs: tuple[str, ...]
@@ -46,7 +46,7 @@ class RunTable:
 
     @property
     def features(self) -> np.ndarray:
-        """What laws are fitted to: the mixtures, followed by the sizes if there are any, [runs, columns]."""
+        """The inputs of the laws: the mixtures, followed by the sizes if there are any, [runs, columns]."""
         return self.ratios if self.sizes is None else np.concatenate([self.ratios, self.sizes], axis=1)
 
     @cached_property
@@ -56,7 +56,7 @@ class RunTable:
         return digest([*names, sha256(self.features.tobytes() + self.values.tobytes()).hexdigest()])
 
     def select(self, metrics: Sequence[str]) -> "RunTable":
-        """Return the table with `metrics` alone. Raises ConfigError for a metric that it does not have."""
+        """Return the table with only `metrics`. Raises ConfigError for a metric that it lacks."""
         for name in metrics:
             if name not in self.metrics:
                 raise ConfigError(f"--metric: got {name!r}, the table has {listed(self.metrics)}")
@@ -64,14 +64,14 @@ class RunTable:
         return replace(self, metrics=tuple(metrics), values=self.values[:, columns])
 
     def require_runs(self, law: str, least: int) -> None:
-        """Raise ConfigError unless every metric is measured in at least `least` runs."""
+        """Raise ConfigError unless every metric has a value in at least `least` runs."""
         for name, measured in zip(self.metrics, (~self.censored).sum(axis=0), strict=True):
             if not measured:
                 raise ConfigError(f"{name}: no run has a value; leave this metric out")
             if measured < least:
                 raise ConfigError(
                     f"{name}: {measured} of {len(self.runs)} runs have a value; the law {law} of {len(self.domains)} "
-                    f"domains needs {least} or more: train more runs or choose a law of fewer parameters"
+                    f"domains needs {least} or more: train more runs or choose a law with fewer parameters"
                 )
 
 
@@ -84,12 +84,13 @@ def read_run_table(
     chosen: Collection[str] = (),
     target: Mapping[str, float] | None = None,
 ) -> RunTable:
-    """Read the mixtures and the metrics of runs; `normalise` divides each mixture by its sum. `key` is the column that
-    names runs (default: the first of KEYS that both files begin with), and `chosen` are the metrics to read (default:
-    all). `target` names columns of `ratios` that are sizes of the runs and not domains, with the size of the target.
+    """Read the mixtures and the metrics of runs. `normalise` divides each mixture by its sum. `key` is the
+    column that names runs (default: the first of KEYS that both files begin with), and `chosen` are the
+    metrics to read (default: all). `target` maps the columns of `ratios` that are sizes of the runs, not
+    domains, to the size of the target.
 
-    A metric that is empty, `nan` or infinite is censored. Raises ConfigError, in one line, for a file that cannot be
-    read as such a table, runs that only one file has, and mixtures that do not sum to 1.
+    A metric that is empty, `nan` or infinite is censored. Raises ConfigError for a file that is not such a
+    table, for a run that only one file has, and for a mixture that does not sum to 1.
     """
     shares, scores = read_run_columns(ratios, key), read_run_columns(metrics, key, chosen)
     if key is None:
@@ -113,7 +114,9 @@ def read_run_table(
 
 
 def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) -> tuple[RunColumns, np.ndarray | None]:
-    """Return the columns that are domains, and the logarithms of the others over the target, [runs, sizes]."""
+    """Return the columns that are domains, and log(size / size of the target) of the others, [runs, sizes];
+    None without sizes.
+    """
     if not target:
         return shares, None
     columns = []
@@ -126,20 +129,20 @@ def _split_sizes(path: Path, shares: RunColumns, target: Mapping[str, float]) ->
         columns.append(np.log(values / size))
     kept = [i for i, name in enumerate(shares.columns) if name not in target]
     if not kept:
-        raise ConfigError(f"{path}: has no column beside {', '.join(target)}; expected one per domain")
+        raise ConfigError(f"{path}: has no column except {', '.join(target)}; expected one per domain")
     names = tuple(shares.columns[i] for i in kept)
     return replace(shares, columns=names, values=shares.values[:, kept]), np.stack(columns, axis=1)
 
 
 def _common_key(ratios: Path, shares: RunColumns, metrics: Path, scores: RunColumns) -> str:
-    """Return the key that joins two files. Raises ConfigError if there is none, if it is not unique in both, or if a
-    key of one file is a column of the other.
+    """Return the name of the key that joins two files. Raises ConfigError if there is none, if its values are
+    not unique in both files, or if a key of one file is a column of numbers in the other.
     """
     for file, keys, other, columns in ((ratios, shares, metrics, scores), (metrics, scores, ratios, shares)):
         if both := [name for name in keys.keys if name in columns.columns]:
             raise ConfigError(
-                f"{file}: {both[0]} is taken for a key, but {other} has numbers in it; say which column names the runs "
-                f"with --key"
+                f"{file}: {both[0]} is read as a key, but in {other} it is a column of numbers; name the column of the "
+                f"runs with --key"
             )
     for name in (*KEYS, *shares.keys):
         if name in shares.keys and name in scores.keys:
@@ -150,8 +153,8 @@ def _common_key(ratios: Path, shares: RunColumns, metrics: Path, scores: RunColu
 
 
 def align_domains(table: RunTable, other: RunTable, source: str) -> RunTable:
-    """Return `other`, which was read from `source`, with its domains in the order of `table`. Raises ConfigError if
-    they differ.
+    """Return `other` with its domains in the order of `table`. Raises ConfigError if the domains differ; the
+    message names `source`, from which `other` was read.
     """
     if set(other.domains) != set(table.domains):
         more, fewer = set(other.domains) - set(table.domains), set(table.domains) - set(other.domains)
@@ -164,7 +167,9 @@ def align_domains(table: RunTable, other: RunTable, source: str) -> RunTable:
 
 
 def _mixtures(path: Path, key: str, shares: RunColumns, normalise: bool) -> np.ndarray:
-    """Return the mixtures: shares of at least 0 with sum 1."""
+    """Return the mixtures, [runs, domains]. Raises ConfigError for a negative or missing share or a sum that
+    is not 1.
+    """
     runs, values = shares.keys[key], shares.values
     for run, row in zip(runs, values, strict=True):
         if not np.isfinite(row).all() or row.min() < 0 or row.sum() <= 0:

@@ -1,9 +1,9 @@
-"""Choose settings of fine-tuning on the dev split.
+"""Choose settings of fine-tuning by their scores on the dev split.
 
-    grid -> a run for each setting and seed, which predicts dev alone -> sweep.json -> the chosen setting predicts the rest
+    grid -> a run per setting and seed, predicts dev only -> sweep.json -> the chosen setting predicts the rest
 
-A score on the test split is unbiased only if nothing was chosen by it, so only runs of the chosen setting
-predict that split.
+A score on the test split is unbiased only if nothing was chosen by it. Only runs of the chosen setting
+therefore predict that split.
 """
 
 import itertools
@@ -34,7 +34,7 @@ _WORD = re.compile(r"[\w.+-]+")
 
 @dataclass(frozen=True)
 class Setting:
-    """A point of a grid: (field, value as YAML) pairs."""
+    """A point of a grid, as pairs of a field and its value in YAML."""
 
     values: tuple[tuple[str, str], ...] = ()
 
@@ -48,8 +48,8 @@ class Setting:
 
 
 def read_grid(given: str, reserved: Sequence[str]) -> tuple[Setting, ...]:
-    """Return every setting of a grid `{field: [value, ...], ...}`, which is given as YAML or as the path of a
-    YAML file. The last field varies fastest.
+    """Return every setting of the grid `{field: [value, ...], ...}` in `given`, which is YAML text or the
+    path of a YAML file. The last field varies fastest.
 
     Raises ConfigError for a field without a list of distinct values, for a value that is not a number, a
     word, a boolean or null, and for `reserved` fields.
@@ -79,23 +79,24 @@ def _values(field: str, values: Any) -> list[str]:
 
 
 def require_dev(corpus: TaskCorpus) -> None:
-    """Raise ConfigError unless every task has a labelled split to choose by."""
+    """Raise ConfigError unless every task has a labelled dev split, by which a setting can be chosen."""
     for task in corpus.tasks:
         if len(corpus.splits(task)) == 1:
             raise ConfigError(
-                f"sweep: {task.name} has no labelled dev split to choose by; add one to files, or leave out sweep"
+                f"sweep: {task.name} has no labelled dev split, by which a setting is chosen; add one to files, or "
+                f"leave out sweep"
             )
 
 
 def finish_sweep(
     directory: LocalPath, runs: Mapping[Setting, Sequence[LocalPath]], show: Callable[[str], None]
 ) -> Sequence[LocalPath]:
-    """Choose a setting by its finished runs, one per seed; write the choice to `sweep.json` in `directory`;
-    and predict all splits with the runs of the chosen setting. Returns these runs.
+    """Choose a setting by the finished runs of each, one per seed. Write the choice to `sweep.json` in
+    `directory`, and predict all splits with the runs of the chosen setting. Returns these runs.
 
-    A setting's score is the mean, over its seeds and tasks, of the task's first metric on the split that its
-    runs validate on. Of equal settings the first is chosen. Raises ConflictError if `directory` holds the
-    choice from another grid, because other splits may have been predicted with it.
+    The score of a setting is the mean, over its seeds and tasks, of the task's first metric on the split that
+    its runs validate on. Of equally good settings the first is chosen. Raises ConflictError if `directory`
+    holds a choice from another grid, because that setting may have predicted the other splits already.
     """
     if (directory / SWEEP).exists():
         record = read_json(directory / SWEEP)
@@ -158,7 +159,7 @@ def _predict_all(run: LocalPath) -> None:
 
 
 def _table(record: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table of all settings with their scores on dev."""
+    """Return the lines of a table of all settings with their scores on dev, and which was chosen."""
     rows = [("", "setting", f"dev {', '.join(record['metrics'])}", "runs", "values")]
     for name, values in record["values"].items():
         mark = "*" if name == record["chosen"] else ""

@@ -5,14 +5,16 @@ Ten runs are trained on one corpus, and their validation losses are shown in the
 
 Architectures: an encoder-decoder; one whose stacks share their weights; one with half the layers in each
 stack; a language model, which is one causal stack; and a prefix language model, one stack with bidirectional
-attention over its input. Objectives: denoising, the paper's baseline (15 % of the tokens, each run of them
-replaced by a sentinel), and language modelling: the second part of a text from the first, or all of the text
-for the language model. A language model reads the input and the target of denoising as one text and learns
-the target.
+attention over its input.
 
-The encoder-decoders are T5's, the single stacks are Llama's of the same sizes. A document that fills a row
-has as many tokens in every run. Losses are nats per target, and targets differ between the objectives, so
-each is shown next to the loss of a unigram model of the same targets (`trainers.evaluation.evaluate`).
+Objectives: denoising, the paper's baseline, replaces spans with 15 % of the tokens by sentinels. Language
+modelling predicts the second part of a text from the first or, in the language model, the whole text. For
+denoising, a language model reads input and target as one text and learns the target.
+
+The encoder-decoders are T5 models, the single stacks Llama models of the same sizes. A document that fills a
+row has the same number of tokens in every run. Losses are nats per target, and targets differ between the
+objectives, so each is shown next to the loss of a unigram model of the same targets
+(`trainers.evaluation.evaluate`).
 """
 
 import os
@@ -38,9 +40,11 @@ from trainers.runs.run import locked, open_run
 
 @dataclass(frozen=True)
 class GridCell:
-    """A row of the paper's table: its names, the paper's parameters and cost, and the configuration of its run.
+    """A row of the paper's table: architecture, objective, the paper's parameters and cost, and the
+    configuration of its run.
 
-    P are the parameters of one stack of 12 layers, M the operations of an encoder-decoder of 12 + 12.
+    P is the number of parameters of one stack of 12 layers, M the number of operations of an encoder-decoder
+    with 12 + 12 layers.
     """
 
     architecture: str
@@ -56,19 +60,17 @@ class GridCell:
 
 
 def cells(corpora: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[GridCell, ...]:
-    """Return the ten rows in the paper's order, reading `corpora`, with `overrides` (a.b=value) of both base
-    recipes.
+    """Return the ten rows in the paper's order. Their runs read `corpora`, and `overrides` (a.b=value) change
+    both base recipes.
 
     Raises ConfigError for an override of a field in which the rows differ.
     """
     for setting in overrides:
         if setting.partition("=")[0] in ("name", "objective", "model", "model.architecture", "model.tied_stacks"):
-            raise ConfigError(
-                f"{setting!r}: rows of the grid differ in it, or are named by it; allowed are other fields"
-            )
+            raise ConfigError(f"{setting!r}: the rows of the grid set this field; allowed are other fields")
     both, alone = (_changed(recipe, corpora, overrides) for recipe in (tiny_t5(), tiny_prefix_lm()))
     if both.model.layers % 2:
-        raise ConfigError(f"model.layers: got {both.model.layers}, allowed even numbers: a row has half of them")
+        raise ConfigError(f"model.layers: got {both.model.layers}, allowed even numbers: a row uses half of them")
     shared = replace(both, model=replace(both.model, tied_stacks=True))
     half = replace(both, model=replace(both.model, layers=both.model.layers // 2))
     noise = SpanCorruption(noise="tokens")
@@ -94,8 +96,8 @@ def _changed(config: Pretraining, corpora: Sequence[str], overrides: Sequence[st
 
 
 def _as_long(config: Pretraining) -> Pretraining:
-    """Change the sequence length so that a row holds as many tokens of text as an encoder-decoder with the
-    original length denoises in a row.
+    """Return `config` with the sequence length at which a row holds as many tokens of text as an
+    encoder-decoder with the original length denoises in a row.
     """
     asked = config.data.sequence_length
     wanted = SpanCorruption(noise="tokens").stream_length(asked, "encoder_decoder")
@@ -112,16 +114,16 @@ def _as_long(config: Pretraining) -> Pretraining:
 def train_grid(
     corpora: Sequence[str], output: LocalPath, overrides: Sequence[str], workers: int, show: Callable[[str], None]
 ) -> list[dict[str, Any]] | None:
-    """Train the ten runs in `output` one after another; write `grid.json`, with an entry per row, and
-    `report.html`.
+    """Train the ten runs in `output` one after another, and write `grid.json`, with an entry per row, and
+    `report.html`. A finished run is not trained again.
 
-    A finished run is not trained again. Returns None if a run was stopped.
+    Returns the entries, or None if a run was stopped.
     """
     from trainers.report.run_page import write_report
     from trainers.training.launch import launch
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError("t5-grid: runs one training after another and not under torchrun; give --workers N")
+        raise ConfigError("t5-grid: cannot run under torchrun; give --workers N instead")
     grid = cells(corpora, overrides)
     for number, cell in enumerate(grid, 1):
         run = output / cell.name
@@ -141,7 +143,7 @@ def train_grid(
 
 
 def _result(cell: GridCell, run: LocalPath) -> dict[str, Any]:
-    """Return a row's names, counted parameters, and losses."""
+    """Return the entry of a row: its names, the number of its parameters, and its losses."""
     from trainers.evaluation.evaluate import evaluate
 
     counted = read_events(run / "log.jsonl", "start")[0]["parameters"]
@@ -159,8 +161,8 @@ def _result(cell: GridCell, run: LocalPath) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format the rows as the paper prints them: architecture, objective, parameters and cost, then the
-    measurements.
+    """Return the entries as a text table in the paper's layout: architecture, objective, parameters and cost,
+    then the measurements.
     """
     head = ("Architecture", "Objective", "Params", "Cost", "parameters", "loss", "unigram")
     lines = [head]

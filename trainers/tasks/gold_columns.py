@@ -1,6 +1,7 @@
-"""The gold of examples: read and validate labels, numbers, tags and answer spans.
+"""Read and validate the gold of examples: labels, numbers, tags and answer spans.
 
-Each function reads a column of one file. Its UserError gives the file, the row, the value and what to do.
+Each function reads a column of one file. It raises UserError, with the file, the row, the value and what to
+do.
 """
 
 import math
@@ -113,7 +114,7 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
         if prefix in ("I", "E") and tag != "O" and not continues and scheme != "iob1":
             raise UserError(
                 f"{rows.at(row)}: word {word}: tag: got {shown(tag)} after {shown(previous)}, expected B-{kind}; "
-                f"correct it, or say scheme: iob1 if entities begin with I"
+                f"correct it, or set scheme: iob1 if entities begin with I"
             )
         bio.append("O" if tag == "O" else f"{'I' if continues else 'B'}-{kind}")
         previous = tag
@@ -121,13 +122,15 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Return for each question the accepted spans, in UTF-8 bytes of the passage, and all accepted texts."""
+    """Return, for each question, the accepted spans as (start, end) in UTF-8 bytes of the passage, and all
+    accepted texts.
+    """
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
     for row, answers in enumerate(rows.column(layout.roles["answers"], "answers")):
         accepted = _answer_list(answers, rows, row)
         if not accepted and not task.no_answer:
-            raise UserError(f"{rows.at(row)}: answers: got none; say no_answer: true if a question may have none")
+            raise UserError(f"{rows.at(row)}: answers: got none; set no_answer: true if a question may have none")
         for text, start in accepted:
             if not text.strip() or start < 0 or passages[row][start : start + len(text)] != text:
                 raise UserError(

@@ -24,9 +24,10 @@ class SuiteColumn:
 @dataclass(frozen=True)
 class Suite:
     """A suite of tasks, with its columns in the usual order of its tables. Its score is the mean of the
-    columns' scores; a column's score is the mean of its task's metrics. In a suite for `evaluate`, a column's score is
-    the first score of its task, with `centred` (score - chance) / (1 - chance). Tasks are asked with each number of
-    `shots`, and `limit` is the number of items of each split or subtask; both can be set in the command instead.
+    columns' scores; a column's score is the mean of its task's metrics. In a suite for `evaluate`, a column's
+    score is the first score of its task or, with `centred`, (score - chance) / (1 - chance). Tasks are
+    evaluated with each number of `shots`, and `limit` is the number of items of each split or subtask. Both
+    can be overridden on the command line.
     """
 
     columns: tuple[SuiteColumn, ...]

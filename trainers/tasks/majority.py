@@ -1,4 +1,4 @@
-"""The floor of a task: the score of predictions made without looking at the example."""
+"""The floor of a task: the score of majority predictions, which do not depend on the example."""
 
 from collections import Counter
 

@@ -65,8 +65,8 @@ class Predictions:
 
     @property
     def decided(self) -> Outcomes:
-        """The outcomes after `threshold` is applied: the predicted text is empty where it decides that there
-        is no answer.
+        """The outcomes after `threshold` is applied: the predicted text is empty if the threshold decides
+        that the question has no answer.
         """
         if self.threshold is None:
             return self.outcomes
@@ -176,7 +176,7 @@ def tune_threshold(predictions: Predictions) -> Predictions:
 def compare_predictions(
     a: Predictions, b: Predictions, metric: str | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Difference:
-    """Compute the difference in a metric between two runs on the same examples. The default is the task's
+    """Return the difference in a metric between two runs on the same examples. The default is the task's
     first metric.
 
     Raises UserError unless both runs predicted the same examples.

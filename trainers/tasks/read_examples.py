@@ -169,7 +169,9 @@ def _generate(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fiel
 
 
 def _minimal_pairs(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
-    """The acceptable text is candidate 0 of two. `rename` maps names of subtasks and fields."""
+    """Read minimal pairs. The acceptable text is candidate 0 of two. `rename` maps names of subtasks and
+    fields.
+    """
     pairs = [_text(rows, layout.roles[role], role, True) for role in ("good", "bad")]
     count = len(rows)
     fields: _Fields = {
@@ -186,7 +188,7 @@ def _minimal_pairs(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> 
 
 
 def _facts(rows: RowSet, layout: Layout, task: Task, labelled: bool) -> _Fields:
-    """A file is a relation, whose name is that of the file up to its first dot."""
+    """Read facts. Each file is a relation, whose name is the file name up to its first dot."""
     name = PurePath(rows.path).name.partition(".")[0]
     targets = read_targets(rows, layout, task, "target")
     return {"texts": _texts(rows, layout, "subject"), "targets": targets, "subtasks": [name] * len(rows)}

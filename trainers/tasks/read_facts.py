@@ -1,5 +1,5 @@
-"""Facts as LAMA stores T-REx: a file of pairs (subject, object) for each relation, and `relations.jsonl`, which states each
-relation in words.
+"""Read facts in the format in which LAMA stores T-REx: a file of pairs (subject, object) for each relation,
+and `relations.jsonl` with statements of each relation.
 
     {"relation": "P19", "label": "place of birth", "template": "[X] was born in [Y] .", "paraphrases": ["[X], born in [Y]."]}
 """
@@ -44,10 +44,11 @@ class FactSet:
 
 
 def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
-    """Read the facts of a split, and what states them. In a statement, the object must come after the subject, so that
-    models that read from left to right know of whom it is said; others are left out and counted.
+    """Read the facts of a split and the statements of its relations. In a statement, the object must come
+    after the subject, because models that read from left to right must know the subject before they predict
+    the object. Other statements are left out and counted.
 
-    Raises UserError for missing files, and if no relation is left.
+    Raises UserError for missing files, and if no relation has a usable statement.
     """
     examples = read_examples(task, split, data)
     assert examples.subtasks is not None
@@ -63,7 +64,7 @@ def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
     for name, its in places.items():
         number = of.get(name)
         if number is None:
-            raise UserError(f"{rows.path}: states no relation {name}, of which there is a file; add a line for it")
+            raise UserError(f"{rows.path}: has no line for relation {name}, for which there is a file; add one")
         texts = [templates[number], *(() if paraphrases[number] is MISSING else paraphrases[number])]
         statements = list(dict.fromkeys(_parse(text, rows.at(number)) for text in texts))
         usable = tuple((before, after) for before, after in statements if _SUBJECT in before)
@@ -79,7 +80,7 @@ def read_facts(task: Task, split: str, data: Location | None) -> FactSet:
         [f"{task.name}: {dropped:,} statements left out: their object comes before their subject"] if dropped else []
     )
     notes += (
-        [f"{task.name}: relations left out, nothing to choose or no statement: {', '.join(silent)}"] if silent else []
+        [f"{task.name}: relations left out, with one object or no statement: {', '.join(silent)}"] if silent else []
     )
     return FactSet(examples, tuple(found), tuple(notes))
 
@@ -90,11 +91,13 @@ def _statements(folder: Location) -> RowSet:
             columns = {name: name for name in ("relation", "label", "template", "paraphrases")}
             layout = Layout(files={"all": STATEMENTS}, columns=dict(columns))
             return read_json_lines(decode(read_content(path)[0], "utf-8", path), layout, str(path))
-    raise UserError(f"{folder}: no {STATEMENTS}, which states the relations; put it beside the facts")
+    raise UserError(f"{folder}: has no {STATEMENTS} with the statements of the relations; add it beside the facts")
 
 
 def _parse(text: object, where: str) -> tuple[str, str]:
-    """Split a statement at its object. Punctuation after the object is dropped, words are kept."""
+    """Return a statement as the text before and the text after its object. Words after the object are kept,
+    punctuation is dropped.
+    """
     if not isinstance(text, str) or text.count(_SUBJECT) != 1 or text.count(_OBJECT) != 1:
         raise UserError(f"{where}: got {text!r}, expected a statement with one [X] and one [Y]; correct it")
     before, _, after = _SPACES.sub(" ", text).partition(_OBJECT)

@@ -11,8 +11,8 @@ from trainers.tasks.task_files import SplitFiles, decode, read_content
 
 
 def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """Return the rows of the files, one RowSet per file, and the files' records. Raises UserError, which
-    gives the file, the row and what to do.
+    """Return the rows of the files, one RowSet per file, and the files' records. Raises UserError, with the
+    file, the row and what to do, for a file that cannot be read.
     """
     layout = files.layout
     if files.format == "generated":

@@ -104,8 +104,8 @@ def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Cand
 
 
 def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
-    """Return the columns of parallel files, each of which is a file. If the gold is hidden, its file is
-    absent.
+    """Return the columns of parallel files, each of which is in a file of its own. If the gold is hidden, its
+    column is left out, because it has no file.
     """
     hidden = ("target", "label") if split in layout.unlabelled else ()
     return tuple(str(column) for role, column in layout.roles.items() if role not in hidden)

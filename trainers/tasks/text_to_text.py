@@ -108,7 +108,7 @@ def _array(values: np.ndarray | None) -> list[Any]:
 
 
 def _words(task: Task, templates: Templates) -> list[str]:
-    """Return the word that stands for each label in templates."""
+    """Return the word that replaces each label in the templates, in the order of the labels."""
     return [(templates.words or {}).get(name, name) for name in task.label_names]
 
 
@@ -169,8 +169,8 @@ def _parse_tags(examples: Examples, texts: list[str]) -> np.ndarray:
 
 
 def _nearest(text: str, candidates: list[str]) -> int:
-    """Return the number of the candidate that equals the text, or else shares the most words with it; the
-    first of several.
+    """Return the index of the candidate that equals the text, or else of the one that shares the most words
+    with it; of ties, the first.
     """
     if text in candidates:
         return candidates.index(text)

@@ -1,5 +1,5 @@
-"""Read the tensors that a run begins with (`init`) from its parent, and check them against its model. Also
-say in one line what a run begins with or resumes from.
+"""Read the tensors with which a run begins (`init`) from its parent, and check them against its model. Also
+describe in a line what a run begins with or resumes from.
 
 Only safetensors are read, and no code from the parent's directory is executed.
 """
@@ -91,8 +91,8 @@ def read_state(
 
 
 def initial_base(config: Job, corpus: JobCorpus, run: LocalPath) -> Mapping[str, Any]:
-    """Return the weights of a fine-tuning run's base, with which its model is built; empty for other runs.
-    Raises UserError if the base is gone.
+    """Return the weights of a fine-tuning run's base, {parameter name: tensor}, from which its model is
+    built. Empty for other runs. Raises UserError if the base is missing.
     """
     parent = read_run(run).get("parent")
     if not isinstance(config, Finetuning) or parent is None:
@@ -159,7 +159,7 @@ def _check_model(ours: Model, theirs: Model) -> None:
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if here != there and field.name not in _FREE_SIZES:
-            raise ConfigError(f"model.{field.name}: got {here}, the model of init.path has {there}; give it the same")
+            raise ConfigError(f"model.{field.name}: got {here}, the model of init.path has {there}; set it to this")
 
 
 def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What a run costs: operations and energy of each interval for the log, and their sum when the run ends."""
+"""Measure the cost of a run: operations and energy of each interval for the log, and their sums when the run
+ends.
+"""
 
 from typing import Any
 
@@ -12,24 +14,30 @@ from trainers.runs.progress import Progress
 
 
 class CostMeter:
-    """Measures a run. The first worker measures energy: that of its machine by RAPL, and that of its GPU times the workers."""
+    """Measures the operations and energy of a run. The first worker measures energy: that of its machine by
+    RAPL, and that of its GPU, multiplied by the number of workers.
+    """
 
     def __init__(self, run: LocalPath, progress: Progress, rank: int, world: int) -> None:
-        """`rank` and `world` are this worker's number and the number of workers."""
+        """`rank` is the index of this worker, `world` the number of workers."""
         self._run, self._progress, self._rank = run, progress, rank
         self._meter = EnergyMeter(workers=world) if rank == 0 else None
 
     @property
     def sources(self) -> str:
-        """What measures energy, for the start of the log; empty if nothing does."""
+        """The names of the energy sources that are measured, for the start of the log; empty if there are
+        none.
+        """
         return " and ".join(self._meter.sources) if self._meter is not None else ""
 
     def fields(self, flops: np.ndarray) -> dict[str, Any]:
-        """Return the fields of a step event: the operations [terms], and the joules since the last call."""
+        """Return the fields of a step event: the operations `flops` [terms] by term, and the joules since the
+        last call.
+        """
         return {"flops": dict(zip(TERMS, flops.tolist(), strict=True)), "joules": self._joules()}
 
     def finish(self, step: int) -> None:
-        """Log the cost of the run so far, all of its parts included."""
+        """Log the cost of the run so far, including its earlier parts."""
         if self._rank:
             return
         last = self._joules()

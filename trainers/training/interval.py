@@ -1,4 +1,4 @@
-"""The sums over the steps since the last log line, which the next log line reports."""
+"""Sums over the steps since the last log line, which the next log line reports."""
 
 import time
 
@@ -18,7 +18,7 @@ class Interval:
         self.seconds, self._began = 1e-9, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: np.ndarray) -> None:
-        """Add the sums of a step."""
+        """Add a step: its sums, gradient norm, learning rate, tokens, and operations by term."""
         self.norm, self.rate = norm, rate
         self.sums += totals.sums
         self.tokens, self.flops = self.tokens + tokens, self.flops + flops

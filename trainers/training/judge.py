@@ -35,8 +35,8 @@ class Judge:
         self.ended = self._is_over()
 
     def measure(self, held_out: HeldOut, batches: Iterable[Batch]) -> tuple[Totals, dict[str, float]]:
-        """Return the losses on the held-out split and the task's metrics by name. There are no metrics if the
-        model answers in text.
+        """Return the losses on the held-out split, and the values of the task's metrics by name. The latter
+        are empty if the model answers in text, and on all workers but the first.
         """
         if self.metric == "loss":
             return self._engine.evaluate(batches, len(held_out.sources)), {}

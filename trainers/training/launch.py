@@ -32,9 +32,9 @@ from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
 from trainers.runs.sinks import require_libraries
 
-_MAX_FAILURES = 4  # in a row without a new checkpoint: what ended these workers will end the next ones too
-_SIOCGIFADDR = 0x8915  # of Linux
-_ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
+_MAX_FAILURES = 4  # in a row without a new checkpoint; the same cause would then end the next workers too
+_SIOCGIFADDR = 0x8915  # the ioctl number on Linux
+_ANSWER_SECONDS = 60.0  # time for a node to start a process; Ray notices a lost node within half a minute
 _BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of gloo
 _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
 
@@ -102,11 +102,13 @@ def _train(
 
 
 def _lost(error: str) -> str:
-    """Explain a failed collective operation: say what happened to the other worker and what to look at."""
+    """Return sentences that explain a failed collective operation: what happened to the other worker and what
+    to check.
+    """
     if any(words in error for words in _LATE):
         return (
             "another worker did not answer within the time limit of a collective: it hangs, is very slow, or its node or "
-            "network is gone. Look at what its process does and at its storage; DEEPSPEED_TIMEOUT sets the limit in minutes."
+            "network is down. Check its process and its storage; DEEPSPEED_TIMEOUT sets the limit in minutes."
         )
     return (
         "the connection to another worker broke, so that worker is gone; if it left no message, check whether the "
@@ -173,7 +175,7 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
 
 
 def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
-    """Train on `workers` workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU.
+    """Train on `workers` workers, each with one GPU or with `each` CPUs and as many threads.
 
     Returns None when training has ended, or a line that names the lost workers.
     """
@@ -240,8 +242,8 @@ def _group(backend: str) -> Any:
 
 
 def _use_the_network_of_ray() -> None:
-    """Make gloo use Ray's network interface in a worker. By default gloo resolves the host's name, which
-    often gives a loopback address.
+    """Make gloo use Ray's network interface in a worker. By default gloo resolves the host's name, which is
+    often a loopback address.
     """
     import ray
 
@@ -275,8 +277,8 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Return a line that names the workers lost in a fit. Re-raise an error that a worker raised: it would
-    recur after a restart.
+    """Return a line that names the workers lost in a fit. An error that a worker raised is raised again,
+    because it would recur after a restart.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError

@@ -164,8 +164,8 @@ class Training:
             self._finish()
 
     def _trained(self, began: float) -> Generator[tuple[int, Totals, float, float, int, float]]:
-        """Take the remaining steps. Yields (steps done, sums, gradient norm, learning rate, tokens that all workers read,
-        seconds waited for data).
+        """Train the remaining steps. Yields, after each step: steps done, sums, gradient norm, learning rate,
+        tokens read by all workers, and seconds spent waiting for data.
         """
         step, batches = self.start, self._batches(self.start)
         try:
@@ -240,7 +240,7 @@ class Training:
         return Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
-        """Return the operations per token in the phase of the step after `step` steps."""
+        """Return the operations per token in the phase to which the next step after `step` steps belongs."""
         return self.flops[self.data.order.phase_of(step * self.sequences)]
 
     def _check(self) -> None:
@@ -296,8 +296,8 @@ class Training:
         if not interval.sums[0, 1].any():
             if interval.tokens:  # otherwise every step was skipped and has its own event
                 message = (
-                    f"NOTHING WAS PREDICTED up to step {step}: the documents read are too short for the objective "
-                    f"{self.config.objective.kind}, or excluded"
+                    f"NOTHING WAS PREDICTED up to step {step}: all documents read are excluded or too short for the "
+                    f"objective {self.config.objective.kind}"
                 )
                 self.progress.write("warning", step=step, message=message)
             return
@@ -362,7 +362,7 @@ class Training:
                 with suppress(OSError):  # the log may be on the same full disk
                     self.progress.write("error", step=step, message=str(error))
         if self.engine.broadcast(int(failed is not None)):
-            why = failed or f"{self.path}: the checkpoint of step {step} could not be written, as the first worker says"
+            why = failed or f"{self.path}: the checkpoint of step {step} could not be written, see the first worker"
             raise UserError(f"{why}; fix that and run the same command, which continues from the last checkpoint")
 
     def _finish(self) -> None:

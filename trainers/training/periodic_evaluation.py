@@ -1,11 +1,12 @@
-"""Evaluate checkpoints while a run trains, in a process of its own: `python -m trainers evaluate RUN --checkpoints STEP`.
+"""Evaluate checkpoints while a run trains, in a process of its own: `python -m trainers evaluate RUN
+--checkpoints STEP`.
 
     save a due checkpoint  ->  is a process running?  no  ->  start one for the newest due checkpoint without a result
     a result is on disk    ->  write it to the log
 
-What is due follows from the files alone. So a kill of either process loses nothing that was finished: a resumed run
-logs the results that it finds, and starts with the newest due checkpoint that has none. Training imports nothing
-of `trainers.evaluation`.
+The files alone determine which checkpoints are due. If either process is killed, no finished result is lost:
+a resumed run logs the results that it finds, and continues with the newest due checkpoint without one.
+Training imports nothing from `trainers.evaluation`.
 """
 
 import os
@@ -34,13 +35,15 @@ from trainers.runs.stored_evaluations import (
 )
 
 _OUTPUT = "output.txt"
-_NICE = 10  # how much the process yields to training where they share cores
+_NICE = 10  # niceness of the process, so that training has priority on shared cores
 _WAIT_SECONDS = 0.2
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class PeriodicEvaluator:
-    """The evaluations of a run. All workers ask what is due; only the first one, with `writes`, starts processes."""
+    """Evaluates the checkpoints of a run. All workers use it to see what is due; only the first one, with
+    `writes`, starts processes.
+    """
 
     def __init__(self, config: Job, run: LocalPath, progress: Progress, writes: bool) -> None:
         self._settings = config.evaluation if isinstance(config, Pretraining) else None
@@ -53,13 +56,13 @@ class PeriodicEvaluator:
         self._looks = True  # whether there may be new results or checkpoints
 
     def due_at(self, step: int) -> bool:
-        """Whether the checkpoint after `step` steps is evaluated."""
+        """Return whether the checkpoint after `step` steps is to be evaluated."""
         every = self._settings.every if self._settings is not None else 0
         return every > 0 and (step % every == 0 or step == self._last)
 
     def advance(self, saved: int | None = None) -> None:
-        """Log new results, and start the next evaluation if none is running. Called after every step; `saved` is its
-        number if a checkpoint was saved.
+        """Log new results, and start the next evaluation if none is running. Called after every step; `saved`
+        is the step if its checkpoint was saved.
         """
         if not self._writes:
             return
@@ -70,7 +73,9 @@ class PeriodicEvaluator:
             self._start()
 
     def finish(self, is_asked_to_stop: Callable[[], bool]) -> bool:
-        """Wait until the last checkpoint is evaluated, or cannot be. Returns False if the run is asked to stop before."""
+        """Wait until the last checkpoint is evaluated or its evaluation has failed. Returns False if the run
+        is asked to stop before that.
+        """
         self.advance()
         while self._writes and self._process is not None:
             if is_asked_to_stop():
@@ -81,14 +86,16 @@ class PeriodicEvaluator:
         return True
 
     def close(self) -> None:
-        """End a running process, whose checkpoint is evaluated when the run resumes."""
+        """End the process if one is running. Its checkpoint is evaluated when the run resumes."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
             self._process = None
 
     def _is_running(self) -> bool:
-        """Whether a process is running. One that has failed is reported, and its checkpoint left out."""
+        """Return whether a process is running. If it has failed, this is logged, and its checkpoint is left
+        out.
+        """
         if self._process is None:
             return False
         status = self._process.poll()
@@ -173,7 +180,7 @@ def _name(settings: PeriodicEvaluation) -> str:
 
 
 def describe_result(result: StoredEvaluation) -> str:
-    """Describe the scores of a checkpoint in a line: the mean of the suite first."""
+    """Return the scores of a checkpoint as a line, with the mean of the suite first."""
     marks = {"at": " (at chance)", "below": " (below chance)"}
     ordered = sorted(result.scores.items(), key=lambda each: not each[0].endswith(".mean"))
     shown = (f"{name} {s['value']:.4f} ± {s['error']:.4f}{marks.get(s.get('verdict', ''), '')}" for name, s in ordered)

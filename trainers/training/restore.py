@@ -1,4 +1,6 @@
-"""Restore the state from which a run continues: its newest checkpoint, or the weights of its parent."""
+"""Restore the state from which a run continues: that of its newest checkpoint, or the weights of its
+parent.
+"""
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath

@@ -130,7 +130,7 @@ def test_where_no_checkpoint_before_the_step_is_kept_the_first_one_after_it_find
         shutil.rmtree(copy / "checkpoints")
     checkpoint.save(copy, step, 0, marks, iter(state.items()), keep=2)
     assert main(["blame", str(copy), "--step", str(step), "--documents", "1"]) == 0
-    assert f"with the weights of step {step}, no checkpoint before it is kept" in capsys.readouterr().out
+    assert f"with the weights of step {step}, because no earlier checkpoint is kept" in capsys.readouterr().out
 
 
 def test_the_losses_are_those_of_the_step(found):
@@ -154,10 +154,10 @@ def test_a_document_that_is_excluded_is_marked(found, tmp_path):
 
 def test_steps_and_corpora_that_are_not_the_runs_are_refused(found, tmp_path):
     run, _, _ = found
-    with pytest.raises(UserError, match="the run has the steps 1 to 40"):
+    with pytest.raises(UserError, match="allowed 1 to 40"):
         blame(run, 41, pytest.fail)
     copy = shutil.copytree(run, tmp_path / "run")
     record = read_json(copy / "run.json")
     write_json(copy / "run.json", {**record, "fingerprints": {**record["fingerprints"], "corpus": "0" * 32}})
-    with pytest.raises(ConflictError, match="has another order of documents"):
+    with pytest.raises(ConflictError, match="with its documents in another order"):
         blame(copy, 5, pytest.fail)

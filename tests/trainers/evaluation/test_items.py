@@ -76,7 +76,7 @@ def test_an_item_is_never_its_own_shot(tmp_path):
     items = read_items(task, "dev", None, shots=2)
     for number, first in enumerate(items.offsets[:-1]):
         assert items.contexts[first].count(f"q{number}") == 1
-    with pytest.raises(UserError, match="mine: dev: has 3 examples with gold, 3 shots need more; lower shots"):
+    with pytest.raises(UserError, match="mine: dev: has 3 examples with gold, too few for 3 shots; lower shots"):
         read_items(task, "dev", None, shots=3)
 
 
@@ -85,7 +85,7 @@ def test_items_with_equal_candidates_are_left_out_and_counted(tmp_path):
     items = read_items(task, "dev", None)
     assert items.ids == ["0", "1", "3"]
     (note,) = items.notes
-    assert note == f"mine: 1 of 4 items left out: candidates are equal, first {tmp_path}/dev.jsonl: line 3"
+    assert note == f"mine: 1 of 4 items left out because candidates are equal, first {tmp_path}/dev.jsonl: line 3"
 
 
 def test_the_limit_holds_for_every_subtask(tmp_path):
@@ -97,7 +97,7 @@ def test_the_limit_holds_for_every_subtask(tmp_path):
     assert items.ids == ["0", "1", "5", "6", "10", "11", "15", "16"]
     assert items.continuations[:3] == ["good 0", "bad 0", "good 1"]
     assert (items.fields[-1], items.chance, set(items.contexts)) == ("f1", 0.5, {""})
-    with pytest.raises(ConfigError, match=r"shots: got 1, minimal_pairs \(mine\) has no prompt"):
+    with pytest.raises(ConfigError, match=r"shots: got 1, but minimal_pairs \(mine\) has no prompt"):
         read_items(task, "test", None, shots=1)
 
 
@@ -108,14 +108,14 @@ def test_what_cannot_be_asked_is_refused(tmp_path):
     with pytest.raises(UserError, match="line 1: candidates: expected two texts or more, none empty"):
         read_items(choice(tmp_path, [{"q": "q", "c": ["a", " "], "y": 0}]), "dev", None)
     with pytest.raises(
-        UserError, match="mine: dev: no item is left; mine: 1 of 1 items left out: candidates are equal"
+        UserError, match="mine: dev: no item is left; mine: 1 of 1 items left out because candidates are equal"
     ):
         read_items(choice(tmp_path, [{"q": "q", "c": ["a", "a"], "y": 0}]), "dev", None)
     with pytest.raises(UserError, match=r"mine: dev: no file; looked for .*gone\.jsonl"):
         read_items(task_of(tmp_path, "choose", **{**CHOICE, "files": {"dev": "gone.jsonl"}}), "dev", None)
     with pytest.raises(UserError, match="mine: dev: its gold is hidden, so it cannot be scored"):
         read_items(task_of(tmp_path, "choose", **CHOICE, unlabelled=["dev"]), "dev", None)
-    with pytest.raises(ConfigError, match="mine: a task of kind choose without `prompt` cannot be asked"):
+    with pytest.raises(ConfigError, match="mine: a task of kind choose without `prompt` cannot be given"):
         read_items(task_of(tmp_path, "choose", **{**CHOICE, "prompt": None}), "dev", None)
 
 

@@ -172,7 +172,9 @@ def test_what_cannot_be_scored_is_refused_in_one_line(folder, monkeypatch):
     scorer = scorer_of("gpt2", folder)
     with pytest.raises(UserError, match="continuation 2 of 2: has no token of its own"):
         scorer.score(["the", "the"], [" cat", ""])
-    with pytest.raises(UserError, match=r"gpt2: a continuation has .* tokens, the model has 160 positions; shorten it"):
+    with pytest.raises(
+        UserError, match=r"gpt2: a continuation has .* tokens, but the model has 160 positions; shorten"
+    ):
         scorer.score(["the"], [" ".join(WORDS * 20)])
     with pytest.raises(UserError, match="window: got 1, allowed 2 or more for gpt2"):
         scorer.score_texts(["the"], window=1)

@@ -93,14 +93,14 @@ def test_facts_without_their_statements_are_refused(capitals, tmp_path):
     statements = tmp_path / "relations.jsonl"
     lines = statements.read_text().splitlines()
     for kept, message in (
-        (lines[:1], "relations.jsonl: states no relation P1, of which there is a file"),
+        (lines[:1], "relations.jsonl: has no line for relation P1, for which there is a file"),
         ([lines[0].replace("[X]", "X"), lines[1]], "expected a statement with one \\[X\\] and one \\[Y\\]"),
     ):
         statements.write_text("\n".join(kept))
         with pytest.raises(UserError, match=message):
             read_facts(capitals, "test", None)
     statements.unlink()
-    with pytest.raises(UserError, match=r"no relations\.jsonl, which states the relations; put it beside the facts"):
+    with pytest.raises(UserError, match=r"has no relations\.jsonl with the statements of the relations; add it beside"):
         read_facts(capitals, "test", None)
 
 
@@ -172,7 +172,7 @@ def test_calibration_divides_by_what_the_labels_get_without_content(tmp_path):
                     prompt={"context": "{text}", "continuation": " {candidate}"})  # fmt: skip
     write_lines(tmp_path / "dev.jsonl", [{"s": "s", "c": ["a", "b"], "y": 0}])
     (note,) = read_items(other, "dev", None, calibrate=True).notes
-    assert note == "mine: not calibrated: its candidates are not the same labels in every item"
+    assert note == "mine: not calibrated, because its candidates differ between items"
 
 
 def test_a_suite_with_shots_has_a_mean_for_each_number(tmp_path):
@@ -275,7 +275,7 @@ def test_held_out_documents_are_measured_by_source_and_split(held_out, decoder_r
 def test_tokens_that_do_not_spell_the_text_are_refused(corpus_directory, decoder_run, capsys):
     assert main(["evaluate", str(decoder_run), "suite=likelihood", f"corpus={corpus_directory}"]) == 2
     error = capsys.readouterr().err
-    assert "tokens of a byte_bpe vocabulary do not spell the text; measure its files with text=FILE" in error
+    assert "the text cannot be restored from tokens of a byte_bpe vocabulary; measure its files with text=FILE" in error
     assert error.count("\n") == 1
 
 

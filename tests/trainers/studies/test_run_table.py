@@ -61,10 +61,10 @@ def test_a_diverged_run_is_censored(tmp_path, value):
             "(run a to 0.6); correct them, or give --normalise to divide",
         ),
         ("run,index,web\na,0.4,0.6\n", "run,loss\na,1\n", "sum; if index is a domain, give --key run"),
-        ("run,index,web\na,3,1\n", "run,web,index\na,1,2\n", "index is taken for a key, but"),
+        ("run,index,web\na,3,1\n", "run,web,index\na,1,2\n", "index is read as a key, but"),
         (RATIOS, "index,item,loss\n1,q,1\n1,r,1\n2,q,1\n2,r,1\n3,q,1\n", "index 3 has no row for item r"),
         (RATIOS, "index,item,loss\n1,q,1\n1,q,1\n", "the item q of index 1 has two rows"),
-        ("index\n1\n", METRICS, "has no column beside index"),
+        ("index\n1\n", METRICS, "has only the columns index"),
         ("", METRICS, "has no rows"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_grid_that_cannot_be_is_refused(grid, message):
     [
         ({}, "{encoding.max_length: [64, 200]}", "encoding.max_length: got 200, the model has 128 positions"),
         ({}, "{batch.size: [16]}", "batch.size: no such field"),
-        ({"unlabelled": ["dev"]}, "{batch.sequences: [16]}", "sweep: own has no labelled dev split to choose by"),
+        ({"unlabelled": ["dev"]}, "{batch.sequences: [16]}", "sweep: own has no labelled dev split, by which"),
     ],
 )
 def test_every_setting_is_checked_before_the_first_run(task_file, corpus_directory, tmp_path, task, grid, message):

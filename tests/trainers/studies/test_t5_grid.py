@@ -51,8 +51,8 @@ def test_every_run_reads_rows_of_as_many_tokens(overrides):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("objective=causal", "rows of the grid differ in it"),
-        ("model.architecture=gpt2", "rows of the grid differ in it"),
+        ("objective=causal", "the rows of the grid set this field"),
+        ("model.architecture=gpt2", "the rows of the grid set this field"),
         ("model.layers=3", "model.layers: got 3, allowed even numbers"),
         ("model.layerz=2", "did you mean 'layers'"),
     ],

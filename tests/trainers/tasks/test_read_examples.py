@@ -253,7 +253,7 @@ def test_a_question_without_an_answer(tmp_path):
     impossible = squad([], is_impossible=True, plausible_answers=[{"text": "Zoë", "answer_start": 0}])
     examples = read_squad(tmp_path, impossible, no_answer=True)
     assert (examples.spans, examples.targets) == ([[]], [[]])
-    with pytest.raises(UserError, match="question 1: answers: got none; say no_answer: true"):
+    with pytest.raises(UserError, match="question 1: answers: got none; set no_answer: true"):
         read_squad(tmp_path, impossible)
 
 
@@ -387,7 +387,7 @@ def test_a_directory_in_place_of_a_file_and_a_brace_in_place_of_a_column_are_nam
         (
             "a\tO\nb\tI-PER\n",
             "bio",
-            "line 1: word 2: tag: got 'I-PER' after 'O', expected B-PER; correct it, or say scheme: iob1",
+            "line 1: word 2: tag: got 'I-PER' after 'O', expected B-PER; correct it, or set scheme: iob1",
         ),
         ("a\tB-LOC\nb\tI-PER\n", "bio", "line 1: word 2: tag: got 'I-PER' after 'B-LOC'"),
         ("x\tO\n\na\tE-PER\n", "bioes", "line 3: word 1: tag: got 'E-PER' after 'O'"),

@@ -257,7 +257,7 @@ def test_validation_documents_too_short_for_the_objective_give_no_loss(tmp_path,
     train(open_corpus((str(directory),), None, SpanCorruption.frame), tmp_path / "run", objective=SpanCorruption())
     assert len(losses(tmp_path / "run")) == STEPS
     assert read_events(tmp_path / "run" / "log.jsonl", "validation") == []
-    with pytest.raises(UserError, match="span_corruption objective finds nothing to predict"):
+    with pytest.raises(UserError, match="no targets for the span_corruption objective"):
         evaluate(tmp_path / "run", (str(directory),))
 
 

@@ -29,9 +29,9 @@ class EncodedTexts:
     texts share their tokens.
 
     `tokens` is int32, `first` and `sizes` are int64 [n]. `starts` and `ends`, int32 of the shape of `tokens`,
-    bound the bytes of the text that each token comes from; they are empty unless requested, and never
-    decrease within a text. A token without bytes of its own (`▁X` cut into `▁` and `X`, or part of a
-    character) has those of the token before it.
+    are the first and end byte, within the text, of the bytes that each token comes from. They are empty
+    unless requested, and never decrease within a text. A token without bytes of its own (`▁X` cut into `▁`
+    and `X`, or part of a character) has those of the token before it.
     """
 
     tokens: np.ndarray
@@ -41,12 +41,11 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the number of the token, within its text, that contains each byte position, int64; for a
-        position after the last token, the number of tokens. `texts` holds the index of the text of each
+        """Return the index, within its text, of the token that contains each byte position, int64. For a
+        position after the last token, it is the number of tokens. `texts` holds the index of the text of each
         position.
         """
-        # The ends in a text ascend, so the count of ends at or before a byte is the number of the token with
-        # that byte.
+        # The ends in a text ascend, so the count of ends at or before a byte is the index of its token.
         low, high = self.first[texts].copy(), (self.first + self.sizes)[texts]
         last = high.copy()
         while (low < high).any():
@@ -72,14 +71,14 @@ class TextEncoder:
         return self._encoded("texts", texts, self._encode)
 
     def encode_located(self, texts: pa.LargeStringArray) -> EncodedTexts:
-        """Return the tokens of texts with the bytes that each comes from."""
+        """Return the tokens of texts, with the bytes that each token comes from (`starts` and `ends`)."""
         return self._encoded("located", texts, self._encode_located)
 
     def encode_words(
         self, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray
     ) -> tuple[EncodedTexts, np.ndarray]:
-        """Return the tokens of texts, and the number of the first token of each word within its text, int64;
-        for a word after the last token, the number of tokens.
+        """Return the tokens of texts, and the index within its text of the first token of each word, int64,
+        flat. For a word after the last token, it is the number of tokens.
 
         `starts` are the byte offsets of words in their texts, flat; those of text i are `starts[offsets[i] :
         offsets[i + 1]]`.
@@ -123,11 +122,11 @@ class TextEncoder:
 
 
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (first, last) token of each passage's first answer, int64 [n]; -1 for no answer. Answers are
-    (start, end) in bytes.
+    """Return the indices of the first and of the last token of each passage's first answer, each int64 [n];
+    -1 for no answer. `spans` has the answers of each passage as (start, end) in bytes.
 
-    The first token is the first to end after the answer's first byte, and the last is the one that holds its
-    last byte, so that together they hold the whole answer.
+    The first token is the first one that ends after the answer's first byte, and the last is the one that
+    contains its last byte, so the tokens cover the whole answer.
     """
     answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
     chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)
@@ -171,7 +170,7 @@ def locate(
 
 
 def _packed(values: np.ndarray) -> np.ndarray:
-    """Pack numbers as int32, two in each int64."""
+    """Return numbers as int32, packed two to an int64."""
     packed: np.ndarray = np.zeros(len(values) + len(values) % 2, np.int32)
     packed[: len(values)] = values
     return packed.view(np.int64)

@@ -20,8 +20,8 @@ from trainers.tasks.text_to_text import parse_outputs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A held-out split of one or more tasks: the inputs and the examples of each. `length` is the maximum
-    number of positions in a segment.
+    """A held-out split of one or more tasks, with the inputs and the examples of each. `length` is the
+    maximum number of positions in a segment.
     """
 
     tasks: tuple[TaskInputs, ...]
@@ -32,7 +32,7 @@ class HeldOut:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as logs show them."""
+        """The tasks as sources, under whose names logs show their losses."""
         return sources_of(self.tasks)
 
     @cached_property

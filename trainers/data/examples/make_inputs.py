@@ -50,7 +50,9 @@ class InputMaker:
         return kinds[examples.task.kind](examples)
 
     def _room(self, texts: int) -> int:
-        """Return the number of tokens of one or two texts for which a segment has room."""
+        """Return the number of text tokens for which a segment of `texts` texts has room. Raises ConfigError
+        if it is below the minimum.
+        """
         room = self.length - self.format.marks(texts)
         if room < _SHORTEST:
             raise ConfigError(
@@ -86,7 +88,9 @@ class InputMaker:
     def _cut(
         self, encoded: list[EncodedTexts], which: list[np.ndarray], total: int, example: np.ndarray | None = None
     ) -> tuple[TextSlices, Truncation]:
-        """Return slices of the texts with indices `which` in each of the encoded arrays, cut to fit."""
+        """Return slices of the texts with the indices `which` in each of `encoded`, cut to fit, and how much
+        was cut.
+        """
         full = np.stack([each.sizes[chosen] for each, chosen in zip(encoded, which, strict=True)])
         room = self._room(len(encoded))
         sizes = np.minimum(full, room) if len(encoded) == 1 else np.stack(cut_longest_first(full[0], full[1], room))
@@ -186,8 +190,8 @@ def _windowed(windows: Windows, total: int, answers: int, cut: int = 0, tokens: 
 
 
 def _have_tokens(tokens: np.ndarray, example: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return which words have a first token of their own. If several words of a text share their first token,
-    it belongs to the last of them: the words before it have no token.
+    """Return which words have a first token of their own, bool [words]. If several words of a text share
+    their first token, it belongs to the last of them, and the others have none.
     """
     if not len(tokens):
         return np.zeros(0, bool)

@@ -1,5 +1,5 @@
-"""Turn the scores that a head gives to inputs into predictions for examples: join windows, and map tokens to
-characters.
+"""Turn the scores that a head computes for inputs into predictions for examples: join windows, and map tokens
+to characters.
 """
 
 from collections.abc import Sequence

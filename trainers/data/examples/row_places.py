@@ -41,7 +41,9 @@ class Places:
 
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
-    """Return the row of each segment, int64 [s], given the number of positions of each segment, by task."""
+    """Return the row of each segment, int64 [s]. `weights` has, for each task, the number of positions of
+    each of its segments. Without `packed`, every segment has a row of its own.
+    """
     if not packed:
         return np.arange(sum(map(len, weights)))
     length = _row_length(weights)

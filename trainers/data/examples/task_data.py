@@ -24,7 +24,7 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A task as logs and ledgers show it. `tokens` and `text_bytes` are those of an epoch."""
+    """A task as a source in logs and ledgers. `tokens` and `text_bytes` are those of an epoch."""
 
     name: str
     tokens: int
@@ -66,7 +66,7 @@ class TaskData:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks as logs show them."""
+        """The tasks as sources, under whose names logs show their losses."""
         return sources_of(self.tasks)
 
     @property
@@ -135,7 +135,7 @@ def sources_of(tasks: Sequence[TaskInputs]) -> tuple[TaskSource, ...]:
 
 
 def batch_of(tasks: Sequence[TaskInputs], samples: Samples, packed: bool) -> Batch:
-    """Return the batch of some samples."""
+    """Return the batch of `samples`, whose sources are indices into `tasks`."""
     chosen = []
     for source, task in enumerate(tasks):
         here = samples.select(np.flatnonzero(samples.source == source))

@@ -136,15 +136,15 @@ class TaskInputs:
         return self.offsets[inputs][owner] + within, owner
 
     def render(self, chosen: np.ndarray) -> Rendered:
-        """Return the segments `chosen` as the model reads them: their texts, or in text to text their
-        sources, with special tokens.
+        """Return the segments `chosen` as the model reads them, with special tokens: their texts or, in text
+        to text, their sources.
         """
         form = self.format
         marks = (form.before, form.between if self.reads == 2 else (), form.after)
         return _rendered(self.segments, chosen, range(self.reads), marks)
 
     def render_targets(self, chosen: np.ndarray) -> Rendered:
-        """Return the targets of the segments `chosen` of text to text, with special tokens."""
+        """Return the targets of the segments `chosen`, with special tokens. Only for text to text."""
         return _rendered(self.segments, chosen, range(1, 2), (self.format.target_before, (), self.format.target_after))
 
 

@@ -1,5 +1,5 @@
-"""The targets of a task's head in the rows of a batch: the positions that it reads, and the gold at each of
-them.
+"""The targets of a task's head in the rows of a batch: the positions that the head reads, and the gold at
+each position.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ def _gathered(tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], name: 
 def _tags(
     tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], begins: np.ndarray, shape: tuple[int, int]
 ) -> np.ndarray:
-    """Return the tag of each word at its first token, and -100 elsewhere. Tagging inputs have one segment
-    each.
+    """Return an array of `shape` with the tag of each word at its first token, and -100 elsewhere. Every
+    input of a tagging task has one segment.
     """
     tags: np.ndarray = np.full(shape, IGNORED, np.int64)
     before = 0

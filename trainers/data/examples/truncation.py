@@ -34,7 +34,7 @@ class Truncation:
 
     @property
     def message(self) -> str:
-        """A line that tells the user what was cut; empty if nothing was."""
+        """A line that says how much was cut; empty if nothing was."""
         parts = []
         if self.examples:
             share = self.examples / self.total

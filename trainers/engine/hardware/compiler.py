@@ -30,8 +30,8 @@ def check_compiler(config: Job) -> None:
     name = os.environ.get("CXX", "g++")
     if shutil.which(name) is None:
         raise ConfigError(
-            f"{fields}: needs a C++ compiler, but {name} is not there; install the package g++ (Debian, Ubuntu) or gcc-c++ "
-            f"(Fedora, RHEL), or set CXX to another one"
+            f"{fields}: needs a C++ compiler, but {name} is not there; install the package g++ (Debian, Ubuntu) or "
+            f"gcc-c++ (Fedora, RHEL), or set CXX to another compiler"
         )
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not headers.exists():

@@ -1,4 +1,4 @@
-"""Energy that the machine measures: RAPL for processors and memory, NVML for NVIDIA GPUs.
+"""Read the energy meters of the machine: RAPL for processors and memory, NVML for NVIDIA GPUs.
 
 RAPL counts the whole machine, other processes included; Linux lets only root read it by default
 (CVE-2020-8694). NVML counts the GPU that this worker computes on, since Volta.
@@ -13,11 +13,14 @@ _ZONES = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """Counts the energy since the last `read`. `sources` names what is measured; it is empty where nothing is."""
+    """Measures the energy since the last `read`. `sources` names what is measured; it is empty if nothing
+    is.
+    """
 
     def __init__(self, zones: Path = _ZONES, gpu: Callable[[], float] | None = None, workers: int = 1) -> None:
-        """`zones` is the folder of RAPL's zones; `gpu` returns the joules of the GPU so far, by default from NVML. They
-        count `workers` times, for as many GPUs that do the same.
+        """`zones` is the folder of RAPL's zones. `gpu` returns the joules of the GPU so far; by default it
+        reads NVML. The energy of the GPU is multiplied by `workers`, each of which is assumed to use a GPU
+        equally.
         """
         self._rapl, self._workers = _rapl_zones(zones), workers
         self._gpu = gpu or _gpu_counter()
@@ -25,7 +28,9 @@ class EnergyMeter:
         self._last = self._counts()
 
     def read(self) -> float | None:
-        """Return the joules since the last call, or since the meter was made; None where nothing is measured."""
+        """Return the joules since the last call or, in the first call, since the meter was created. None if
+        nothing is measured.
+        """
         if not self.sources:
             return None
         before, self._last = self._last, self._counts()
@@ -65,7 +70,9 @@ def _rapl_zones(root: Path) -> dict[Path, float]:
 
 
 def _gpu_counter() -> Callable[[], float] | None:
-    """Return a function that reads the joules of this worker's GPU since its driver was loaded; None without one."""
+    """Return a function that returns the joules of this worker's GPU since its driver was loaded; None
+    without a GPU that measures energy.
+    """
     import torch
 
     if not torch.cuda.is_available():

@@ -3,10 +3,11 @@
     energy in kWh  =  PUE x (energy of processors, memory and GPUs)
     CO2e in kg     =  kWh x kg per kWh
 
-Strubell et al., 2019 (Energy and Policy Considerations for Deep Learning in NLP), section 2, equations (1) and (2): a
-power usage effectiveness of 1.58 (Ascierto, 2018), and 0.954 pounds of CO2e per kWh, the mean of the United States (EPA,
-2018). Where the machine measures no energy, it is nominal power times time: the power of a GPU in its data sheet, or 12 W
-for each CPU thread in use, the value of Lannelongue et al., 2021 (Green Algorithms) for a core of unknown model.
+Strubell et al., 2019 (Energy and Policy Considerations for Deep Learning in NLP), section 2, equations (1)
+and (2): a power usage effectiveness of 1.58 (Ascierto, 2018), and 0.954 pounds of CO2e per kWh, the mean of
+the United States (EPA, 2018). If the machine does not measure energy, it is estimated as nominal power times
+time. Nominal power is that in the data sheet of a GPU, or 12 W for each CPU thread in use, the value of
+Lannelongue et al., 2021 (Green Algorithms) for a core of unknown model.
 """
 
 import re
@@ -39,8 +40,9 @@ GPU_WATTS: tuple[tuple[str, float], ...] = (
 
 @dataclass(frozen=True)
 class Footprint:
-    """The cost of a computation. `flops` are floating-point operations by term, None if unknown. `joules` are those of
-    the devices, without PUE, and `energy_from` says how they are known; both are None and empty if they are not.
+    """The cost of a computation. `flops` has floating-point operations by term, or is None if they are
+    unknown. `joules` is the energy of the devices, without PUE, None if unknown. `energy_from` says how it
+    was determined, or why it is unknown.
     """
 
     flops: Mapping[str, float] | None
@@ -53,12 +55,12 @@ class Footprint:
 
     @property
     def kwh(self) -> float | None:
-        """The energy with that of cooling and power supply."""
+        """The energy in kWh, including cooling and power supply (`pue`); None if it is unknown."""
         return None if self.joules is None else self.pue * self.joules / 3.6e6
 
     @property
     def kg_co2e(self) -> float | None:
-        """Carbon dioxide equivalents."""
+        """The carbon dioxide equivalents in kg; None if the energy is unknown."""
         return None if self.kwh is None else self.kwh * self.kg_per_kwh
 
     def plain(self) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class Footprint:
 
 
 def operations(flops: Mapping[str, float] | None) -> str:
-    """Format operations with their terms."""
+    """Return operations as text, the total followed by its terms."""
     if flops is None:
         return "operations unknown"
     terms = ", ".join(f"{name} {human_count(value)}" for name, value in flops.items() if value)
@@ -84,12 +86,12 @@ def operations(flops: Mapping[str, float] | None) -> str:
 
 
 def parse_footprint(facts: Mapping[str, Any]) -> Footprint:
-    """Return the cost that `plain` has turned into JSON data."""
+    """Return the cost from which `Footprint.plain` made the JSON data `facts`."""
     return Footprint(**{each.name: facts[each.name] for each in fields(Footprint)})
 
 
 def add_footprints(costs: Sequence[Footprint]) -> Footprint:
-    """Return the sum of at least one cost. Operations or energy are unknown if those of one cost are."""
+    """Return the sum of one or more costs. Its operations or energy are unknown if those of any cost are."""
     known = [cost.flops for cost in costs]
     flops = None
     if all(each is not None for each in known):
@@ -111,8 +113,8 @@ def footprint(
     joules: float | None = None,
     measured_by: str = "",
 ) -> Footprint:
-    """Return the cost of `device_seconds` on devices of one kind. `threads` are those of a worker on a CPU. Without
-    `joules`, energy is computed from nominal power.
+    """Return the cost of `device_seconds` on devices of one kind. `threads` is the number of threads of a
+    worker on a CPU. Without `joules`, energy is computed from nominal power.
     """
     hours = device_seconds / 3600
     if joules is not None:

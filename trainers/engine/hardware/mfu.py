@@ -51,12 +51,12 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     """Return the operations per token at one sequence length: 6 N + 12 L W T for every token of a stack, and
     6 N of the output layer for every target.
 
-    N counts the parameters that are multiplied, so not the tables that are only looked up (position and token
-    embeddings). L is the number of layers, W the width of all heads together, T the sequence length
-    (Chowdhery et al., 2022, appendix B). By convention attention counts in full, although a causal mask and
-    isolated documents need less than half of it. The cross-attention of a decoder counts as much again. A
-    decoder-only model predicts every token that it reads, so its `read` and `predicted` add up to the
-    published formula.
+    N counts the parameters that take part in multiplications, which excludes tables that are only looked up
+    (position and token embeddings). L is the number of layers, W the width of all heads together, T the
+    sequence length (Chowdhery et al., 2022, appendix B). By convention attention counts in full, although a
+    causal mask and isolated documents need less than half of it. The cross-attention of a decoder counts as
+    much again. A decoder-only model predicts every token that it reads, so its `read` and `predicted` add up
+    to the published formula.
     """
     import torch
 
@@ -77,8 +77,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
 
 
 def peak_flops(device: str, config: Job) -> float | None:
-    """Return the peak FLOP/s of one worker: `execution.peak_tflops` if set, else the table's value for the
-    device's name, or None if it is not there.
+    """Return the peak FLOP/s of one worker: `execution.peak_tflops` if set, else the value in the table for
+    the name `device`, or None if the table lacks it.
     """
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12

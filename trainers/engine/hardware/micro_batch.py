@@ -1,4 +1,4 @@
-"""Choose `execution.micro_batch` and `execution.threads` by a worker's memory and cores."""
+"""Choose `execution.micro_batch` and `execution.threads` according to a worker's memory and cores."""
 
 import os
 from typing import Any, Literal
@@ -21,9 +21,9 @@ _TRANSIENT = 0.5
 
 
 def choose_micro_batch(forward: Forward, config: Job, row: Batch, longest: int, world: int) -> int:
-    """Return how many rows a worker takes per pass: `execution.micro_batch`, or with `auto` all of its share
-    of a batch, in as few equal passes as the free memory of its device allows. The result is the same on
-    every worker.
+    """Return the number of rows that a worker processes per pass. This is `execution.micro_batch`; with
+    `auto`, the worker's share of a batch is divided into as few equal passes as the free memory of its device
+    allows. The result is the same on every worker.
 
     `row` is a batch of one row of the training data; rows may be as long as `longest`. The memory of a row is
     estimated as 1.5 x `bytes_kept`: half as much again for tensors that are not kept for the backward pass.
@@ -59,7 +59,7 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
         for name, tensor in state.items()
     }
     own = {tensor.untyped_storage()._cdata for tensor in shadow.values()}
-    kept: dict[int, Any] = {}  # storages by address, alive so that no other gets the same
+    kept: dict[int, Any] = {}  # storages by address, kept alive so that no address is reused
 
     def pack(tensor: Any) -> Any:
         storage = tensor.untyped_storage()
@@ -68,7 +68,7 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.random.fork_rng(devices=[]):
-        # With a mask, which other rows may need: on `meta`, attention without one would keep less than it does elsewhere.
+        # The pass uses a mask, which other rows may need. On `meta`, attention without one keeps less than on a device.
         arrays = {**tensors(batch, "meta"), "segment_range": (PADDING, 0)}
         torch.func.functional_call(module, shadow, kwargs=arrays)
     return sum(storage.nbytes() for storage in kept.values())

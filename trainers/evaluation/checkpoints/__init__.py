@@ -1,1 +1,1 @@
-"""The scores of a run's checkpoints: what is missing is measured, and all of it becomes curves."""
+"""Scores of the checkpoints of a run. Missing scores are measured, and all are shown as curves over steps."""

@@ -1,8 +1,8 @@
-"""Evaluate checkpoints of a run, and store each result before the next one begins.
+"""Evaluate checkpoints of a run, and store each result before the next checkpoint is evaluated.
 
-A result that is stored already, for the same checkpoint and the same items, is not measured again. So the same
-command continues after a kill, takes over what training has evaluated in the loop, and knows the scores of
-checkpoints that are gone.
+If a result for the same checkpoint and the same items is already stored, it is not measured again. The same
+command therefore continues after a kill, uses the results that training has stored, and includes the scores
+of checkpoints that have been removed.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,10 +56,11 @@ def evaluate_checkpoints(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> list[list[StoredEvaluation]]:
-    """Return the results of each run at `steps`, or at all of its checkpoints and at those that were evaluated before.
+    """Return the results of each run at `steps`; by default, at all steps with a checkpoint or a stored
+    result.
 
-    Raises UserError for missing and invalid files before a model is loaded, and for a step that has neither a
-    checkpoint nor a result.
+    Missing and invalid files raise UserError before a model is loaded. So does a step that has neither a
+    checkpoint nor a stored result.
     """
     for run in runs:
         read_run(run)
@@ -74,12 +75,12 @@ def evaluate_checkpoints(
                 except UserError:
                     if steps is not None or step in dict(checkpoint.published(run)):
                         raise
-                    tell(f"{run}: the checkpoint of step {step:,} was removed by its training, and is left out")
+                    tell(f"{run}: left out step {step:,}: training has removed its checkpoint")
         stored = [each for each in read_evaluations(run, name) if steps is None or each.step in steps]
         found.append([each for each in stored if each.items == items])
         if others := [each.step for each in stored if each.items != items]:
             shown = ", ".join(f"{step:,}" for step in others)
-            tell(f"{run}: the results of {shown} are left out: they are of other items, and the checkpoints are gone")
+            tell(f"{run}: left out {shown}: their results are for other items, and their checkpoints are gone")
     return found
 
 
@@ -93,7 +94,7 @@ def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], setti
 
 
 def _digest(read: Sequence[Asked]) -> str:
-    """Return a digest of all that is asked, and of its gold."""
+    """Return a digest of everything that the model is asked, and of the gold answers."""
     state = xxhash.xxh3_128()
     for one in read:
         asked = one.asked if isinstance(one, HarnessItems) else one
@@ -115,7 +116,9 @@ def _digest(read: Sequence[Asked]) -> str:
 
 
 def _missing(run: LocalPath, name: str, items: str, steps: Sequence[int] | None) -> list[int]:
-    """Return the steps to evaluate, the newest first: an early answer is worth most."""
+    """Return the steps without a valid result, newest first because that result is wanted soonest. Raises
+    UserError for one of `steps` that has neither a checkpoint nor a result.
+    """
     places = dict(checkpoint.published(run))
     wanted = []
     for step in places if steps is None else steps:
@@ -133,7 +136,9 @@ def _missing(run: LocalPath, name: str, items: str, steps: Sequence[int] | None)
 
 
 def _is_replaced(path: LocalPath, checksum: str) -> bool:
-    """Whether a checkpoint is another one than that with a checksum; one that is gone is not."""
+    """Return whether the checkpoint at `path` differs from the one with `checksum`; False if there is
+    none.
+    """
     try:
         return bool(read_json(path / checkpoint.RECORD, f"remove {path}")["checksum"] != checksum)
     except FileNotFoundError:
@@ -150,7 +155,9 @@ def _evaluate(
     settings: EvaluationSettings,
     tell: Tell,
 ) -> None:
-    """Measure a checkpoint and store its result: the rows first, then the scores, which make it count."""
+    """Evaluate a checkpoint and store its result. The rows are written first; the result is valid once the
+    scores are written too.
+    """
     meter = EvaluationMeter()
     trained, picked = load_checkpoint(run, step)
     scorer = Scorer.of(str(run), trained, settings.pseudo)
@@ -174,7 +181,7 @@ def _evaluate(
 
 
 def _scores(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    """Return the score that counts of every task, and the mean of the suite."""
+    """Return the main score of every task and the mean of the suite, by name, as JSON data."""
     scores = {f"{mean.suite}.mean": mean.mean.plain() for mean in evaluation.means}
     names = column_names([(result.task, result.split) for result in evaluation.results])
     for name, result in zip(names, evaluation.results, strict=True):

@@ -29,7 +29,9 @@ def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
 
 
 def charts(histories: Sequence[ScoreHistory]) -> list[LineChart]:
-    """Draw every score over steps, a line and the band of its interval for each run."""
+    """Return a chart for every score over steps, in which each run has a line and the band of its
+    interval.
+    """
     names = short_names([history.run for history in histories])
     drawn = []
     for score in histories[0].names:

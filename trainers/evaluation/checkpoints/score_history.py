@@ -1,7 +1,7 @@
 """Scores over training: the average of the last checkpoints of a run, its noise, and comparisons of runs.
 
-A score moves from one checkpoint to the next although the model hardly changes. The average over the last few
-moves less, so it tells earlier which run is better (Heineman et al., 2025, Signal and Noise).
+A score varies from one checkpoint to the next even if the model hardly changes. The average over the last few
+checkpoints varies less, so it shows earlier which run is better (Heineman et al., 2025, Signal and Noise).
 """
 
 import math
@@ -24,9 +24,9 @@ from trainers.tasks.load_task import Suite
 
 @dataclass(frozen=True)
 class LastAverage:
-    """A score averaged over checkpoints at `steps`. The error and interval of `score` are over items. `deviation` is
-    the sample standard deviation from one checkpoint to the next, None for a single one. `items`, float64 [n, 2],
-    has the average statistics of each item; None for the mean of a suite.
+    """A score averaged over the checkpoints at `steps`. The error and the interval of `score` are over items.
+    `deviation` is the sample standard deviation over checkpoints, None for a single one. `items`, float64 [n,
+    2], has the average statistics of each item; None for the mean of a suite.
     """
 
     name: str
@@ -56,11 +56,11 @@ class TaskSignal:
 
     @property
     def ratio(self) -> float:
-        """The signal-to-noise ratio."""
+        """`signal` divided by `noise`."""
         return self.signal / self.noise if self.noise > 0 else math.inf if self.signal > 0 else 0.0
 
     def plain(self) -> dict[str, Any]:
-        """Return the signal as JSON data; the ratio is None without noise."""
+        """Return the signal as JSON data; the ratio is None if the noise is 0."""
         ratio = self.ratio
         return {
             "name": self.name,
@@ -73,7 +73,9 @@ class TaskSignal:
 
 @dataclass(frozen=True)
 class ScoreHistory:
-    """The results of a run's checkpoints on the same items, by step, with the average of the last `last` of them."""
+    """The results of a run's checkpoints on the same items, ordered by step. Averages are over the last
+    `last`.
+    """
 
     run: str
     results: tuple[StoredEvaluation, ...]
@@ -82,16 +84,16 @@ class ScoreHistory:
 
     @property
     def names(self) -> list[str]:
-        """The names of the scores; that of the suite's mean is first."""
+        """The names of the scores; the mean of the suite, if there is one, comes first."""
         return list(self.results[-1].scores)
 
     def points(self, name: str) -> list[tuple[int, dict[str, Any]]]:
-        """Return (step, score) of every checkpoint."""
+        """Return (step, the score `name` as JSON data) of every checkpoint."""
         return [(result.step, result.scores[name]) for result in self.results]
 
     @cached_property
     def averages(self) -> dict[str, LastAverage]:
-        """The average of every score over the last checkpoints."""
+        """The average of every score over the last checkpoints, by name of the score."""
         latest = self.results[-self.last :]
         steps = tuple(result.step for result in latest)
         rows = [_item_statistics(result) for result in latest]
@@ -120,13 +122,13 @@ class ScoreHistory:
 
 
 def column_names(columns: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a name for each (task, split): the task, followed by the split if the task has several."""
+    """Return a name for each (task, split): the task, followed by the split if several splits of it occur."""
     tasks = [task for task, _ in columns]
     return [task if tasks.count(task) == 1 else f"{task}/{split}" for task, split in columns]
 
 
 def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
-    """Return the statistics of every item in the score that counts, float64 [n, 2], by the name of the score."""
+    """Return the statistics of every item in the main score, float64 [n, 2], by the name of the score."""
     rows = pq.read_table(lent(result.rows), columns=["task", "split", "score", "weight"])
     task, split = (np.array(rows[name].to_pylist()) for name in ("task", "split"))
     statistics = np.stack([rows[name].to_numpy() for name in ("score", "weight")], axis=1)
@@ -136,7 +138,9 @@ def _item_statistics(result: StoredEvaluation) -> dict[str, np.ndarray]:
 
 
 def _score_of(items: np.ndarray, chance: float | None) -> NoisyScore:
-    """Return the ratio of the sums of statistics, with the error of the delta method and a normal interval."""
+    """Return the score of `items`, float64 [n, 2]: the ratio of the sums of the two columns, with its
+    standard error by the delta method and its normal 95 % interval.
+    """
     value = float(items[:, 0].sum() / items[:, 1].sum())
     error = _error(items[:, 0] - value * items[:, 1], items[:, 1])
     return NoisyScore(value, error, value - Z * error, value + Z * error, len(items), chance)
@@ -148,7 +152,9 @@ def _error(left: np.ndarray, weights: np.ndarray) -> float:
 
 
 def signals(histories: Sequence[ScoreHistory]) -> list[TaskSignal]:
-    """Return the signal and noise of every score; none for a single run, or if a run has a single checkpoint."""
+    """Return the signal and noise of every score. Empty for a single run, or if a run has only one
+    checkpoint.
+    """
     if len(histories) < 2 or any(min(len(history.results), history.last) < 2 for history in histories):
         return []
     found = []
@@ -165,7 +171,9 @@ def _variance(history: ScoreHistory, name: str) -> float:
 
 
 def compare_histories(histories: Sequence[ScoreHistory]) -> Iterator[PairedDifference]:
-    """Compare the averages of every two runs on the same items. The test is a normal approximation over items."""
+    """Yield a comparison of the averages of every two runs on the same items. The test is a normal
+    approximation over items.
+    """
     for a, b in combinations(histories, 2):
         scales, differences = [], []
         for name in (name for name, each in b.averages.items() if each.items is not None):
@@ -205,7 +213,7 @@ def _tested(a: str, b: str, name: str, score: str, value: float, error: float) -
 
 
 def plain_histories(histories: Sequence[ScoreHistory]) -> dict[str, Any]:
-    """Return all scores of all checkpoints, and what follows from them, as JSON data."""
+    """Return all scores of all checkpoints, their averages, signals and comparisons, as JSON data."""
     return {
         "format": "gristmill-checkpoint-scores/1",
         "runs": [

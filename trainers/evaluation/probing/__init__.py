@@ -1,1 +1,3 @@
-"""What the hidden states of a model hold: features of texts, and classifiers trained on them layer by layer."""
+"""Probe the hidden states of a model: features of texts, and classifiers that are trained on them layer by
+layer.
+"""

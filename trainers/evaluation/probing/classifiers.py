@@ -5,15 +5,16 @@ from typing import Any, Literal
 import numpy as np
 
 Classifier = Literal["linear", "mlp"]
-_HIDDEN = 128  # units; Hewitt and Liang (2019) find the most selective MLPs to be small
+_HIDDEN = 128  # units; in Hewitt and Liang (2019), the most selective MLPs are small
 _ITERATIONS = {"linear": 300, "mlp": 60}
 
 
 def predict_labels(
     kind: Classifier, states: np.ndarray, labels: np.ndarray, unseen: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Train a classifier on standardised states [n, width] with labels [n], and return those of unseen states [m, width],
-    int64. The MLP stops when the accuracy on a tenth of the training examples no longer rises.
+    """Train a classifier on `states` [n, width], which are standardised first, and `labels` [n], and return
+    the predicted labels of the states `unseen` [m, width], int64 [m]. Training of the MLP ends when the
+    accuracy on a tenth of the training examples no longer rises.
 
     Raises ImportError without scikit-learn.
     """
@@ -26,7 +27,7 @@ def predict_labels(
     if len(np.unique(labels)) == 1:
         return np.full(len(unseen), labels[0], np.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a probe of limited effort is what is measured
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the probe is meant to have limited training
         fitted = make_pipeline(StandardScaler(), _classifier(kind, labels, seed)).fit(states, labels)
     predicted: np.ndarray = fitted.predict(unseen).astype(np.int64)
     return predicted

@@ -1,4 +1,4 @@
-"""Hidden states of the texts of a file, as a table in Parquet."""
+"""Write the hidden states of the texts of a file as a Parquet table."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -16,8 +16,9 @@ _TOKENS = 8192  # tokens whose states are in memory at once
 
 
 def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
-    """Return one state of a document for each layer, float32 [layers, width]: the mean over the tokens of its text, that
-    of its first position, which is a special token in most models, or that of the last token of its text.
+    """Return one state of a document for each layer, float32 [layers, width]. According to `pooling`, it is
+    the mean over the tokens of the text, the state of the first position, which is a special token in most
+    models, or the state of the last token of the text.
     """
     if pooling == "first" or not states.tokens.shape[1]:
         return states.first
@@ -27,10 +28,11 @@ def pooled(states: DocumentStates, pooling: Pooling) -> np.ndarray:
 def write_features(
     reader: StateReader, texts: Examples, layers: Sequence[str], pooling: Pooling, output: Location
 ) -> int:
-    """Write a row for every text, or with `token` for every token of its text; return the number of rows.
+    """Write a row for every text or, if `pooling` is `token`, for every token of every text. Returns the
+    number of rows.
 
-    Columns: `id`; with `token` also `position` in the text and `token`, the id in the vocabulary; `layer_N`, a list of
-    fixed size in float32, for each layer.
+    The columns are `id` and, for each layer, `layer_N`, a list of fixed size in float32. With `token`, they
+    include `position`, the position in the text, and `token`, the id in the vocabulary.
     """
     schema = _schema(layers, pooling, reader.width)
     count = 0

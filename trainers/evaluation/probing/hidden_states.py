@@ -1,10 +1,11 @@
-"""The hidden states of every layer of a model for texts, which it reads as in training.
+"""The hidden states of every layer of a model for texts. The model reads the texts as in training:
 
 decoder           <bos> text
 encoder           <cls> text <sep>
 encoder-decoder   text <eos> in the encoder, and the start token and the text in the decoder
 
-Layer 0 are the embeddings. The last layer of a stack is taken after the final norm, if the architecture has one.
+Layer 0 is the embedding layer. The last layer of a stack is read after the final norm, if the architecture
+has one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,9 @@ POSITIONS = 4096  # of a batch
 
 @dataclass(frozen=True)
 class DocumentStates:
-    """The states of a document in float32: `first` [layers, width], of the first position with its special token, and
-    `tokens` [layers, n, width], of the n tokens of the text without special tokens.
+    """The states of a document, in float32. `first` [layers, width] is the state of the first position, which
+    has a special token in most models. `tokens` [layers, n, width] has the states of the n tokens of the
+    text, without special tokens.
     """
 
     first: np.ndarray
@@ -48,7 +50,9 @@ class _Chunk:
 
 
 class StateReader:
-    """Reads texts with a model and returns hidden states. `name` is used in messages. Open one with `StateReader.open`."""
+    """Runs a model on texts and returns its hidden states. `name` is used in messages. Open one with
+    `StateReader.open`.
+    """
 
     def __init__(self, name: str, network: Any, model: Model, objective: TrainingObjective, encoder: Encoder) -> None:
         specials = add_fallback_marks(encoder.specials)
@@ -69,29 +73,33 @@ class StateReader:
 
     @classmethod
     def open(cls, path: LocalPath) -> "StateReader":
-        """Load the model of a run or an export. Raises UserError if there is none, or if it has the head of a task."""
+        """Load the model of a run or an export. Raises UserError if there is none, or if it has a task
+        head.
+        """
         trained = load_trained(path)
         config = trained.config
         encoder = Encoder.load(lent(trained.tokenizer))
         return cls(str(path), trained.model, config.model, config.objective, encoder)
 
     def choose_layers(self, named: str) -> tuple[str, ...]:
-        """Return the layers that `all` or a list such as `0,3` names. Raises ConfigError for unknown ones."""
+        """Return the names of the layers in `named`: `all`, or a list such as `0,3`. Raises ConfigError for
+        an unknown layer.
+        """
         if named == "all":
             return self.layers
         names = tuple(dict.fromkeys(named.split(",")))
         if unknown := [name for name in names if name not in self.layers]:
-            raise ConfigError(f"layers: got {unknown[0]!r}, {self.name} has all, {', '.join(self.layers)}")
+            raise ConfigError(f"layers: got {unknown[0]!r}, allowed for {self.name}: all, {', '.join(self.layers)}")
         return names
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of texts, without special tokens."""
+        """Return the token ids of each text, int64 [n], without special tokens."""
         ids, offsets = self.encoder.encode(pa.array(texts, pa.large_string()))
         return [ids[offsets[n] : offsets[n + 1]].astype(np.int64) for n in range(len(texts))]
 
     def read(self, documents: Sequence[np.ndarray], layers: Sequence[str]) -> list[DocumentStates]:
-        """Return the states of documents, given their ids. A document longer than the model is read in pieces, which do
-        not see one another; its first position is that of its first piece.
+        """Return the states of documents, given their token ids. A document longer than the model is read in
+        pieces that do not attend to one another; `first` is then the state of its first piece.
         """
         first = np.zeros((len(documents), len(layers), self.width), np.float32)
         tokens = [np.zeros((len(layers), len(ids), self.width), np.float32) for ids in documents]
@@ -108,7 +116,7 @@ class StateReader:
             yield self._batch(chunks)
 
     def _batches(self, documents: Sequence[np.ndarray]) -> Iterator[list[_Chunk]]:
-        """Yield the pieces of documents, those of similar length together."""
+        """Yield batches of pieces of documents. Pieces of similar length are batched together."""
         room = self._room
         chunks = [
             _Chunk(number, start, ids[start : start + room])

@@ -1,4 +1,4 @@
-"""What a probe is trained on: states of words or texts with their labels, and the labels of a control task."""
+"""The examples of a probe: states of words or texts with their labels, and the labels of a control task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from trainers.tasks.examples import Examples
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.schema.task import Task
 
-_DOCUMENTS = 256  # whose states of all tokens are in memory at once
+_DOCUMENTS = 256  # documents in memory at once with the states of all their tokens
 
 
 @dataclass(frozen=True)
 class ProbeExamples:
-    """n words or texts: `states` [layers, n, width] in float32, `labels`, int64 [n], and `types`, the word of each, or the
-    first word of each text, which decides the label of the control task. `offsets`, int64, bound the words of each
-    sentence; a text is a unit by itself.
+    """n words or texts: `states` [layers, n, width] in float32, `labels` int64 [n], and `types`, each word
+    itself or the first word of each text, which determines the label in the control task. `offsets`, int64,
+    are the boundaries of sentences, as indices of words; for texts, each text is a sentence of its own.
     """
 
     states: np.ndarray
@@ -34,8 +34,8 @@ class ProbeExamples:
 
 
 def probe_split(task: Task, split: str, data: Location | None, limit: int | None) -> Examples:
-    """Read the first `limit` examples of a split for probing. Raises ConfigError for a task that cannot be probed, and
-    UserError for hidden gold.
+    """Return the first `limit` examples of a split (default: all). Raises ConfigError for a task that cannot
+    be probed, and UserError if the gold of the split is hidden.
     """
     if task.kind not in ("tag", "classify") or "text_b" in task.roles:
         what = "two texts" if "text_b" in task.roles else f"kind {task.kind}"
@@ -69,8 +69,8 @@ def _head(examples: Examples, limit: int) -> Examples:
 
 
 def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str]) -> ProbeExamples:
-    """Return the states of the words or texts of a split. The state of a word is the mean over its tokens, that of a text
-    the mean over all of its tokens.
+    """Return the states and labels of the words or texts of a split. The state of a word or text is the mean
+    over its tokens.
     """
     texts = examples.texts[0]
     if examples.task.kind == "classify":
@@ -97,8 +97,8 @@ def probe_examples(reader: StateReader, examples: Examples, layers: Sequence[str
 def _word_states(
     reader: StateReader, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray, layers: Sequence[str]
 ) -> np.ndarray:
-    """Return the states of words [layers, words, width]. A word begins with the token of its first byte and ends before the
-    next word; of words that share a token, each has its state.
+    """Return the states of words, [layers, words, width]. A word begins with the token of its first byte and
+    ends before the next word. The state of a token that several words share counts for each of them.
     """
     ids, bounds, holders = reader.encoder.encode_with_positions(texts, starts, offsets)
     documents = [ids[bounds[n] : bounds[n + 1]].astype(np.int64) for n in range(len(texts))]
@@ -115,8 +115,8 @@ def _word_states(
 
 
 def control_labels(train: ProbeExamples, test: ProbeExamples, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels of the control task for two splits: every type has one label, drawn from the labels of the training
-    examples (Hewitt and Liang, 2019, section 2).
+    """Return the labels of the control task for both splits, int64. Every type has one label, drawn at random
+    from the labels of the training examples (Hewitt and Liang, 2019, section 2).
     """
     draw, of = np.random.default_rng(seed), {}
     for name in dict.fromkeys([*train.types, *test.types]):

@@ -1,4 +1,6 @@
-"""Probes of layers: the accuracy of classifiers on the states of each layer, beside that on a control task."""
+"""Probe layers: the accuracy of classifiers on the states of each layer, and their accuracy on a control
+task.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,9 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 @dataclass(frozen=True)
 class ProbedLayer:
-    """The `accuracy` of a classifier on a layer, that on the control task, `control`, and `selectivity`, their difference
-    (Hewitt and Liang, 2019): high if the layer holds the labels, low if the classifier learns any labels by heart.
+    """The `accuracy` of a classifier on a layer, its accuracy `control` on the control task, and their
+    difference, `selectivity` (Hewitt and Liang, 2019). It is high if the layer encodes the labels, low if the
+    classifier can memorise arbitrary labels.
     """
 
     layer: str
@@ -46,8 +49,8 @@ def probe_layers(
     seed: int,
     tell: Callable[[str], None],
 ) -> list[ProbedLayer]:
-    """Train a classifier of each kind on each layer and score it on `test`. Chance is the most common label of the
-    training examples.
+    """Train a classifier of each kind on each layer and score it on `test`. Chance is the accuracy of always
+    predicting the most common label of the training examples. `tell` is called with a line for each result.
     """
     first, second = probe_examples(reader, train, layers), probe_examples(reader, test, layers)
     tell(f"{len(first):,} training and {len(second):,} test examples of {len(set(first.types)):,} types")
@@ -67,13 +70,15 @@ def _scores(
     kind: Classifier, states: np.ndarray, unseen: np.ndarray, first: ProbeExamples, second: ProbeExamples,
     controls: tuple[np.ndarray, np.ndarray], seed: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # fmt: skip
-    """Yield gold and predictions of the test examples, for the task and then for the control task."""
+    """Yield the gold and predicted labels of the test examples, for the task and then for the control
+    task.
+    """
     for labels, gold in ((first.labels, second.labels), controls):
         yield gold, predict_labels(kind, states, labels, unseen, seed)
 
 
 def _noisy(test: ProbeExamples, gold: np.ndarray, predicted: np.ndarray, chance: float | None = None) -> NoisyScore:
-    """Return the accuracy with its noise over sentences or texts."""
+    """Return the accuracy, with its standard error and interval over sentences or texts."""
     return estimate(METRICS["accuracy"], Outcomes(gold=gold, predicted=predicted, offsets=test.offsets), chance)
 
 

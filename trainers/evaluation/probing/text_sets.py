@@ -1,9 +1,10 @@
-"""Probing sets made from any texts, after SentEval (Conneau et al., 2018, "What you can cram into a single vector").
+"""Probing sets made from arbitrary texts, after SentEval (Conneau et al., 2018, "What you can cram into a
+single vector").
 
 length           the number of words of a sentence, in six classes of about equal size
-word_content     which of twenty words of middle frequency a sentence has; it has exactly one of them
-word_order       whether two neighbouring words of a sentence were exchanged
-sentence_order   whether two consecutive sentences were exchanged
+word_content     which of twenty words of medium frequency a sentence contains; it contains exactly one of them
+word_order       whether two adjacent words of a sentence were swapped
+sentence_order   whether two consecutive sentences were swapped
 """
 
 import re
@@ -26,13 +27,14 @@ _END = re.compile(r"(?<=[.!?])\s+")
 _WORD = re.compile(r"[^\W\d_]+")
 _LEAST, _MOST = 5, 40  # words of a sentence
 _CLASSES = 6
-_WORDS, _COMMON = 20, 50  # words to tell apart, after so many more common ones
-_TESTED = 5  # every fifth document is for the test, so no document is in both
-_ENOUGH = 20  # examples of a split
+_WORDS, _COMMON = 20, 50  # words to distinguish; more common words that are skipped
+_TESTED = 5  # every fifth document is for the test split, so no document is in both splits
+_ENOUGH = 20  # examples that a split needs
 
 
 def text_set(name: TextSet, texts: Examples, limit: int, seed: int) -> tuple[Examples, Examples]:
-    """Return the training and the test examples of a probing set, up to `limit` each, from the sentences of texts.
+    """Return the training and the test examples of a probing set, up to `limit` each, from the sentences of
+    `texts`.
 
     Raises UserError if the texts have too few sentences.
     """
@@ -47,7 +49,8 @@ def text_set(name: TextSet, texts: Examples, limit: int, seed: int) -> tuple[Exa
     for split, made in (("train", first), ("test", second)):
         if len(made) < _ENOUGH or len({label for _, label in made}) < 2:
             raise UserError(
-                f"text: {len(made):,} examples of {name} for {split}, {_ENOUGH} or more of two classes are needed; give more text"
+                f"text: has {len(made):,} examples of {name} for {split}, needs {_ENOUGH} or more of two classes; "
+                f"give more text"
             )
     task = Task(
         kind="classify", files={"train": texts.task.name, "test": texts.task.name},
@@ -63,7 +66,7 @@ def _examples(task: Task, split: str, made: _Labelled) -> Examples:
 
 
 def _sentences(text: str) -> list[str]:
-    """Return the sentences of a text that have a usual length, white space normalised."""
+    """Return the sentences of a text that have 5 to 40 words, with white space normalised."""
     found = (" ".join(part.split()) for part in _END.split(text))
     return [sentence for sentence in found if _LEAST <= len(sentence.split()) <= _MOST]
 

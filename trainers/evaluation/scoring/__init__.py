@@ -1,1 +1,1 @@
-"""Likelihoods of text under decoders, encoders and encoder-decoders, on packed rows."""
+"""Likelihoods of text under decoders, encoders and encoder-decoders, computed on packed rows."""

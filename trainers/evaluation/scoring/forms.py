@@ -23,8 +23,9 @@ from trainers.objectives.shared.whole_words import word_marks
 from trainers.rows.batch import IGNORED
 
 Pseudo = Literal["within_word", "token"]
-"""Which tokens are masked when an encoder scores a token: the token and those after it in its word (Kauf and Ivanova,
-2023), or the token alone (Salazar et al., 2020)."""
+"""The tokens that are masked when an encoder scores a token: the token and those after it in the same word
+(Kauf and Ivanova, 2023), or the token alone (Salazar et al., 2020).
+"""
 
 
 class ScoredForm(Protocol):
@@ -46,20 +47,22 @@ class ScoredForm(Protocol):
     def ends(self) -> tuple[int, ...]: ...  # noqa: D102
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
-        """Return the pieces that score a continuation, int64 ids. The context must not be longer than `room`
-        allows.
+        """Return the pieces that score a continuation for the request `owner`. `context` and `continuation`
+        are int64 ids, and the context must not be longer than `room` allows.
         """
         ...
 
     def room(self, continuation: int) -> int:
-        """Return how many tokens of context fit; negative if not even the continuation fits."""
+        """Return how many tokens of context fit beside `continuation` tokens; negative if not even these
+        fit.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class LeftToRight:
-    """A decoder. `head` are the ids before every context. With `sees_prefix`, attention over head and context
-    is bidirectional.
+    """The form of a decoder. `head` has the ids before every context. With `sees_prefix`, attention within
+    head and context is bidirectional.
     """
 
     head: tuple[int, ...]
@@ -74,7 +77,9 @@ class LeftToRight:
 
     @property
     def marks(self) -> int:
-        """The number of ids in the head, less one, because the last token of a row is not read."""
+        """The number of ids in the head minus one, because the last token of a row is a target and not an
+        input.
+        """
         return len(self.head) - 1
 
     def room(self, continuation: int) -> int:
@@ -92,8 +97,8 @@ class LeftToRight:
 
 @dataclass(frozen=True)
 class Masks:
-    """An encoder. `before` and `after` are the ids around a text. `words`, uint8 [vocabulary], holds the
-    flags BEGINS and ENDS of each token if the rest of a word is masked too; otherwise it is None.
+    """The form of an encoder. `before` and `after` are the ids around a text. If the rest of a word is masked
+    too, `words`, uint8 [vocabulary], has the flags BEGINS and ENDS of each token; otherwise it is None.
     """
 
     before: tuple[int, ...]
@@ -134,7 +139,9 @@ class Masks:
         return made
 
     def _hidden_until(self, continuation: np.ndarray) -> list[int]:
-        """Return where the masked range of each token ends: at the next token, or after its word."""
+        """Return the index at which the masked range of each token ends: the next token, or the end of its
+        word.
+        """
         count = len(continuation)
         ends = list(range(1, count + 1))
         if self.words is not None:
@@ -147,8 +154,8 @@ class Masks:
 
 @dataclass(frozen=True)
 class EncoderDecoderForm:
-    """An encoder-decoder. The encoder reads `before`, the context and `after`. The decoder reads `given` and,
-    with `repeats`, the context, and is then scored on the continuation.
+    """The form of an encoder-decoder. The encoder reads `before`, the context and `after`. The decoder reads
+    `given` and, with `repeats`, the context, and is then scored on the continuation.
     """
 
     before: tuple[int, ...]
@@ -161,7 +168,7 @@ class EncoderDecoderForm:
 
     @property
     def marks(self) -> int:
-        """The number of ids around context and continuation, in the encoder or in the decoder, whichever has
+        """The number of ids around context and continuation, in the encoder or the decoder, whichever has
         more.
         """
         return max(len(self.before) + len(self.after), len(self.given) - 1)
@@ -183,10 +190,11 @@ class EncoderDecoderForm:
 
 
 def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Encoder, pseudo: Pseudo) -> ScoredForm:
-    """Return the form in which a model trained on `objective` is scored. For a mixture, it is that of the
-    first member that learns likelihoods, or else that of the first member.
+    """Return the form in which a model trained on `objective` is scored. For a mixture, it is the form of the
+    first member that learns likelihoods, or else of the first member.
 
-    Raises UserError, beginning with `where`, if the objective does not teach a model to continue texts.
+    Raises UserError, whose message begins with `where`, if the objective does not train a model to continue
+    texts.
     """
     members = objective.members()
     member, lead = next((each for each in members if each[0].gives_likelihood), members[0])

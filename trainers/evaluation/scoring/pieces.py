@@ -1,10 +1,10 @@
-"""Pack scored texts into rows, isolated from one another, and sum the likelihood of their targets.
+"""Pack scored texts into rows, isolated from one another, and sum the log-likelihoods of their targets.
 
-Pieces are sorted by length. Pieces of similar length are packed together, so rows have little padding. A piece
-sees only itself, so its likelihood does not depend on what shares its row or its batch.
+Pieces are sorted by length and packed with pieces of similar length, so rows have little padding. A piece
+attends only to itself, so its likelihood does not depend on the other pieces in its row or batch.
 
-What pieces have in common is computed once: the context of several continuations in a decoder, and in every family the
-pieces that differ in their targets only, such as candidates of one token.
+What pieces have in common is computed once: in a decoder, the context of several continuations; in every
+family, the inputs of pieces that differ only in their targets, such as candidates of one token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,18 +19,19 @@ from trainers.models import MODELS
 from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 from trainers.rows.best_fit import best_fit
 
-_WIDTH = 256  # columns of a row of short pieces; a wider row spends more on attention that is masked away
+_WIDTH = 256  # columns of a row of short pieces; in a wider row, more of the attention is masked and wasted
 _LOGITS = 1 << 24  # logits in memory at once: 64 MB in fp32
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A text that a model reads in one go; its scored tokens belong to request `owner`.
+    """A text that a model reads in one forward pass; its scored tokens belong to the request `owner`.
 
-    `inputs`, int64, are the ids that the model reads; in an encoder-decoder those of the encoder, while
-    `decoder` has those of the decoder. `targets`, int64, have the length of `decoder`, or else of `inputs`; -100 is
-    no target. In a prefix LM the first `prefix` positions see one another. The first `shared` inputs are the context of a
-    decoder, which pieces with the same context share in a row.
+    `inputs`, int64, are the ids that the model reads. In an encoder-decoder they are those of the encoder,
+    and `decoder` has those of the decoder. `targets`, int64, has the length of `decoder`, or else of
+    `inputs`; -100 marks a position without a target. In a prefix LM, attention within the first `prefix`
+    positions is bidirectional. The first `shared` inputs of a decoder are the context; pieces with the same
+    context share it in a row.
     """
 
     owner: int
@@ -42,15 +43,19 @@ class Piece:
 
 
 _Targets = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Targets: the column or flattened position of each, its id, and the request that it belongs to; int64 [n] each."""
+"""n targets: the column or flattened position of each, its id, and the request that it belongs to, each int64
+[n].
+"""
 
 
 @dataclass(frozen=True)
 class _Tree:
-    """Pieces that are read together: the trunk, which they share, and one branch for each different rest.
+    """Pieces that are read together: a trunk, which all of them share, and a branch for each distinct
+    remainder.
 
-    `inputs` and `positions`, int64, are those of the trunk, then of all branches. `branch`, int64, is 0 in the trunk and
-    counts the branches from 1. `targets` are columns of `decoder`, or else of `inputs`.
+    `inputs` and `positions`, int64, are those of the trunk followed by those of all branches. `branch`,
+    int64, is 0 in the trunk and numbers the branches from 1. The columns in `targets` are those of `decoder`,
+    or else of `inputs`.
     """
 
     inputs: np.ndarray
@@ -62,12 +67,14 @@ class _Tree:
 
     @property
     def goals(self) -> int:
-        """The columns that its targets take in a row."""
+        """The number of columns that the tree takes in the row that has the targets."""
         return len(self.inputs if self.decoder is None else self.decoder)
 
     @property
     def length(self) -> int:
-        """The columns that it takes in a row."""
+        """The number of columns that the tree takes in a row, in the encoder or decoder, whichever is
+        more.
+        """
         return max(len(self.inputs), self.goals)
 
 
@@ -83,7 +90,9 @@ class Sums:
 
 
 def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], requests: int, positions: int) -> Sums:
-    """Return the sums of `requests` requests. A batch has up to about `positions` positions of text."""
+    """Return the sums over the pieces of each of `requests` requests. A batch has up to about `positions`
+    positions.
+    """
     sums = Sums(np.zeros(requests), np.zeros(requests, np.int64), np.zeros(requests, np.int64))
     for logits, row, wanted, owner in piece_logits(forward, architecture, pieces, positions):
         _add(sums, logits, row, wanted, owner)
@@ -93,8 +102,8 @@ def sum_pieces(forward: Forward, architecture: str, pieces: Sequence[Piece], req
 def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield logits [m, vocabulary], and for n targets the row of its logits, its id and its request, int64 [n] each.
-    Targets of the same piece are in order.
+    """Yield batches of logits [m, vocabulary] with n targets: the row of each target's logits, its id and its
+    request, each int64 [n]. Targets of the same piece are in order.
     """
     import torch
 
@@ -114,8 +123,8 @@ def piece_logits(
 
 
 def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
-    """Return the pieces as trees. Pieces with the same context are in one tree, as long as it does not become wider than
-    other rows, nor its branches longer than its trunk.
+    """Return the pieces as trees. Pieces with the same context share a tree, unless it would become wider
+    than other rows or its branches longer than its trunk.
     """
     groups: dict[tuple[bytes, bytes, int], list[Piece]] = {}
     for piece in pieces:
@@ -136,7 +145,7 @@ def _trees(pieces: Sequence[Piece]) -> list[_Tree]:
 
 
 def _tree(pieces: Sequence[Piece]) -> _Tree:
-    """Return pieces with the same trunk as a tree. Pieces with the same rest share a branch."""
+    """Return the tree of pieces with the same trunk. Pieces with the same remainder share a branch."""
     first = pieces[0]
     shared = first.shared or len(first.inputs)
     parts, starts, column = [first.inputs[:shared]], {b"": shared}, shared
@@ -154,7 +163,7 @@ def _tree(pieces: Sequence[Piece]) -> _Tree:
     positions = [np.arange(shared), *(np.arange(shared, shared + len(part)) for part in parts[1:])]
     branches = (
         np.arange(len(parts)) if len(parts) > 2 else np.zeros(len(parts), np.int64)
-    )  # one rest continues the trunk
+    )  # a single remainder continues the trunk
     branch = np.repeat(branches, [len(part) for part in parts])
     at, wanted, owner = (np.concatenate(each) for each in zip(*targets, strict=True))
     made = (np.concatenate(parts), np.concatenate(positions), branch, (at, wanted, owner))
@@ -162,8 +171,8 @@ def _tree(pieces: Sequence[Piece]) -> _Tree:
 
 
 def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
-    """Add the likelihood of the ids `wanted` [n], each given row `row` of logits [m, vocabulary], to those of their
-    requests.
+    """Add the log-likelihoods of n targets to the sums of their requests `owner` [n]. `wanted` [n] has the
+    ids of the targets, and `row` [n] the row of `logits` [m, vocabulary] of each.
     """
     import torch
 
@@ -177,7 +186,7 @@ def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np
 
 
 def _batches(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches, the longest trees first, and their targets with flattened positions, in the order of positions."""
+    """Yield batches, longest trees first, with their targets at flattened positions, ordered by position."""
     lengths = np.array([tree.length for tree in trees], np.int64)
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])

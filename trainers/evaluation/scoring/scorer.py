@@ -31,10 +31,11 @@ _PIECES = 1 << 15  # pieces in memory at once
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """The log-likelihoods of n requests in nats, float64 [n], and the number of their scored `tokens`, int64 [n].
+    """The results of n requests: `log_likelihood` in nats, float64 [n], and the number of scored `tokens`,
+    int64 [n].
 
-    `greedy`, bool [n], says whether every scored token was the model's most probable one. `cut`, bool [n], says
-    whether the context was longer than the model and lost its beginning.
+    `greedy`, bool [n], says whether every scored token was the model's most probable one. `cut`, bool [n],
+    says whether the context was longer than the model and lost its beginning.
     """
 
     log_likelihood: np.ndarray
@@ -48,15 +49,15 @@ class Likelihoods:
 
 @dataclass(frozen=True)
 class EncodedRequest:
-    """The ids of a context and of its continuation, int64."""
+    """The token ids of a context and of its continuation, int64."""
 
     context: np.ndarray
     continuation: np.ndarray
 
 
 class Scorer:
-    """Scores texts with a model, in batches of up to about `batch_positions` positions. `name` is used in messages. Open
-    one with `Scorer.open`.
+    """Computes likelihoods of texts under a model, in batches of up to about `batch_positions` positions.
+    `name` is used in messages. Open one with `Scorer.open`.
     """
 
     def __init__(
@@ -71,13 +72,15 @@ class Scorer:
         self._per_token, at_one = (flops_of(network, model, length) for length in (0, 1))
         self._per_pair = Flops(at_one.read - self._per_token.read, at_one.decoded - self._per_token.decoded, 0.0)
         self.flops = np.zeros(3)
-        """Operations so far by term: read, decoded and predicted (`engine.hardware.mfu`), forward only."""
+        """The operations so far, of forward passes only, by term: read, decoded and predicted
+        (`engine.hardware.mfu`).
+        """
 
     @classmethod
     def open(cls, path: LocalPath, pseudo: Pseudo = "within_word") -> "Scorer":
         """Load the model of a run or an export.
 
-        Raises UserError if there is none, if it has the head of a task, or if it gives no likelihoods.
+        Raises UserError if there is none, if it has a task head, or if it gives no likelihoods.
         """
         return cls.of(str(path), load_trained(path), pseudo)
 
@@ -91,10 +94,10 @@ class Scorer:
     def score(self, contexts: Sequence[str], continuations: Sequence[str]) -> Likelihoods:
         """Return the log-likelihood of each continuation given its context.
 
-        Contexts and continuations meet as in lm-evaluation-harness 0.4: white space at the end of a context moves
-        to its continuation; both are encoded together, and what follows the number of tokens of the context alone
-        is the continuation. In an encoder-decoder each is encoded alone. A context longer than the model is cut on
-        the left.
+        Contexts and continuations are joined as in lm-evaluation-harness 0.4. White space at the end of a
+        context moves to its continuation. Both are encoded together, and the tokens after the first n, where
+        n is the number of tokens of the context alone, are the continuation. For an encoder-decoder, each is
+        encoded alone. A context longer than the model loses its beginning.
 
         Raises UserError for an empty continuation, for one longer than the model, and if a likelihood is not
         finite.
@@ -102,10 +105,10 @@ class Scorer:
         return self.score_ids(encode_requests(self._encoder, contexts, continuations, self._jointly))
 
     def score_ids(self, requests: Sequence[EncodedRequest]) -> Likelihoods:
-        """Return the log-likelihood of encoded requests, as `score` does."""
+        """Return the log-likelihoods of encoded requests. The errors are those of `score`."""
         count = len(requests)
         total = Likelihoods(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, bool), np.zeros(count, bool))
-        # Requests of similar length share rows, which affects nothing but rounding.
+        # Requests of similar length share rows, which affects only rounding.
         by_length = np.argsort([-len(r.context) - len(r.continuation) for r in requests], kind="stable").tolist()
         waiting: list[Piece] = []
         best = np.zeros(count, np.int64)
@@ -130,11 +133,12 @@ class Scorer:
         return total
 
     def score_texts(self, texts: Sequence[str], window: int | None = None) -> tuple[Likelihoods, int]:
-        """Return the log-likelihood of whole texts, and the window in positions.
+        """Return the log-likelihoods of whole texts, and the window that was used, in positions.
 
-        A text is cut into chunks of half a window. Each is scored given the chunk before it, the first one given
-        nothing, so every token but those of the first chunk has at least half a window of context. `window` is at
-        most, and by default, the model's number of positions. No end-of-text token is scored.
+        A text is cut into chunks of half a window. Each chunk is scored given the one before it, so every
+        token after the first chunk has at least half a window of context. `window` defaults to the model's
+        number of positions, which is also its maximum. No end-of-text token is scored. Raises UserError for a
+        window that is too small.
         """
         window = min(window or self.form.positions, self.form.positions)
         requests, owner = self.windows(self._documents(texts), window)
@@ -168,8 +172,8 @@ class Scorer:
         return [replace(text, cut=len(context) > room) for (text, _), context in zip(written, given, strict=True)]
 
     def choose_tokens(self, text: str, top: int, most: int) -> list[TokenChoice]:
-        """Return the `top` most probable tokens at each position of a text, given the windows of `score_texts`. Raises
-        UserError for a text of more than `most` tokens.
+        """Return the `top` most probable tokens at each position of a text, with the windows of
+        `score_texts`. Raises UserError for a text of more than `most` tokens.
         """
         requests, _ = self.windows(self._documents([text]), self.form.positions)
         if (count := sum(len(each.continuation) for each in requests)) > most:
@@ -208,7 +212,7 @@ class Scorer:
         return [ids[offsets[number] : offsets[number + 1]].astype(np.int64) for number in range(len(texts))]
 
     def count_unknown(self, texts: Sequence[str]) -> np.ndarray:
-        """Return how many tokens of each text are the tokenizer's mark of what it does not know: int64 [n]."""
+        """Return how many tokens of each text are the tokenizer's unknown token, int64 [n]."""
         unknown = self._encoder.specials.get(UNK)
         if unknown is None:
             return np.zeros(len(texts), np.int64)
@@ -217,7 +221,9 @@ class Scorer:
         return (before[offsets[1:]] - before[offsets[:-1]]).astype(np.int64)
 
     def _count(self, pieces: Sequence[Piece]) -> None:
-        """Add the operations of pieces. Training takes three times those of the forward pass."""
+        """Add the operations of pieces: a third of those of training, because only the forward pass is
+        computed.
+        """
         read = np.array([len(piece.inputs) for piece in pieces], np.float64)
         decoded = np.array([0 if piece.decoder is None else len(piece.decoder) for piece in pieces], np.float64)
         targets = sum(int((piece.targets != IGNORED).sum()) for piece in pieces)
@@ -228,8 +234,8 @@ class Scorer:
         room = self.form.room(continuation)
         if room < 0:
             raise UserError(
-                f"{self.name}: a continuation has {continuation:,} tokens, the model has {self.form.positions:,} positions; "
-                f"shorten it, or score it as a text (text=FILE)"
+                f"{self.name}: a continuation has {continuation:,} tokens, but the model has "
+                f"{self.form.positions:,} positions; shorten it, or score it as a text (text=FILE)"
             )
         return room
 
@@ -237,7 +243,9 @@ class Scorer:
 def encode_requests(
     encoder: Encoder, contexts: Sequence[str], continuations: Sequence[str], jointly: bool
 ) -> list[EncodedRequest]:
-    """Encode requests as `Scorer.score` describes. Raises UserError for a continuation without tokens of its own."""
+    """Encode requests as `Scorer.score` describes, context and continuation together if `jointly`. Raises
+    UserError for a continuation without tokens of its own.
+    """
     moved = []
     for context, continuation in zip(contexts, continuations, strict=True):
         kept = context.rstrip()

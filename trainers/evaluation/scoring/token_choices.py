@@ -1,4 +1,6 @@
-"""What a model expects at each position of a text."""
+"""The tokens that a model predicts at each position of a text, and the rank and surprisal of the actual
+token.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +28,8 @@ class TokenChoice:
 def choose_tokens(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int, top: int
 ) -> Iterator[tuple[int, int, float, list[int], list[float]]]:
-    """Yield for every target of the pieces, in their order: its id, its rank, its surprisal in bits, and the ids and
-    probabilities of the `top` most probable tokens.
+    """Yield, for every target of the pieces in order: its id, its rank, its surprisal in bits, and the ids
+    and probabilities of the `top` most probable tokens.
     """
     import torch
 

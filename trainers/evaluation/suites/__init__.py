@@ -1,1 +1,1 @@
-"""Tasks and suites that language models solve without training."""
+"""Evaluation of language models on tasks and suites without training them on these."""

@@ -1,7 +1,8 @@
-"""Scores with and without the items that the training corpus of a model holds.
+"""Scores with and without the items that the training corpus of a model contains.
 
-The step `decontaminate` of a corpus finds them (`pipelines.contracts.contamination`). An item counts as found if training
-documents hold at least FOUND_AT of the words of its prompt or of its answer.
+The step `decontaminate` of a corpus finds these items (`pipelines.contracts.contamination`). An item counts
+as found if training documents contain at least the share FOUND_AT of the words of its prompt or of its
+answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,16 +21,17 @@ from trainers.evaluation.suites.task_result import NoisyScore, TaskResult
 from trainers.inference.export_form import ORIGIN, read_export
 from trainers.runs.run import read_config
 
-FOUND_AT = 0.7  # of its 8-grams in PaLM (Chowdhery et al., 2022, section 8); here of the words in shared n-grams
+FOUND_AT = 0.7  # of 8-grams in PaLM (Chowdhery et al., 2022, section 8); here of words in shared n-grams
 _ROUNDING = 1e-6  # shares are stored in single precision
 
 
 @dataclass(frozen=True)
 class CleanScore:
-    """The score that counts of a model on a task: on all items, without the `found` ones, and on these alone.
+    """The main score of a model on a task: on all items (`whole`), without the found ones (`without`), and on
+    these only (`only`).
 
-    `searched` of the `items` were searched for in the corpus; the others are too short, or were not in the file. A
-    score without items is None.
+    `found` is the number of items that the corpus contains. `searched` of the `items` were searched for; the
+    others are too short or were not in the item file. A score over no items is None.
     """
 
     model: str
@@ -54,8 +56,8 @@ class CleanScore:
 
 
 def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, float]]) -> tuple[CleanScore, ...]:
-    """Return the scores of the tasks whose items were searched for. `held` has, for each model with a searched corpus, the
-    share of every item that was searched for (`corpus_shares`).
+    """Return the scores of the tasks whose items were searched for. `held` has, for each model whose corpus
+    was searched, the result of `corpus_shares`.
     """
     found = []
     for result in results:
@@ -74,10 +76,11 @@ def clean_scores(results: Sequence[TaskResult], held: Mapping[str, Mapping[str, 
 
 
 def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], None]) -> dict[str, float]:
-    """Return the share of every item that was searched for in the corpora of a model, by the name of the item.
+    """Return, by the name of each item that was searched for, the share of it that the corpora of a model
+    contain.
 
-    Empty for a model without corpora. `tell` is called with a line for a corpus that is gone, and with the commands for
-    one that was not searched for these tasks.
+    Empty for a model without corpora. `tell` is called with a line for a corpus that is missing, and with the
+    commands that search one that was not searched for these tasks.
     """
     config = read_export(model)[1] if (model / ORIGIN).exists() else read_config(model)
     if not isinstance(config, Pretraining):
@@ -88,7 +91,7 @@ def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], 
         try:
             found = read_contamination(parse_location(name), lambda source: source in read)
         except (UserError, StorageError) as error:
-            tell(f"{model}: which items its corpus holds is unknown: {error}")
+            tell(f"{model}: cannot tell which items its corpus contains: {error}")
             continue
         its = _by_item(found)
         if missing := [task for task in tasks if not any(item.startswith(f"{task}/") for item in its)]:
@@ -104,7 +107,7 @@ def corpus_shares(model: LocalPath, tasks: Iterable[str], tell: Callable[[str], 
 
 
 def _by_item(found: Contamination | None) -> dict[str, float]:
-    """Return shares by the names of items, without those of sets."""
+    """Return the shares by item name, merged over the sets that were searched for."""
     shares: dict[str, float] = {}
     for name, share in (found.shares if found is not None else {}).items():
         item = name.partition("#")[2]
@@ -113,7 +116,7 @@ def _by_item(found: Contamination | None) -> dict[str, float]:
 
 
 def _sources_read(config: Pretraining) -> set[str]:
-    """Return the sources from which a resolved run reads, in any of its stages."""
+    """Return the names of the sources that a resolved run reads, in any of its stages."""
     weights = [config.data.weights, *(stage.weights for stage in config.data.stages)]
     named = (each for each in weights if isinstance(each, Mapping))
     return {name.partition(LEVEL)[0] for each in named for name, weight in each.items() if weight > 0}

@@ -14,10 +14,11 @@ from trainers.tasks.examples import Examples
 
 
 def corpus_texts(directory: Location, limit: int | None = None) -> list[Examples]:
-    """Return the documents of every held-out split of a corpus, the first `limit` of each source; a source is a subtask.
+    """Return the documents of every held-out split of a corpus, the first `limit` of each source. Each source
+    is a subtask.
 
-    The text is decoded from the tokens of the corpus. Raises UserError if the corpus holds nothing out, or if its tokens
-    do not spell the text, as those of WordPiece do not.
+    The text is decoded from the tokens of the corpus. Raises ConfigError if the corpus has no held-out
+    documents, and UserError if the text cannot be restored from its tokens, as with WordPiece.
     """
     corpus = open_corpus((str(directory),), None)
     encoder = Encoder.load(str(corpus.directory.verify(corpus.tokenizer.file)))
@@ -33,8 +34,8 @@ def corpus_texts(directory: Location, limit: int | None = None) -> list[Examples
                     text = encoder.decode(tokens)
                     if len(text.encode()) != shard.n_bytes[document]:
                         raise UserError(
-                            f"{directory}: {name}: tokens of a {encoder.kind} vocabulary do not spell the text; measure its "
-                            f"files with text=FILE"
+                            f"{directory}: {name}: the text cannot be restored from tokens of a {encoder.kind} "
+                            f"vocabulary; measure its files with text=FILE"
                         )
                     if not text.strip():
                         continue
@@ -47,5 +48,5 @@ def corpus_texts(directory: Location, limit: int | None = None) -> list[Examples
             arrays = (pa.array(texts, pa.large_string()),)
             found.append(Examples(task, split, ids, arrays, True, (), own_ids=True, subtasks=sources))
     if not found:
-        raise ConfigError(f"corpus: {directory} holds no documents out; give a source a `split`, or measure text=FILE")
+        raise ConfigError(f"corpus: {directory} has no held-out documents; give a source a `split`, or use text=FILE")
     return found

@@ -1,4 +1,4 @@
-"""The cost of scoring a model."""
+"""Measure the cost of scoring a model."""
 
 import time
 
@@ -10,13 +10,15 @@ from trainers.report.run_cost import TERMS
 
 
 class EvaluationMeter:
-    """Measures from its creation on. Other work of the same process in between counts too."""
+    """Measures time and energy from its creation on, including other work of the same process."""
 
     def __init__(self) -> None:
         self._meter, self._began = EnergyMeter(), time.perf_counter()
 
     def cost(self, scorer: Scorer) -> Footprint:
-        """Return the cost so far, with the operations of a scorer. Those of training count three times as much."""
+        """Return the cost so far, with the operations of `scorer`: forward passes only, a third of those of
+        training.
+        """
         import torch
 
         flops = dict(zip(TERMS, scorer.flops.tolist(), strict=True))

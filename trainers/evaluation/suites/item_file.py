@@ -1,4 +1,6 @@
-"""The file of items that the step `decontaminate` of a corpus searches for, as JSON lines: id, prompt, answer."""
+"""Write the file of items that the step `decontaminate` of a corpus searches for. Its JSON lines have the
+fields id, prompt and answer.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,8 +22,9 @@ def item_name(task: str, split: str, identifier: str) -> str:
 def write_item_file(columns: Sequence[tuple[Task | HarnessTask, str]], data: Location | None, output: Location) -> int:
     """Write the items of every (task, split). Returns their number.
 
-    `prompt` has all that the model is given, as one text: passages that several items share do not make them equal.
-    `answer` has the gold: the correct candidate, the target, or the grammatical sentence; nothing for labels.
+    `prompt` has everything that the model is given, as one text, so that items with a common passage remain
+    distinct. `answer` has the gold: the correct candidate, the target, or the grammatical sentence. It is
+    empty for labels.
     """
     lines = [json.dumps(item, ensure_ascii=False) for task, split in columns for item in _items(task, split, data)]
     output.write_atomic("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

@@ -14,13 +14,14 @@ from trainers.tasks.schema.task_prompt import WRITTEN_KINDS, Prompt, fill_fields
 
 _ASKED = ("choose", "classify", "generate", "span", "minimal_pairs")
 NEUTRAL = ("N/A", "[MASK]", "")
-"""Texts without content, in place of those of an item (Zhao et al., 2021, section 5)."""
+"""Content-free texts, which replace those of an item for calibration (Zhao et al., 2021, section 5)."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """The n items of a split. `offsets`, int64 [n + 1], say which candidates belong to item i: those from
-    `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of the correct one among them.
+    """The n items of a split. The candidates of item i are those from `offsets[i]` up to, but not including,
+    `offsets[i + 1]`; `offsets` is int64 [n + 1]. `gold`, int64 [n], is the index of the correct one among
+    them.
 
     `contexts` and `continuations` are those of all candidates, flat. `references` are the accepted texts of each item if the
     model writes its answer (`Prompt.generation`), otherwise None. `neutral` are their contexts with the same shots and each
@@ -46,18 +47,18 @@ class Items:
 
     @property
     def answers(self) -> list[str]:
-        """The continuations without leading white space; their lengths normalise scores."""
+        """The continuations without leading white space, by whose lengths scores are normalised."""
         return [text.lstrip() for text in self.continuations]
 
     @property
     def without(self) -> str | None:
-        """The context without the question (`Prompt.unconditional`), or None."""
+        """The context without the question (`Prompt.unconditional`); None if the prompt has none."""
         return self.task.prompt.unconditional if self.task.prompt is not None else None
 
     @property
     def chance(self) -> float:
-        """The accuracy of a model without knowledge: that of a random candidate; in `classify`, that of
-        always the most common label; 0 if the model must find the words by itself.
+        """The accuracy of a model without knowledge: that of choosing a random candidate or, in `classify`,
+        always the most common label. It is 0 if the model must generate the words itself.
         """
         if self.task.kind == "classify":
             return float(np.bincount(self.gold).max() / len(self.gold))
@@ -68,19 +69,21 @@ def read_items(
     task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None,
     calibrate: bool = False,
 ) -> Items:  # fmt: skip
-    """Read a split and render its prompts, with `shots` examples before each, drawn with `seed` for every item.
+    """Read a split and render its prompts, each preceded by `shots` solved examples, which are drawn for
+    every item with `seed`.
 
-    `limit` keeps the first items, of each subtask if there are any. With `calibrate`, `classify` is also asked with texts
-    without content; the candidates of other kinds differ between items, which is noted. Items with equal candidates
-    cannot be decided: they are left out and counted.
+    `limit` keeps the first items, of each subtask if there are subtasks. With `calibrate`, the items of
+    `classify` are also rendered with content-free texts. Other kinds cannot be calibrated, because their
+    candidates differ between items, and a note says so. Items with equal candidates cannot be scored: they
+    are left out, and a note counts them.
 
-    Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError for a task that is not for language
-    models.
+    Raises UserError for a missing file, hidden gold and invalid rows, and ConfigError for a task without a
+    prompt.
     """
     if task.kind not in _ASKED or (task.prompt is None) != (task.kind == "minimal_pairs"):
         raise ConfigError(
-            f"{task.name}: a task of kind {task.kind} without `prompt` cannot be asked of a language model; write one into its "
-            f"file (docs/evaluation.md)"
+            f"{task.name}: a task of kind {task.kind} without `prompt` cannot be given to a language model; add a "
+            f"prompt to its file (docs/evaluation.md)"
         )
     examples = read_examples(task, split, data)
     if not examples.labelled:
@@ -98,12 +101,13 @@ def read_items(
     if len(kept) < len(chosen):
         where = locate_example(task, split, data, chosen[distinct.index(False)])
         many = len(chosen) - len(kept)
-        notes.append(f"{task.name}: {many:,} of {len(chosen):,} items left out: candidates are equal, first {where}")
+        left_out = f"{many:,} of {len(chosen):,} items left out because candidates are equal"
+        notes.append(f"{task.name}: {left_out}, first {where}")
     if not kept:
         raise UserError(f"{task.name}: {split}: no item is left; {notes[0] if notes else 'raise limit'}")
     numbers = [chosen[place] for place in kept]
     if calibrate and task.kind != "classify":
-        notes.append(f"{task.name}: not calibrated: its candidates are not the same labels in every item")
+        notes.append(f"{task.name}: not calibrated, because its candidates differ between items")
     pairs = [(before[place] + context, text) for place in kept for context, text in rendered[place]]
     return Items(
         task=task,
@@ -130,7 +134,7 @@ def _references(examples: Examples, numbers: Sequence[int]) -> list[list[str]] |
 
 
 def _neutral(task: Task, shots: Sequence[str]) -> list[str]:
-    """Return the contexts of `Items.neutral`, given the text before each item."""
+    """Return the contexts for `Items.neutral`, given the shots before each item."""
     assert task.prompt is not None
     contexts = []
     for text in NEUTRAL:
@@ -144,7 +148,7 @@ def _part(names: list[str] | None, numbers: Sequence[int]) -> list[str] | None:
 
 
 def _first(examples: Examples, limit: int | None) -> list[int]:
-    """Return the indices of the first `limit` examples, or of those of each subtask if there are any."""
+    """Return the indices of the first `limit` examples, of each subtask if there are subtasks."""
     if limit is None:
         return list(range(len(examples)))
     if examples.subtasks is None:
@@ -161,18 +165,20 @@ def _first(examples: Examples, limit: int | None) -> list[int]:
 def _shots(
     task: Task, split: str, examples: Examples, data: Location | None, shots: int, seed: int, chosen: Sequence[int]
 ) -> list[str]:
-    """Return the text before each of the chosen items: solved examples, never the item itself."""
+    """Return the text before each of the `chosen` items: solved examples, which never include the item
+    itself.
+    """
     if not shots:
         return [""] * len(chosen)
     prompt = task.prompt
     if prompt is None:
-        raise ConfigError(f"shots: got {shots}, {task.kind} ({task.name}) has no prompt; leave it out")
+        raise ConfigError(f"shots: got {shots}, but {task.kind} ({task.name}) has no prompt; leave out shots")
     same = prompt.shots_from == split
     pool = examples if same else read_examples(task, prompt.shots_from, data)
     if not pool.labelled or len(pool) < shots + same:
         raise UserError(
-            f"{task.name}: {prompt.shots_from}: has {len(pool) if pool.labelled else 0} examples with gold, {shots} shots need "
-            f"more; lower shots, or name another split in prompt.shots_from"
+            f"{task.name}: {prompt.shots_from}: has {len(pool) if pool.labelled else 0} examples with gold, too few "
+            f"for {shots} shots; lower shots, or name another split in prompt.shots_from"
         )
     texts = []
     for number in chosen:

@@ -1,4 +1,4 @@
-"""Evaluate models on tasks: read every item, then load one model after the other."""
+"""Evaluate models on tasks: read all items, then load and score one model after the other."""
 
 import csv
 import io
@@ -63,8 +63,9 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of several models on the same tasks, in the order of models, then of tasks. `clean` has the scores with
-    and without the items that the corpora of the models hold. `seed_groups` are models that differ in their seed alone.
+    """The results of several models on the same tasks, ordered by model, then by task. `clean` has the scores
+    with and without the items that the corpora of the models contain. `seed_groups` are groups of models that
+    differ only in their seed.
     """
 
     results: tuple[TaskResult, ...]
@@ -74,17 +75,17 @@ class Evaluation:
 
     @property
     def models(self) -> list[str]:
-        """The models, in the order of the command."""
+        """The names of the models, in the order of the command."""
         return list(dict.fromkeys(result.model for result in self.results))
 
     @property
     def costs(self) -> dict[str, Footprint]:
-        """The cost of scoring each model, by model."""
+        """The cost of scoring each model, by name."""
         return {result.model: result.cost for result in self.results if result.cost is not None}
 
     @property
     def seeds(self) -> list[SeedScore]:
-        """The scores that count, and the mean of the suite, over models that differ in their seed."""
+        """The main scores, and the mean of the suite, over models that differ only in their seed."""
         values: dict[str, dict[str, float]] = {}
         for mean in self.means:
             values.setdefault(f"{mean.suite}.mean", {})[mean.model] = mean.mean.value
@@ -99,7 +100,7 @@ class Evaluation:
 
     @property
     def means(self) -> list[SuiteResult]:
-        """The mean of every model over the suite; none without a suite."""
+        """The mean of every model over the suite; empty without a suite."""
         if self.suite is None:
             return []
         of = {model: [result for result in self.results if result.model == model] for model in self.models}
@@ -124,7 +125,9 @@ class Evaluation:
         }
 
     def write_table(self, path: Location) -> None:
-        """Write every score as CSV: a row per model, task and score. `counts` is 1 for the score that counts."""
+        """Write every score as CSV, with a row per model, task and score. `counts` is 1 for the main score of
+        a task.
+        """
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         names = ("value", "error", "low", "high", "n", "chance", "verdict")
@@ -140,8 +143,9 @@ class Evaluation:
         path.write_atomic(text.getvalue().encode("utf-8", "surrogateescape"))
 
     def write_rows(self, path: Location) -> None:
-        """Write a row per model and item as Parquet: ids, gold, and the lists of every candidate's numbers. Beside other
-        tasks, a text has lists of one number. The score that counts is the sum of `score` over the sum of `weight`.
+        """Write a Parquet file with a row per model and item: ids, gold, and lists with a number for each
+        candidate. If other tasks have lists, those of a text have one number. The main score is the sum of
+        `score` divided by the sum of `weight`.
         """
         tables = []
         for result in self.results:
@@ -158,7 +162,7 @@ class Evaluation:
 
 
 def _with_lists(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return tables in which a column that is a list in one of them is a list in all."""
+    """Return the tables with equal column types: a column that is a list in one of them is a list in all."""
     lists = {field.name for table in tables for field in table.schema if pa.types.is_list(field.type)}
     made = []
     for table in tables:
@@ -179,13 +183,14 @@ def evaluate_models(
     tell: Callable[[str], None],
     texts: Sequence[Examples] = (),
 ) -> tuple[TaskResult, ...]:
-    """Return the results of every model on every (task, split), then on `texts`. `tell` is called with lines on what was
-    left out or cut.
+    """Return the results of every model on every (task, split) and then on `texts`. `tell` is called with a
+    line for everything that was left out or cut.
 
-    Raises UserError for missing and invalid files before a model is loaded, and for models that give no likelihoods.
+    Raises UserError for missing and invalid files, before a model is loaded, and for a model that gives no
+    likelihoods.
     """
     if len({str(model) for model in models}) < len(models):
-        raise ConfigError("models: one is given twice; give each once")
+        raise ConfigError("models: the same model is given twice; give each once")
     read = [*read_columns(columns, data, settings, tell), *texts]
     results: list[TaskResult] = []
     for path in models:
@@ -217,7 +222,7 @@ def score_columns(
     settings: EvaluationSettings,
     tell: Callable[[str], None],
 ) -> list[TaskResult]:
-    """Return the results of a model, named `model`, on what `read_columns` has read."""
+    """Return the results of the model with the name `model` on the items that `read_columns` returned."""
     tell(f"{model}: scored {scorer.form.described}")
     results = []
     for items in read:
@@ -244,7 +249,7 @@ def _read(task: AskedTask, split: str, data: Location | None, settings: Evaluati
         return read_examples(task, split, data)
     if task.kind == "facts":
         if settings.shots:
-            raise ConfigError(f"shots: got {settings.shots}, facts ({task.name}) have no prompt; leave it out")
+            raise ConfigError(f"shots: got {settings.shots}, but facts ({task.name}) have no prompt; leave out shots")
         return read_facts(task, split, data)
     return read_items(task, split, data, settings.shots, settings.seed, settings.limit, settings.calibrate)
 

@@ -1,4 +1,6 @@
-"""Scores over training runs that differ in nothing but their seed: how far a score moves when a model is trained again."""
+"""Scores over training runs that differ only in their seed. They show how much a score varies if a model is
+trained again.
+"""
 
 import json
 import math
@@ -15,8 +17,8 @@ from trainers.runs.run import read_config, read_run
 
 @dataclass(frozen=True)
 class SeedScore:
-    """A score of several `models` that differ in their seed: its mean, the sample standard deviation over runs, and the
-    standard error of the mean.
+    """A score over several `models` that differ only in their seed: its mean, its sample standard deviation,
+    and the standard error of the mean.
     """
 
     models: tuple[str, ...]
@@ -31,7 +33,9 @@ class SeedScore:
 
 
 def seed_groups(models: Sequence[LocalPath]) -> list[tuple[str, ...]]:
-    """Return the groups of two or more models with equal configuration, corpus and tokenizer, but for the seed."""
+    """Return the groups of two or more models with the same configuration (except the seed), corpus and
+    tokenizer.
+    """
     groups: dict[str, list[str]] = {}
     for model in models:
         if (model / ORIGIN).exists():
@@ -46,7 +50,7 @@ def seed_groups(models: Sequence[LocalPath]) -> list[tuple[str, ...]]:
 
 
 def seed_scores(groups: Sequence[tuple[str, ...]], values: Mapping[str, Mapping[str, float]]) -> list[SeedScore]:
-    """Return the scores of groups of models over their seeds. `values` has, by name of the score, the value of each
+    """Return each score over each group of models. `values` has, by name of the score, the value of each
     model.
     """
     found = []

@@ -12,14 +12,16 @@ from trainers.evaluation.suites.task_result import NoisyScore, TaskResult, centr
 from trainers.tasks.load_task import Suite
 from trainers.tasks.scores.resampling import compare
 
-_TIE = 0.05  # two models tie if p is this or more
+_TIE = 0.05  # two models tie if p is at least this
 _SHOTS = "@"  # before the number of shots in a name
 Z = 1.959964  # standard errors in half a 95 % interval of a normal distribution
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The mean score of a model over the tasks of a suite. `at_chance` names those that are not above chance."""
+    """The mean score of a model over the tasks of a suite. `at_chance` names the tasks whose score is not
+    above chance.
+    """
 
     suite: str
     model: str
@@ -35,8 +37,8 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """The difference of two models, `b` minus `a`, in a score on the same items, with its 95 % interval and
-    the `p` of a two-sided test: a permutation test for a task (`tasks.scores.resampling`), a normal
+    """The difference between two models, `b` minus `a`, in a score on the same items, with its 95 % interval
+    and the `p` value of a two-sided test: a permutation test for a task (`tasks.scores.resampling`), a normal
     approximation for a mean.
     """
 
@@ -51,7 +53,9 @@ class PairedDifference:
 
     @property
     def tie(self) -> bool:
-        """Whether the data do not separate the models (p of 0.05 or more, not corrected for other comparisons)."""
+        """Whether the data cannot separate the models: p is 0.05 or more, not corrected for multiple
+        comparisons.
+        """
         return self.p >= _TIE
 
     def plain(self) -> dict[str, Any]:
@@ -62,7 +66,7 @@ class PairedDifference:
 
 
 def with_shots(name: str, shots: int) -> str:
-    """Return the name of a task or suite of which there are results with different numbers of shots."""
+    """Return the name of a task or suite with the number of shots appended."""
     return f"{name}{_SHOTS}{shots}"
 
 
@@ -72,8 +76,8 @@ def without_shots(name: str) -> str:
 
 
 def suite_parts(suite: Suite, results: Sequence[TaskResult]) -> dict[str, list[int]]:
-    """Return the places of the results whose mean is one score of a suite, by its name: all of them, or those with the
-    same number of shots.
+    """Return, by the name of each score of a suite, the indices of the results whose mean it is: those of all
+    results or, if these have different numbers of shots, of those with the same number.
     """
     parts: dict[str, list[int]] = {}
     for place, result in enumerate(results):
@@ -95,7 +99,9 @@ def suite_result(suite: Suite, results: Sequence[TaskResult]) -> SuiteResult:
 
 
 def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[NoisyScore]) -> SuiteResult:
-    """Return the mean of a suite from the scores of its columns. Errors of tasks are taken as independent."""
+    """Return the mean of a suite from the scores of its columns. The errors of tasks are assumed to be
+    independent.
+    """
     each = [score.centred for score in scores] if suite.centred else scores
     count = len(each)
     value, error = sum(one.value for one in each) / count, math.sqrt(sum(one.error**2 for one in each)) / count
@@ -106,7 +112,7 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
 
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:
-    """Compare every two models task by task, and in the mean of the suite if there is one."""
+    """Yield comparisons of every two models on each task, and in the mean of the suite if there is one."""
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):
         pairs = list(zip(_of(results, first), _of(results, second), strict=True))

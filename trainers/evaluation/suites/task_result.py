@@ -1,4 +1,6 @@
-"""What a model scores on a task: rows per item, metrics with their noise, and the level of chance."""
+"""The result of a model on a task: a row per item, metrics with errors and intervals, and the level of
+chance.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,9 +33,9 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class NoisyScore:
-    """A score over `n` items, its standard `error` (delta method), and the bounds of its 95 % interval
-    (`tasks.scores.resampling`). `chance` is the score of a model without knowledge, None if it is not
-    defined.
+    """A score over `n` items, its standard `error` (delta method), and the ends of its 95 % interval
+    (`tasks.scores.resampling`). `chance` is the score of a model without knowledge; None if that is
+    undefined.
     """
 
     value: float
@@ -45,33 +47,40 @@ class NoisyScore:
 
     @property
     def verdict(self) -> str:
-        """`above`, `at` or `below` chance, by the interval; empty without a chance level."""
+        """`above`, `at` or `below`: where the interval lies relative to chance. Empty without a level of
+        chance.
+        """
         if self.chance is None:
             return ""
         return "at" if self.low <= self.chance <= self.high else "above" if self.low > self.chance else "below"
 
     @property
     def centred(self) -> "NoisyScore":
-        """(score - chance) / (1 - chance): 0 at chance, 1 at best (Li et al., 2024, section 3.5)."""
+        """The centred score (score - chance) / (1 - chance): 0 at chance, at most 1 (Li et al., 2024, section
+        3.5).
+        """
         assert self.chance is not None
         off, scale = self.chance, centred_scale(self.chance)
         low, high = ((each - off) * scale for each in (self.low, self.high))
         return NoisyScore((self.value - off) * scale, self.error * scale, low, high, self.n, 0.0)
 
     def plain(self) -> dict[str, Any]:
-        """Return the estimate as JSON data."""
+        """Return the score as JSON data."""
         known = {"value": self.value, "error": self.error, "low": self.low, "high": self.high, "n": self.n}
         return known if self.chance is None else {**known, "chance": self.chance, "verdict": self.verdict}
 
 
 def centred_scale(chance: float) -> float:
-    """1 / (1 - chance); 0 if chance is 1, as among few items that all have the same label: there is nothing to gain."""
+    """Return the factor 1 / (1 - chance) of a centred score; 0 if chance is 1, as for items with a single
+    label.
+    """
     return 1 / (1 - chance) if chance < 1 else 0.0
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of a model on a split of a task. `form` says how it was scored (`evaluation.scoring.forms`).
+    """The result of a model on a split of a task. `form` names how it was scored
+    (`evaluation.scoring.forms`).
 
     `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
     and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the
@@ -101,22 +110,24 @@ class TaskResult:
 
     @property
     def main(self) -> str:
-        """The name of the score that counts."""
+        """The name of the main score."""
         return next(iter(self.measured))
 
     @cached_property
     def scores(self) -> dict[str, NoisyScore]:
-        """Every score by name, the one that counts first."""
+        """Every score by name, the main score first."""
         return {name: estimate(*one, self._chance(name)) for name, one in self.measured.items()}
 
     @property
     def statistics(self) -> np.ndarray:
-        """The statistics of each item in the score that counts, float64 [n, 2]: the score is a ratio of their sums."""
+        """The statistics of each item for the main score, float64 [n, 2]; the score is the ratio of their
+        sums.
+        """
         metric, outcomes = self.measured[self.main]
         return metric.statistics(outcomes)
 
     def parts(self, names: Sequence[str]) -> dict[str, NoisyScore]:
-        """Return the main score of each part of the items, given the name of the part of each item."""
+        """Return the main score of each part of the items, by name. `names` has the part of each item."""
         metric, outcomes = self.measured[self.main]
         places: dict[str, list[int]] = {}
         for place, name in enumerate(names):
@@ -151,7 +162,9 @@ class TaskResult:
 
 
 def estimate(metric: TaskMetric, outcomes: Outcomes, chance: float | None = None) -> NoisyScore:
-    """Return a score with its noise. The metric's value is a ratio of sums, or the exponential of one."""
+    """Return the score of a metric with its error and interval. A score is a ratio of sums, or the
+    exponential of one.
+    """
     found, statistics = score(metric, outcomes), metric.statistics(outcomes)
     ratio = statistics[:, 0].sum() / statistics[:, 1].sum()
     left = statistics[:, 0] - ratio * statistics[:, 1]
@@ -173,8 +186,8 @@ def item_result(
     model: str, form: str, items: Items, found: Likelihoods, without: Likelihoods | None,
     neutral: Likelihoods | None = None,
 ) -> TaskResult:  # fmt: skip
-    """Return the result on items, from the likelihoods of all candidates, flat; of those after the context without the
-    question; and of those after `Items.neutral`.
+    """Return the result on items. `found` has the likelihoods of all candidates, flat, `without` those after
+    the context without the question, and `neutral` those after each of `Items.neutral`.
     """
     answers = items.answers
     lengths = {
@@ -239,10 +252,11 @@ def _gold_bits(log_likelihood: np.ndarray, text_bytes: np.ndarray) -> Measured:
 
 
 def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
-    """Return the logarithm of the share of each candidate in its item, float64, averaged over texts without content.
+    """Return the logarithm of each candidate's share of the probability of its item, averaged over
+    content-free texts, float64 [candidates].
 
-    Subtracting it divides the probabilities of an item by those that the model gives without content: the matrix W of
-    Zhao et al. (2021, section 5), whose b is 0.
+    Subtracting it divides the probabilities of an item by those that the model assigns without content. This
+    is the matrix W of Zhao et al. (2021, section 5), with b = 0.
     """
     count, first = int(items.offsets[-1]), items.offsets[:-1]
     nats = neutral.log_likelihood.reshape(-1, count)
@@ -253,7 +267,9 @@ def _bias(items: Items, neutral: Likelihoods) -> np.ndarray:
 
 
 def _best(scores: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the index of each item's candidate with the highest score, int64 [n]; the first one of several."""
+    """Return, for each item, the index of the candidate with the highest score, int64 [n]; of ties, the
+    first.
+    """
     widest = int(np.diff(offsets).max())
     table = np.full((len(offsets) - 1, widest), -np.inf)
     item = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))

@@ -1,4 +1,4 @@
-"""Bits per byte of texts, by document."""
+"""Measure the bits per byte of texts, document by document."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,8 @@ SPLIT = "text"
 
 
 def text_task(file: Location) -> Task:
-    """Return the task of measuring a file: JSONL, CSV, TSV or Parquet with a column `text`, or any other file as one
-    text. A name with `*` means several files.
+    """Return the task of measuring a file. JSONL, CSV, TSV and Parquet files need a column `text`; any other
+    file is one text. A name with `*` matches several files.
     """
     name = str(file if file.local is None else file.local.absolute())
     known = name.removesuffix(".gz").endswith((".jsonl", ".csv", ".tsv", ".parquet"))
@@ -30,7 +30,9 @@ def text_task(file: Location) -> Task:
 
 
 def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, window: int | None) -> TaskResult:
-    """Measure texts with a model. The rows have the nats, tokens, unknown tokens, bytes and characters of every document."""
+    """Return the result of a model on texts, the first `limit` of them. Its rows have the nats, tokens,
+    unknown tokens, bytes and characters of every document.
+    """
     documents: list[str] = texts.texts[0].to_pylist()[:limit]
     found, window = scorer.score_texts(documents, window)
     sizes = np.array([len(text.encode()) for text in documents], np.int64)
@@ -50,8 +52,8 @@ def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, 
     notes: tuple[str, ...] = ()
     if unknown.any():
         notes = (
-            f"{texts.task.name}: {int(unknown.sum()):,} of {int(found.tokens.sum()):,} tokens are unknown to the tokenizer of "
-            f"{model}; what they stand for costs no bits, so its bits per byte are too low",
+            f"{texts.task.name}: {int(unknown.sum()):,} of {int(found.tokens.sum()):,} tokens are unknown to the "
+            f"tokenizer of {model}; the text behind an unknown token costs no bits, so the bits per byte are too low",
         )
     subtasks = None if texts.subtasks is None else texts.subtasks[: len(documents)]
     if subtasks is not None:

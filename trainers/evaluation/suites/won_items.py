@@ -10,12 +10,14 @@ import numpy as np
 from trainers.evaluation.suites.task_result import SOLVED, TaskResult
 
 SHOWN = 10  # of each kind on a page
-_CHARACTERS = 400  # of a context on a page, its end
+_CHARACTERS = 400  # from the end of a context, shown on a page
 
 
 @dataclass(frozen=True)
 class WonItems:
-    """The numbers of the items of a task that `b` solves and `a` does not (`won`), and the reverse (`lost`)."""
+    """The indices of the items of a task that `b` solves and `a` does not (`won`), and of the reverse
+    (`lost`).
+    """
 
     a: TaskResult
     b: TaskResult
@@ -30,7 +32,7 @@ class WonItems:
 
 
 def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
-    """Compare every two models on each task whose items are solved or not."""
+    """Yield a comparison of every two models on each task whose items are either solved or not."""
     models = list(dict.fromkeys(result.model for result in results))
     for first, second in combinations(models, 2):
         pairs = zip(*([r for r in results if r.model == model] for model in (first, second)), strict=True)
@@ -43,7 +45,9 @@ def won_items(results: Sequence[TaskResult]) -> Iterator[WonItems]:
 
 @dataclass(frozen=True)
 class ShownItem:
-    """An item on a page: its id, the end of its context, its candidates, and which of them is gold and each model's choice."""
+    """An item on a page: its id, the end of its context, its candidates, and the indices of the gold
+    candidate and of each model's choice.
+    """
 
     id: str
     context: str

@@ -9,17 +9,17 @@ from trainers.studies.proposals.constraints import MixtureConstraints
 from trainers.studies.schema.study_designs import MixtureDesign, Sobol, Swarm
 
 _DIGITS = 6
-_ATTEMPTS = 2000  # draws in a row that the limits or the distance reject before the search gives up
-_MOVED_ATTEMPTS = 100  # the same for draws that are moved into the limits
+_ATTEMPTS = 2000  # consecutive draws that may be rejected before the search stops
+_MOVED_ATTEMPTS = 100  # the same for draws that are moved to within the limits
 _BLOCK = 256  # points of the Sobol sequence per call; a power of two
 
 
 def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the mixtures of `design`, [runs, domains]. Each is rounded to six digits, sums to 1, and is
-    within `constraints` to about that precision. `prior`, [domains], sums to 1. The same arguments give the
-    same mixtures.
+    """Return the mixtures of `design`, [runs, domains]. Each mixture sums to 1, is rounded to six digits, and
+    satisfies `constraints` to about that precision. `prior`, [domains], must sum to 1. The result is
+    deterministic.
 
-    Raises ConfigError if the limits leave too little room.
+    Raises ConfigError if fewer than the requested number of mixtures fit within the limits.
     """
     if isinstance(design, Swarm):
         return _select(_dirichlet(design, prior, constraints), design.runs, design.distance, constraints)
@@ -29,13 +29,13 @@ def draw_mixtures(design: MixtureDesign, prior: np.ndarray, constraints: Mixture
 
 
 def _dirichlet(design: Swarm, prior: np.ndarray, constraints: MixtureConstraints) -> Iterator[np.ndarray]:
-    """Yield mixtures in which the shares of free domains are drawn; fixed domains keep their share."""
+    """Yield mixtures [domains] with random shares of the free domains; fixed domains keep their share."""
     generator, number = np.random.default_rng(design.seed), 0
     free = constraints.upper > constraints.lower
     left = 1 - constraints.lower[~free].sum()
     centre = np.where(prior[free] > 0, prior[free] ** design.temperature, 0.0)
     centre = centre / centre.sum() if centre.sum() > 0 else np.full(free.sum(), 1 / free.sum())
-    centre = np.maximum(centre, 1e-3 / len(centre))  # a domain that the prior leaves out is still tried
+    centre = np.maximum(centre, 1e-3 / len(centre))  # a domain with a prior of 0 is drawn too
     while True:
         strength = design.strengths[number % len(design.strengths)]
         mixture = constraints.lower.copy()
@@ -45,7 +45,7 @@ def _dirichlet(design: Swarm, prior: np.ndarray, constraints: MixtureConstraints
 
 
 def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarray]:
-    """Yield the points of the sequence as mixtures of the free domains."""
+    """Yield the points of the sequence as mixtures [domains]; fixed domains keep their share."""
     from scipy.stats.qmc import Sobol as Sequence
 
     free = constraints.upper > constraints.lower
@@ -59,9 +59,11 @@ def _sobol(design: Sobol, constraints: MixtureConstraints) -> Iterator[np.ndarra
 
 
 def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints: MixtureConstraints) -> np.ndarray:
-    """Return the first `runs` mixtures within the limits that are farther than `distance` (half the sum of the absolute
-    differences) from all earlier ones. Where hardly a draw is within the limits, as with many domains or very small ones,
-    the others are moved to the nearest mixture that is.
+    """Return the first `runs` mixtures within the limits that are farther than `distance` (half the sum of
+    the absolute differences) from all earlier ones, [runs, domains].
+
+    If the limits reject almost every draw, as they do with many or very small domains, later draws are moved
+    to the nearest mixture within the limits.
     """
     _require_room(constraints)
     chosen, count = np.empty((runs, len(constraints.domains))), 0
@@ -86,12 +88,14 @@ def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints
 
 
 def _is_near(mixture: np.ndarray, others: np.ndarray, distance: float) -> bool:
-    """Return whether one of `others`, [mixtures, domains], is at most `distance` away."""
+    """Return whether any of `others`, [mixtures, domains], is within `distance` of `mixture`, [domains]."""
     return bool(len(others)) and float(np.abs(others - mixture).sum(axis=1).min() / 2) <= distance
 
 
 def _centroids(constraints: MixtureConstraints) -> np.ndarray:
-    """Return the corners, the midpoints of pairs of corners, and the centre, moved into the limits."""
+    """Return the corners, the midpoints of pairs of corners, and the centre, [mixtures, domains], each moved
+    to the nearest mixture within the limits.
+    """
     _require_room(constraints)
     corners = np.eye(len(constraints.domains))
     count = len(corners)
@@ -113,7 +117,9 @@ def _require_room(constraints: MixtureConstraints) -> None:
 
 
 def _rounded(mixture: np.ndarray) -> np.ndarray:
-    """Round to six digits. The largest share absorbs the rounding error, so that the sum is 1."""
+    """Return `mixture` rounded to six digits. The largest share absorbs the rounding error, so the sum is
+    1.
+    """
     rounded = np.round(mixture, _DIGITS)
     largest = int(rounded.argmax())
     rounded[largest] = np.round(1 - (rounded.sum() - rounded[largest]), _DIGITS)

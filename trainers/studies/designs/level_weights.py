@@ -1,5 +1,5 @@
-"""Weights and caps of a study by domains of any level, as those of a run (docs/domains.md): `web` stands for all domains
-below it that no longer name covers.
+"""Expand the weights and caps of a study, which may name domains at any level, to leaf domains
+(docs/domains.md). `web` stands for all leaves below it except those that a longer name covers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from trainers.studies.schema.study_file import Study
 
 
 def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the weight of each leaf that the names cover. The weight of a name is shared among its leaves in proportion
-    to their `tokens`. A name without leaves stays as it is, for the caller to refuse.
+    """Return the weight of each leaf. The weight of a name is divided among its leaves in proportion to their
+    `tokens`. A name without leaves is returned unchanged; the caller must reject it.
     """
     shared: dict[str, float] = {}
     for name, leaves in assign_leaves(weights, tokens, section).items():
@@ -26,17 +26,18 @@ def leaf_weights(weights: Mapping[str, float], tokens: Mapping[str, int], sectio
 
 
 def leaf_caps(caps: Mapping[str, float], tokens: Mapping[str, int], section: str) -> dict[str, float]:
-    """Return the cap of each leaf that the names cover; each of them has the cap of its name."""
+    """Return the cap of each leaf: that of the name that covers it."""
     owned = assign_leaves(caps, tokens, section)
     return {leaf: caps[name] for name, leaves in owned.items() for leaf in leaves or [name]}
 
 
 def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] = ()) -> ProposalSettings:
-    """Return the settings of a study's proposal by leaf, completed by the tokens of the corpus and of the target. Weights of
-    metrics are shared in proportion to the tokens of held-out text; by default each source of `metrics` has the same weight.
+    """Return the settings of a study's proposal by leaf domain, with the tokens of the corpus and of the
+    target filled in. The weight of a metric is divided among its leaves in proportion to their held-out
+    tokens; by default all sources in `metrics` have the same weight.
 
-    In a study of two phases they are those of the second: the tokens of the target are fewer, and caps are what the first
-    phase leaves of them.
+    In a study of two phases, the settings are those of the second phase: `target_tokens` counts only that
+    phase, and the caps are reduced by what the first phase reads.
     """
     proposal = study.proposal
     sizes = {name: source.tokens for name, source in corpus.train.items()}
@@ -44,7 +45,7 @@ def leaf_settings(study: Study, corpus: TrainingCorpus, metrics: Sequence[str] =
     caps = proposal.max_epochs
     weights = proposal.weights
     sources = sorted({name.partition(LEVEL)[0] for name in metrics})
-    if not weights and len(sources) < len(metrics):  # a source counts once, into however many domains it is split
+    if not weights and len(sources) < len(metrics):  # a source counts once, however many domains it has
         measured = {name: measured[name] for name in metrics}
         weights = dict.fromkeys(sources, 1.0)
     settings = replace(
@@ -73,7 +74,7 @@ def _second_phase(settings: ProposalSettings, anneal: float, domains: Sequence[s
 
 
 def require_levels(section: str, names: Mapping[str, float], corpus: TrainingCorpus) -> None:
-    """Raise ConfigError for a name that is no domain of the corpus at any level."""
+    """Raise ConfigError for a name that is not a domain of the corpus at any level."""
     levels = sorted({level for leaf in corpus.train for level in names_above(leaf)})
     for name in names:
         if name not in levels:

@@ -1,7 +1,8 @@
-"""The corpora of a study: directories that are already built, or variants of one corpus file that the study builds.
+"""The corpora of a study: existing directories, or variants of one corpus file, which the study builds.
 
-A variant is the corpus file with some fields changed. It is built into the file's own output, so that it shares every
-step that is finished there, and published under the digest of its fields: OUTPUT/variant-KEY.json.
+A variant is the corpus file with some fields changed. It is built in the output directory of that file, so it
+reuses every step that is finished there, and its manifest is OUTPUT/variant-KEY.json, where KEY is a digest
+of its fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ _KEY = 16  # hexadecimal digits of the name of a variant
 
 @dataclass(frozen=True)
 class CorpusVariant:
-    """The corpus file `file` with `changes`, each `a.b=value`."""
+    """The corpus file `file` with `changes` to its fields, each written `a.b=value`."""
 
     file: str
     changes: tuple[str, ...] = ()
@@ -38,12 +39,12 @@ class CorpusVariant:
 
     @cached_property
     def key(self) -> str:
-        """A digest of all fields of the corpus file except where it is built."""
+        """A digest of all fields of the changed corpus file except its output directory."""
         return digest({name: value for name, value in self._fields.items() if name != "output"})[:_KEY]
 
     @cached_property
     def manifest(self) -> LocalPath:
-        """The path of the manifest that names the variant. Raises ConfigError unless the output is a local directory."""
+        """The path of the variant's manifest. Raises ConfigError unless the output is a local directory."""
         output = self._fields.get("output")
         if not isinstance(output, str):
             raise ConfigError(f"{self.file}: output: got {output!r}, expected the directory of the corpus")
@@ -61,19 +62,19 @@ class CorpusVariant:
 
     @property
     def shown(self) -> str:
-        """The changes as a text."""
+        """The changes as text for messages and tables."""
         return ", ".join(self.changes) or "as the file says"
 
 
 class OpenCorpora:
-    """The corpora of a study, each opened once."""
+    """A cache of the corpora of a study, which opens each of them once."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[Any, ...], TrainingCorpus] = {}
         self._built: dict[str, bool] = {}
 
     def has(self, variant: CorpusVariant | None) -> bool:
-        """Whether a corpus is built. A study does not build those that it names without a corpus file."""
+        """Return whether a corpus is built; always True for None, a corpus that the study does not build."""
         if variant is None:
             return True
         if variant.key not in self._built:
@@ -81,7 +82,7 @@ class OpenCorpora:
         return self._built[variant.key]
 
     def of(self, job: Pretraining) -> TrainingCorpus:
-        """Return the corpus of a job. Raises UserError if there is none."""
+        """Return the corpus of a job. Raises UserError if it does not exist."""
         key = (job.data.corpora, job.data.shard_set, job.objective.frame)
         if key not in self._opened:
             self._opened[key] = corpus_of(job)
@@ -89,11 +90,11 @@ class OpenCorpora:
 
 
 def measured_domains(corpora: Sequence[TrainingCorpus], study: Study) -> tuple[str, ...]:
-    """Return the domains that a study measures: those of its metrics, by leaf, or all with held-out text that is the same
-    in all `corpora`, so that their metrics compare.
+    """Return the leaf domains that a study measures: those that its `metrics` name, or by default all whose
+    held-out text is the same in all `corpora`. Metrics of different text cannot be compared.
 
-    Raises ConfigError if there is none, if the study names another one, or if the tokenizers differ and the measure
-    depends on them.
+    Raises ConfigError if there are no such domains, if the study names any other domain, or if the measure
+    depends on the tokenizer and the corpora have different tokenizers.
     """
     same = sorted(corpora[0].validation)
     if len(corpora) > 1:
@@ -101,18 +102,18 @@ def measured_domains(corpora: Sequence[TrainingCorpus], study: Study) -> tuple[s
         same = [name for name in same if all(its.get(name) == documents[0][name] for its in documents)]
         _check_tokenizers(corpora, study)
     if not same:
-        raise ConfigError(f"metrics: the corpora of the study hold out different text of every domain; {_advice(same)}")
+        raise ConfigError(f"metrics: no domain has the same held-out text in all corpora of the study; {_advice(same)}")
     leaves = sorted({name for corpus in corpora for name in corpus.validation})
     names: list[str] = []
     for wanted in study.metrics.domains:
         below = [leaf for leaf in leaves if wanted in names_above(leaf)]
         if not below:
-            raise ConfigError(f"metrics.domains: got {wanted!r}, held-out text have {', '.join(leaves)}")
+            raise ConfigError(f"metrics.domains: got {wanted!r}, domains with held-out text are {', '.join(leaves)}")
         for leaf in below:
             if leaf not in same:
                 raise ConfigError(
-                    f"metrics.domains: the held-out text of {leaf} differs between the corpora of the study, so its metric "
-                    f"does not compare; {_advice(same)}"
+                    f"metrics.domains: the held-out text of {leaf} differs between the corpora of the study, so its "
+                    f"metric cannot be compared; {_advice(same)}"
                 )
         names += [leaf for leaf in below if leaf not in names]
     return tuple(names) or tuple(same)
@@ -122,19 +123,19 @@ def _check_tokenizers(corpora: Sequence[TrainingCorpus], study: Study) -> None:
     tokenizers = {corpus.tokenizer.xxh3_128 for corpus in corpora}
     if len(tokenizers) > 1 and study.metrics.measure != "document_bits_per_byte":
         raise ConfigError(
-            f"metrics.measure: got {study.metrics.measure}, which depends on the tokenizer, and the corpora of the study have "
-            f"{len(tokenizers)} tokenizers; set it to document_bits_per_byte"
+            f"metrics.measure: got {study.metrics.measure}, which depends on the tokenizer, but the corpora of the "
+            f"study have {len(tokenizers)} different tokenizers; set it to document_bits_per_byte"
         )
 
 
 def _advice(same: Sequence[str]) -> str:
     if same:
-        return f"the same everywhere is that of {', '.join(same)}"
-    return "give the corpus file a source with `split: validation` to which no changed step applies"
+        return f"domains with the same text in all corpora: {', '.join(same)}"
+    return "add a source with `split: validation` to the corpus file, one that the changed steps do not process"
 
 
 def _documents(corpus: TrainingCorpus, name: str) -> str:
-    """Return a digest of the held-out documents of a domain: their ids and the bytes of their text."""
+    """Return a digest of the ids and texts of the held-out documents of a domain."""
     source = corpus.validation[name]
     shards = [source.shard(number) for number in range(len(source.shards))]
     rows = [row for s in shards for row in zip(s.doc_ids.to_pylist(), np.asarray(s.n_bytes).tolist(), strict=True)]
@@ -142,9 +143,11 @@ def _documents(corpus: TrainingCorpus, name: str) -> str:
 
 
 def check_changes(section: str, study: Study, changes: Mapping[str, Any]) -> None:
-    """Raise ConfigError for changes of a corpus file if the study names none, or of a field that they cannot change."""
+    """Raise ConfigError if the study has `changes` but no corpus file, or if they change a field that must
+    stay.
+    """
     if changes and study.corpus_file is None:
-        raise ConfigError(f"{section}.corpus: changes a corpus file; name it in corpus_file, in place of corpora")
+        raise ConfigError(f"{section}.corpus: needs a corpus file to change; set corpus_file instead of corpora")
     for name in changes:
         if name in ("name", "output") or name.startswith("remote"):
-            raise ConfigError(f"{section}.corpus.{name}: cannot be changed; set it in {study.corpus_file}")
+            raise ConfigError(f"{section}.corpus.{name}: cannot differ between entries; set it in {study.corpus_file}")

@@ -1,5 +1,5 @@
-"""The entries of a list or a grid: the job of each before its mixture is known, and the corpus that it reads. Nothing is
-opened.
+"""The entries of a list or grid design: the job of each, before its mixture is known, and the corpus that it
+reads. No corpus is opened here.
 """
 
 import itertools
@@ -23,8 +23,9 @@ _OF_ENTRIES = ("data.weights", "data.subset", "budget.tokens")  # reserved field
 
 @dataclass(frozen=True)
 class StudyEntry:
-    """An entry of a list or a grid. `job` lacks its seed and, unless the entry sets `data.weights`, its mixture.
-    `weights` are those of the entry, by domains of any level. `variant` is the corpus that the study builds for it.
+    """An entry of a list or grid design. `job` has no seed yet, and no mixture unless the entry sets
+    `data.weights`. `weights` is the entry's mixture by domain, at any level. `variant` is the corpus that the
+    study builds for the entry, or None if it builds none.
     """
 
     job: Pretraining
@@ -34,8 +35,9 @@ class StudyEntry:
 
 
 def study_entries(study: Study) -> dict[str, StudyEntry]:
-    """Return the entries of a list or a grid by name, the baseline first; of other designs, none. Raises ConfigError for
-    settings that do not fit.
+    """Return the entries of a list or grid design by name, the baseline first. Other designs have none.
+
+    Raises ConfigError for settings that no job accepts.
     """
     bases: dict[str, Pretraining] = {}
     variants: dict[str, CorpusVariant] = {}
@@ -62,13 +64,13 @@ def study_entries(study: Study) -> dict[str, StudyEntry]:
 
 
 def variant_of(study: Study, changes: Mapping[str, Any]) -> CorpusVariant:
-    """Return the corpus file of a study with changes of its fields."""
+    """Return the variant of a study's corpus file with `changes` to its fields, by dotted name."""
     assert study.corpus_file is not None
     return CorpusVariant(study.corpus_file, tuple(f"{name}={json.dumps(plain(v))}" for name, v in changes.items()))
 
 
 def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
-    """Return the different corpora that a study builds, that of the baseline first."""
+    """Return the distinct corpora that a study builds, that of the baseline first."""
     if study.corpus_file is None:
         return ()
     found = [entry.variant for entry in study_entries(study).values()] or [variant_of(study, {})]
@@ -76,7 +78,7 @@ def variants_of(study: Study) -> tuple[CorpusVariant, ...]:
 
 
 def recipe_of(study: Study, name: str) -> Pretraining:
-    """Return a recipe with the settings of the study and, if they are built, its corpora."""
+    """Return the job of a recipe with the study's settings and, unless the study builds them, its corpora."""
     if name in RECIPES:
         data = plain(RECIPES[name]())
     elif name.endswith((".yaml", ".yml")):
@@ -89,19 +91,21 @@ def recipe_of(study: Study, name: str) -> Pretraining:
 
 
 def job_with(job: Pretraining, settings: Mapping[str, Any], where: str) -> Pretraining:
-    """Return a job with some fields changed. Raises ConfigError, with a message that begins with `where`."""
+    """Return a job with the fields `settings` changed. Raises ConfigError, with `where` first, if they are
+    invalid.
+    """
     return parse(Pretraining, override(plain(job), _assignments(settings)), where) if settings else job
 
 
 def share_read(study: Study, tokens: int) -> float:
-    """Return the share of each domain that a run of `tokens` tokens may read, so that its epochs match the
-    target's; 1 if proxies are not matched.
+    """Return the share of each domain's sequences that a run of `tokens` tokens may read, so that a weight
+    means as many epochs as at the target; 1 if `proxies.matched` is off.
     """
     return min(1.0, tokens / study.target.tokens) if study.target and study.proxies.matched else 1.0
 
 
 def _named(study: Study) -> dict[str, ListEntry]:
-    """Return the entries of a list or a grid as the study file gives them."""
+    """Return the entries of a list or grid design as the study file has them, by name."""
     design = study.design
     if isinstance(design, Listed):
         return {design.baseline: design.entries[design.baseline], **design.entries}

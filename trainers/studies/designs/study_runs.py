@@ -70,7 +70,7 @@ class StudyRun:
 
     @cached_property
     def kind(self) -> str:
-        """The job without its name, seed and mixture, as a text."""
+        """The job without its name, seed and mixture, as text. Runs of one kind differ in nothing else."""
         return repr(replace(self.job, seed=0, name="", data=replace(self.job.data, weights={})))
 
     @cached_property
@@ -82,9 +82,9 @@ class StudyRun:
         return digest([self._identity(), plain(self.metrics), self.corpus, *more])[:_KEY]
 
     def _identity(self) -> dict[str, object]:
-        """Return the fields that identify the job. Those that runs of one kind share are computed once."""
+        """Return the fields that identify the job. Fields that all runs of a kind share are computed once."""
         if self.kind not in _IDENTITIES:
-            _IDENTITIES.clear()  # runs of one kind follow one another
+            _IDENTITIES.clear()  # runs of the same kind are consecutive
             _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))
         weights = self.job.data.weights
         shares = {f"data.weights.{n}": w for n, w in weights.items()} if isinstance(weights, dict) else {}
@@ -136,7 +136,7 @@ class OpenStudy:
 
     @cached_property
     def constraints(self) -> MixtureConstraints:
-        """The limits of the proposal, which the design respects too."""
+        """The constraints on proposed mixtures, which also limit the mixtures of the design."""
         its = self.settings
         return build_constraints(self.domains, its.floors, its.fixed, its.tokens, its.target_tokens, its.epoch_caps)
 
@@ -195,23 +195,25 @@ class OpenStudy:
         return reference, replace(proxy, job=job, reference=reference.key)
 
     def proxy(self, entry: str, weights: Mapping[str, float], seed: int) -> StudyRun:
-        """Return a proxy run of a mixture by domain."""
+        """Return the proxy run of `entry` with the mixture `weights`, by domain."""
         return self._run(entry, weights, seed, self.study.proxies.tokens, {})
 
     def candidate(self, name: str, weights: Mapping[str, float], seed: int) -> StudyRun:
-        """Return a run of the confirmation."""
+        """Return the confirmation run of the candidate `name` with the mixture `weights`, by domain."""
         confirmation = self.study.confirmation
         assert confirmation is not None
         return self._run(name, weights, seed, confirmation.tokens, confirmation.settings)
 
     def share_read(self, tokens: int) -> float:
-        """Return the share of each domain that a run of `tokens` tokens may read (`study_entries.share_read`)."""
+        """Return the share of each domain's sequences that a run of `tokens` tokens may read
+        (`study_entries.share_read`).
+        """
         return share_read(self.study, tokens)
 
     def _run(
         self, entry: str, weights: Mapping[str, float], seed: int, tokens: int, settings: Mapping[str, Any]
     ) -> StudyRun:
-        """Return a run of a mixture of the study's corpus."""
+        """Return a run of `tokens` tokens with the mixture `weights` of the study's corpus."""
         stages = self._first_phase(tokens, self.prior_mixture)
         data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
         job = replace(self.base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
@@ -219,7 +221,7 @@ class OpenStudy:
         return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint)
 
     def _entry_run(self, name: str, its: StudyEntry, seed: int) -> StudyRun:
-        """Return a run of an entry of a list or a grid, on its corpus and with its mixture."""
+        """Return the run of an entry of a list or grid design, with the corpus and mixture of the entry."""
         job = replace(its.job, seed=seed)
         if its.variant is not None and not self.corpora.has(its.variant):
             return StudyRun(name, {}, job, self._measured, f"{_NOT_BUILT}{its.variant.key}")
@@ -233,8 +235,8 @@ class OpenStudy:
         return StudyRun(name, weights, job, self._measured, corpus.fingerprint)
 
     def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
-        """Return the prior by domain of the corpus of an entry. It is proportional to the tokens of that corpus unless the
-        study sets it.
+        """Return the prior by domain for the corpus of an entry: the study's own, or else proportional to the
+        tokens of that corpus.
         """
         if (corpus.fingerprint, corpus.shard_set) == (self.corpus.fingerprint, self.corpus.shard_set):
             return self.prior_mixture
@@ -243,14 +245,16 @@ class OpenStudy:
         return dict(zip(domains, prior.tolist(), strict=True))
 
     def _first_phase(self, tokens: int, prior: dict[str, float]) -> tuple[MixtureStage, ...]:
-        """Return the stage before the mixture in question, in a study of two phases."""
+        """Return the stage that reads the prior before the mixture that is studied; empty without
+        `anneal`.
+        """
         if self.study.anneal is None:
             return ()
         return (MixtureStage(max(1, round((1 - self.study.anneal) * tokens)), prior),)
 
     @cached_property
     def _measured(self) -> Metrics:
-        """The metrics as runs measure them. Names of all domains with held-out text are left out."""
+        """The metrics as runs measure them. `domains` is empty if the study names none and measures all."""
         everything = self.metrics == tuple(sorted(self.corpus.validation))
         if everything and not self.study.metrics.domains:
             return self.study.metrics
@@ -263,12 +267,12 @@ class OpenStudy:
             laws = ", ".join(self.study.laws)
             raise ConfigError(
                 f"design: has {len(drawn)} mixtures and the prior; the law {laws} of {len(self.domains)} domains needs "
-                f"{needed} runs or more: take a swarm with as many runs, or a law of fewer parameters"
+                f"{needed} runs or more: use a swarm of that size or a law with fewer parameters"
             )
         return drawn
 
     def _left_out(self) -> dict[str, dict[str, float]]:
-        """Return the prior, and for each of its domains the prior without it."""
+        """Return the prior and, for each domain, the prior without that domain; mixtures by entry name."""
         left = {"prior": self.prior} | {
             f"without-{name}": np.where(np.arange(len(self.prior)) == i, 0.0, self.prior)
             for i, name in enumerate(self.domains)
@@ -277,18 +281,18 @@ class OpenStudy:
         return {name: self.mixture(shares / shares.sum()) for name, shares in left.items()}
 
     def require_domains(self, section: str, weights: Mapping[str, float]) -> None:
-        """Raise ConfigError for a name that is no domain of the corpus at any level."""
+        """Raise ConfigError for a name that is not a domain of the corpus at any level."""
         require_levels(section, weights, self.corpus)
 
     def leaf_shares(self, section: str, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return weights by domains of any level as shares of all leaves, which sum to 1."""
+        """Return `weights`, which name domains at any level, as shares of all leaf domains; they sum to 1."""
         its, total = leaf_weights(weights, _sizes(self.corpus), section), sum(weights.values())
         return {name: its.get(name, 0.0) / total for name in self.leaves}
 
 
 def open_study(study: Study) -> OpenStudy:
-    """Open the corpora of a study and check that they and the study fit. Raises UserError if they do not, or if none of
-    the corpora that it builds is built yet.
+    """Open the corpora of a study and check that its settings fit them. Raises UserError if they do not, or
+    if the study builds its corpora and none is built yet.
     """
     entries, corpora = study_entries(study), OpenCorpora()
     base = recipe_of(study, study.recipe)
@@ -329,7 +333,7 @@ def _sizes(corpus: TrainingCorpus) -> dict[str, int]:
 
 
 def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
-    """Return the runs without duplicates: of those with the same key, the first."""
+    """Return the first run of each key."""
     first: dict[str, StudyRun] = {}
     for run in runs:
         first.setdefault(run.key, run)

@@ -11,11 +11,11 @@ _LEVEL = 0.95
 class Agreement:
     """Agreement of predicted and measured values of `runs` mixtures.
 
-    `spearman` is the rank correlation. `decisions` is the share of pairs of mixtures that predictions put in
-    the same order as measurements (decision accuracy; Magnusson et al., 2025, DataDecide, section 3); equal
-    predictions count half. `slope` is the slope of the regression of measured on predicted values: 1 if
-    predicted differences have the right size, below 1 if they are exaggerated. `error` is the root mean
-    square error in units of the metric. `low` and `high` bound the 95 % interval of `spearman` by the
+    `spearman` is the rank correlation. `decisions` is the share of pairs of mixtures that the predictions put
+    in the same order as the measurements (decision accuracy; Magnusson et al., 2025, DataDecide, section 3);
+    equal predictions count half. `slope` is the slope of the regression of measured on predicted values: 1 if
+    predicted differences have the right size, below 1 if they are too large. `error` is the root mean square
+    error in units of the metric. `low` and `high` are the ends of the 95 % interval of `spearman`, from a
     bootstrap over mixtures.
     """
 
@@ -33,8 +33,8 @@ class Agreement:
 
 
 def agreement(measured: np.ndarray, predicted: np.ndarray, repetitions: int = 500, seed: int = 0) -> Agreement:
-    """Compare measured and predicted values, each [mixtures], of at least two mixtures. With 0 repetitions
-    the interval is NaN.
+    """Return the agreement of `measured` and `predicted`, each [mixtures], for two or more mixtures. The
+    interval is computed from `repetitions` bootstrap draws and is NaN if that is 0.
     """
     low = high = float("nan")
     if repetitions:
@@ -61,8 +61,8 @@ def spearman(measured: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _ranks(codes: np.ndarray) -> np.ndarray:
-    """Return the rank of each value; equal values share their mean rank. `codes` are small integers in the
-    order of the values.
+    """Return the rank of each value; equal values get the mean of their ranks. `codes` are small integers
+    that sort as the values do.
     """
     counts = np.bincount(codes)
     return (np.cumsum(counts) - (counts - 1) / 2)[codes]
@@ -75,11 +75,11 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def decision_accuracy(measured: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the share of pairs that are in the same order, among the pairs whose measured values differ; NaN
-    if there are none.
+    """Return the share of pairs that both sides put in the same order, among the pairs whose measured values
+    differ. NaN if there are no such pairs.
     """
     agreeing = pairs = 0.0
-    for row in range(len(measured) - 1):  # all pairs at once take 16 bytes each, 800 MB for 10,000 runs
+    for row in range(len(measured) - 1):  # all pairs at once would take 800 MB for 10,000 runs
         true = np.sign(measured[row + 1 :] - measured[row])
         agreeing += float(true @ np.sign(predicted[row + 1 :] - predicted[row]))
         pairs += np.count_nonzero(true)

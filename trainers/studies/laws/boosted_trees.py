@@ -1,8 +1,9 @@
-"""Gradient-boosted trees (Ke et al., 2017, LightGBM), the law of RegMix (Liu et al., 2024): no formula, and steps
-instead of slopes.
+"""Gradient-boosted trees (Ke et al., 2017, LightGBM), the law of RegMix (Liu et al., 2024). It has no
+formula, and its predictions are piecewise constant.
 
-Trees are smaller than LightGBM's default, whose leaves of 20 runs cannot split 32 runs at all. The number of trees is
-fixed: stopping when the error on test mixtures rises, as RegMix's notebook does, would fit to these.
+The leaves are smaller than LightGBM's default of 20 runs, with which 32 runs could not be split at all. The
+number of trees is fixed. RegMix's notebook stops when the error on the test mixtures rises, which would tune
+the law to them.
 """
 
 from dataclasses import dataclass
@@ -22,19 +23,19 @@ _SETTINGS = {
     "learning_rate": 0.05,
     "num_leaves": 8,
     "min_data_in_leaf": 3,
-    "lambda_l2": 0.01,  # as RegMix
+    "lambda_l2": 0.01,  # as in RegMix
     "seed": 0,
     "deterministic": True,
     "force_row_wise": True,
     "num_threads": 1,
     "verbosity": -1,
 }
-_STEP = 0.01  # shares apart that a slope is measured over: one percentage point to each side
+_STEP = 0.01  # change of a share on each side over which a slope is measured: one percentage point
 
 
 @dataclass(frozen=True)
 class BoostedTrees:
-    """The family of sums of boosted trees."""
+    """The law as a family: sums of boosted trees."""
 
     name: str = "lightgbm"
 
@@ -48,7 +49,7 @@ class BoostedTrees:
             raise UserError(f"law {self.name}: needs lightgbm, which is not installed; run: {install_extra('studies')}")
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedTrees":
-        """Fit the law. `start` is not used."""
+        """Return the law fitted to `values` [runs]. `start` is ignored."""
         self.require_library()
         import lightgbm
 
@@ -60,7 +61,9 @@ class BoostedTrees:
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """`centre` + `spread` x the sum of the trees of `model`, which is LightGBM's text of them."""
+    """The law `centre` + `spread` x (sum of the trees). `model` is the text form that LightGBM saves trees
+    in.
+    """
 
     centre: float
     spread: float
@@ -68,12 +71,12 @@ class FittedTrees:
 
     @property
     def is_convex(self) -> bool:
-        """False: the trees are steps."""
+        """False: a sum of step functions is not convex."""
         return False
 
     @property
     def is_smooth(self) -> bool:
-        """False, so that the best mixture is searched for among samples."""
+        """False: the best mixture must be searched for among samples."""
         return False
 
     @cached_property
@@ -87,13 +90,15 @@ class FittedTrees:
         return self.centre + self.spread * np.asarray(self._booster.predict(ratios, num_threads=1))
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the slopes over two percentage points of each domain, [mixtures, domains]."""
+        """Return the slope in each domain's share, measured over two percentage points, [mixtures,
+        domains].
+        """
         columns = []
         for step in _STEP * np.eye(ratios.shape[1]):
             columns.append((self.predict(ratios + step) - self.predict(ratios - step)) / (2 * _STEP))
         return np.stack(columns, axis=1)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return how much each domain lowered the squared error (LightGBM's `gain`), as shares of 1."""
+        """Return each domain's share of the total reduction of the squared error (LightGBM's `gain`)."""
         gains = np.asarray(self._booster.feature_importance("gain"), dtype=float)
         return {"gain": (gains / (gains.sum() or 1.0)).tolist()}

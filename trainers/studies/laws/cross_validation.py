@@ -2,7 +2,7 @@
 adding runs.
 
 A law is always scored on runs that were used neither to fit nor to choose it (Varma and Simon, 2006).
-Censored runs take part in fits and are never scored.
+Censored runs are used in fits but never scored.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,16 @@ _FRACTIONS = (0.25, 0.5, 0.75)
 _DRAWS = 10  # random subsets for each fraction
 _LEAST_HELD_OUT = 4
 STOP_GAIN = 0.01
-"""There are enough runs if the last half of them raised the rank correlation by less than this. Smaller
-differences between laws on RegMix's runs do not recur with other seeds."""
+"""There are enough runs if the second half of them raised the rank correlation by less than this. Smaller
+differences between laws on RegMix's runs do not reproduce with other seeds.
+"""
 
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """The predictions `predicted` [runs] of each run by a fit without it, NaN for censored runs, and their
-    agreement with the measurements. `chosen` counts the folds in which each law was the best; a single law is
-    the best in all of them.
+    """The result of a cross-validation. `predicted` [runs] holds the prediction for each run by a fit without
+    it, NaN for censored runs; `agreement` compares these with the measurements. `chosen` counts, by name, the
+    folds in which each law was the best.
     """
 
     predicted: np.ndarray
@@ -36,15 +37,15 @@ class CrossValidation:
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """The mean rank correlation on held-out runs, by number of runs in the fit: (runs, correlation),
-    ascending.
+    """The mean rank correlation on held-out runs by the number of runs in the fit. `points` are pairs (runs,
+    correlation), by ascending number of runs.
     """
 
     points: tuple[tuple[int, float], ...]
 
     @property
     def last_gain(self) -> float | None:
-        """The gain in correlation from the second half of the runs; None without a fit to half of them."""
+        """The gain in correlation from the second half of the runs; None if no fit used half of them."""
         if len(self.points) < 2:
             return None
         half = min(self.points[:-1], key=lambda point: abs(point[0] - self.points[-1][0] / 2))
@@ -59,11 +60,11 @@ class LearningCurve:
 def cross_validate(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0
 ) -> CrossValidation:
-    """Predict every run with the law that is best in a cross-validation within the other folds, fitted to
-    those folds.
+    """Predict the runs of each of 10 folds from the other folds. The law for a fold is the one that is best
+    in a cross-validation within the other folds, and it is fitted to those.
 
-    `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs]. With a single law there is nothing to
-    choose, and this is a plain cross-validation in 10 folds.
+    `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs]. With a single law, this is plain
+    cross-validation.
     """
     predicted = np.full(len(values), np.nan)
     chosen = dict.fromkeys((law.name for law in laws), 0)
@@ -77,8 +78,8 @@ def cross_validate(
 
 
 def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int = 0) -> Law:
-    """Return the law with the smallest cross-validated median absolute error; the median is robust to a few
-    bad runs.
+    """Return the law with the smallest cross-validated median absolute error. The median is robust to a few
+    bad runs. `ratios` is [runs, domains]; `values` and `censored` (bool) are [runs].
     """
     return laws[0] if len(laws) == 1 else _choose(laws, ratios, values, censored, seed)[0]
 
@@ -86,10 +87,11 @@ def choose_law(laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, cens
 def _choose(
     laws: Sequence[Law], ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, seed: int
 ) -> tuple[Law, FittedLaw]:
-    """Return the law that `choose_law` returns, fitted to these runs.
+    """Return the law that `choose_law` returns, and its fit to these runs.
 
-    The fits without a fold begin from that fit, which is ten times as fast. A Gaussian process keeps its kernel, so the
-    four parameters of that have seen the fold, which only this choice depends on.
+    Each cross-validation fit starts from the fit to all runs, which is ten times as fast as starting afresh.
+    A Gaussian process keeps the kernel of that fit, so the kernel's four parameters have seen the fold that
+    is predicted. Only the choice of the law depends on this.
     """
     fits = [fit_censored(law, ratios, values, censored) for law in laws]
     if len(laws) == 1:
@@ -115,8 +117,9 @@ def learning_curve(
     validation: CrossValidation,
     seed: int = 0,
 ) -> LearningCurve:
-    """Fit `law` to random quarters, halves and three quarters of the runs, and predict the other runs. The
-    last point comes from `validation`, whose fits use nine tenths of the runs.
+    """Return the learning curve of `law`: it is fitted to random quarters, halves and three quarters of the
+    runs and scored on the other runs. The last point comes from `validation`, whose fits use nine tenths of
+    the runs.
     """
     generator, runs, points = np.random.default_rng(seed), len(values), []
     for fraction in _FRACTIONS:
@@ -139,6 +142,8 @@ def learning_curve(
 
 
 def _folds(censored: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Deal the runs that are not censored into folds of equal size."""
+    """Return the indices of the runs of each fold. Runs that are not censored are dealt into folds of equal
+    size.
+    """
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(~censored))
     return [fold for fold in np.array_split(rows, min(_FOLDS, len(rows))) if len(fold)]

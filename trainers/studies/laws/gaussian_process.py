@@ -17,7 +17,7 @@ _BOUNDS = ((-4.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-6.0, 1.0))
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """The family of Gaussian processes with this kernel."""
+    """The law as a family: Gaussian processes with this kernel."""
 
     name: str = "gaussian_process"
 
@@ -26,10 +26,10 @@ class GaussianProcess:
         return 2 * domains
 
     def require_library(self) -> None:
-        """Need nothing."""
+        """Do nothing: no extra is needed."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedProcess":
-        """Fit the law. If `start` is of this family, its kernel is used unchanged."""
+        """Return the law fitted to `values` [runs]. If `start` is a Gaussian process, its kernel is kept."""
         from scipy.linalg import cho_factor, cho_solve
         from scipy.optimize import minimize
 
@@ -50,8 +50,8 @@ class GaussianProcess:
 
 @dataclass(frozen=True)
 class FittedProcess:
-    """The posterior mean, given the mixtures `runs` [runs, domains] and their `coefficients` [runs].
-    `logarithms` are the logarithms of s, l, a and n.
+    """A fitted Gaussian process: the posterior mean given the mixtures `runs` [runs, domains] and their
+    `coefficients` [runs]. `logarithms` are the logarithms of s, l, a and n.
     """
 
     mean: float
@@ -67,7 +67,7 @@ class FittedProcess:
 
     @property
     def is_smooth(self) -> bool:
-        """True: gradients lead to a minimum."""
+        """True: the posterior mean has derivatives everywhere."""
         return True
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ class FittedProcess:
         return self.mean + self.spread * (radial + linear) @ self.coefficients
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives, [mixtures, domains]."""
+        """Return the derivatives of `predict` by each share, [mixtures, domains]."""
         radial, _ = self._kernels(ratios)
         length, slope = np.exp(2 * self.logarithms[1]), np.exp(2 * self.logarithms[2])
         weighted = radial * self.coefficients
@@ -94,7 +94,7 @@ class FittedProcess:
 
 
 def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return squared Euclidean distances, [first, second]."""
+    """Return the squared Euclidean distances between the rows of `first` and `second`, [first, second]."""
     squares = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2 * first @ second.T
     return np.maximum(squares, 0.0)
 

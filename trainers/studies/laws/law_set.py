@@ -11,14 +11,14 @@ from trainers.studies.laws.regression_law import FittedLaw, Law, fit_censored
 from trainers.studies.laws.single_thread import single_threaded
 from trainers.studies.laws.sized_law import FittedSizedLaw
 
-_ATTEMPTS = 20  # attempts to draw enough measured runs; after them, all runs are used
+_ATTEMPTS = 20  # attempts to draw enough measured runs before all runs are used instead
 
 
 @dataclass(frozen=True)
 class LawSet:
-    """A fitted law for each of `metrics`, and in `resampled` the same laws fitted to each draw of the
-    bootstrap (Efron, 1979). A draw contains the same runs for all metrics, so that the errors of the metrics
-    stay correlated.
+    """A fitted law for each of `metrics`. `resampled` holds the same laws fitted to each draw of a bootstrap
+    (Efron, 1979). A draw contains the same runs for all metrics, which preserves the correlation of their
+    errors.
     """
 
     domains: tuple[str, ...]
@@ -28,7 +28,7 @@ class LawSet:
 
     @property
     def is_convex(self) -> bool:
-        """Whether every law is convex; then every weighted mean of them is too."""
+        """Whether every law is convex, and therefore every weighted mean of them."""
         return all(law.is_convex for law in self.laws)
 
     @property
@@ -37,7 +37,9 @@ class LawSet:
         return all(law.is_smooth for law in self.laws)
 
     def predict(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the predicted metrics of each mixture, averaged with `weights` [metrics]; [mixtures]."""
+        """Return the mean of the predicted metrics of each mixture, weighted by `weights` [metrics];
+        [mixtures].
+        """
         return _weighted(self.laws, ratios, weights)
 
     def gradient(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -45,18 +47,18 @@ class LawSet:
         return np.sum([w * law.gradient(ratios) for w, law in zip(weights, self.laws, strict=True) if w], axis=0)
 
     def predict_resampled(self, ratios: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return `predict` of each draw, [draws, mixtures]."""
+        """Return what `predict` returns for the laws of each draw, [draws, mixtures]."""
         return np.array([_weighted(laws, ratios, weights) for laws in self.resampled])
 
     def effects(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the change of each metric, [metrics, domains], when a domain of the mixture `ratios`
-        [domains] gains one percentage point, taken from all domains in proportion to their shares.
+        """Return how much each metric changes, [metrics, domains], if a domain of the mixture `ratios`
+        [domains] gains one percentage point that is taken from all domains in proportion to their shares.
         """
         return _effects(self.laws, ratios)
 
     def mean_effects(self, ratios: np.ndarray, weights: np.ndarray) -> dict[str, dict[str, float | None]]:
-        """Return the `effects` of each domain on the metrics averaged with `weights` [metrics], with their 95 %
-        interval; its ends are None without draws.
+        """Return, by domain, the `effects` on the mean of the metrics weighted by `weights` [metrics], with
+        their 95 % intervals. The ends of an interval are None if there are no draws.
         """
         best = weights @ _effects(self.laws, ratios)
         drawn = np.array([weights @ _effects(laws, ratios) for laws in self.resampled])
@@ -76,8 +78,9 @@ def fit_laws(
     draws: int = 200,
     seed: int = 0,
 ) -> LawSet:
-    """Fit `laws` [metrics] to `values` [runs, metrics] of the mixtures `ratios` [runs, domains], and to
-    `draws` bootstrap draws of the runs. Of laws with sizes (`SizedLaw`), the set holds the law of mixtures at the target.
+    """Fit each of `laws` [metrics] to its column of `values` [runs, metrics], measured on the mixtures
+    `ratios` [runs, domains], and to `draws` bootstrap draws of the runs. For laws with sizes (`SizedLaw`),
+    the set holds their laws of mixtures at the size of the target.
     """
     columns = [(law, values[:, m], censored[:, m]) for m, law in enumerate(laws)]
     fitted = tuple(fit_censored(law, ratios, column, missing) for law, column, missing in columns)

@@ -1,5 +1,5 @@
-"""The log-linear law y = c + exp(k + w.x): the regression of Data Mixing Laws (Ye et al., 2024, equation 1),
-which Olmix also uses.
+"""The log-linear law y = c + exp(k + w.x), the regression of Data Mixing Laws (Ye et al., 2024, equation 1).
+Olmix uses it too.
 
 The shares of a mixture sum to 1, so k is part of w here: y = c + exp(w.x). The law is convex, its predictions
 are always above c, and a domain with a large w_i worsens the metric.
@@ -12,40 +12,45 @@ import numpy as np
 from trainers.studies.laws.regression_law import FittedLaw
 
 _HUBER = 1.0
-"""Threshold of Huber's loss, in units of the spread of the values: larger residuals count linearly, so that a
-single failed run does not dominate. The residuals of RegMix's 512 runs are a quarter of the spread."""
+"""Threshold of Huber's loss, in units of the spread of the values. Larger residuals count linearly, so a
+single failed run does not dominate. The residuals of RegMix's 512 runs are a quarter of the spread.
+"""
 _RIDGE = 1e-3
-"""Weight of the squared deviations of w from their mean, divided by the runs. On draws of 32 of RegMix's runs it
-raises the Spearman correlation on the test mixtures from .89 (at 1e-4) to .91; from 64 runs on it changes nothing."""
+"""Weight of the squared deviations of w from their mean, divided by the number of runs. On draws of 32 of
+RegMix's runs it raises the Spearman correlation on the test mixtures from .89 (at 1e-4) to .91. From 64 runs
+on it makes no difference.
+"""
 _OFFSETS = (0.05, 0.3, 1.0, 3.0)
-"""Starting points of c: distances below the lowest value, in units of the spread. With c fixed, the logarithm
-of y - c is linear in x, which gives the starting point of w. Two searches that find the best minimum suffice: on
-draws of 32 to 512 of RegMix's runs, all four find it in 38 of 39 fits, and three of them in the other."""
-_FARTHEST = 100.0  # spreads between c and the lowest value: beyond it the law is linear to less than 1 %
+"""Starting points of c, as distances below the lowest value in units of the spread. With c fixed, the
+logarithm of y - c is linear in x, which yields the starting point of w. The search ends once two starting
+points lead to the best minimum: on draws of 32 to 512 of RegMix's runs, all four lead to it in 38 of 39 fits,
+and three of them in the other.
+"""
+_FARTHEST = 100.0  # spreads from c to the lowest value, at most: farther away, the law is linear to within 1 %
 _EXPONENT = 30.0  # exponents are clipped to this, so that a bad step of the search stays finite
-_SAME = 1e-5  # relative difference of two losses up to which both searches found the same minimum
-_STEPS = 20  # of L-BFGS, before its coordinates are chosen again
-_ROUNDS = 50  # choices of coordinates, at most; one to three are usual
-_DAMPING = 1e-9  # share of the mean curvature that is added, so that a flat direction has a scale too
+_SAME = 1e-5  # relative difference of two losses below which two searches found the same minimum
+_STEPS = 20  # of L-BFGS before its coordinates are chosen again
+_ROUNDS = 50  # of choosing coordinates, at most; one to three are usual
+_DAMPING = 1e-9  # share of the mean curvature that is added to every direction, so that flat ones have a scale too
 
 
 @dataclass(frozen=True)
 class LogLinear:
-    """The family of log-linear laws, fitted by minimising Huber's loss with L-BFGS from several starting
-    points.
-    """
+    """The law as a family, fitted by minimising Huber's loss with L-BFGS from several starting points."""
 
     name: str = "log_linear"
 
     def minimum_runs(self, domains: int) -> int:
-        """Return one more than the number of parameters, which are one per domain and the offset."""
+        """Return one more than the number of parameters: one weight per domain, and the offset."""
         return domains + 2
 
     def require_library(self) -> None:
-        """Need nothing."""
+        """Do nothing: no extra is needed."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedLogLinear":
-        """Fit the law. If `start` is a fit of this family, it is the only starting point."""
+        """Return the law fitted to `values` [runs]. If `start` is log-linear, it is the only starting
+        point.
+        """
         centre, spread = _centre_and_spread(values)
         if spread == 0:
             return FittedLogLinear(float(values[0]), np.full(ratios.shape[1], -np.inf))
@@ -67,7 +72,7 @@ class LogLinear:
 
 @dataclass(frozen=True)
 class FittedLogLinear:
-    """y = `offset` + exp(`weights` . x), `weights` [domains]."""
+    """The fitted law y = `offset` + exp(`weights` . x), with `weights` [domains]."""
 
     offset: float
     weights: np.ndarray
@@ -79,7 +84,7 @@ class FittedLogLinear:
 
     @property
     def is_smooth(self) -> bool:
-        """True: gradients lead to a minimum."""
+        """True: the law has derivatives everywhere."""
         return True
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
@@ -87,7 +92,7 @@ class FittedLogLinear:
         return self.offset + self._excess(ratios)
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives, [mixtures, domains]."""
+        """Return the derivatives of `predict` by each share, [mixtures, domains]."""
         excess = self._excess(ratios)
         return excess[:, None] * np.where(np.isfinite(self.weights), self.weights, 0.0)
 
@@ -102,11 +107,11 @@ class FittedLogLinear:
 
 
 def _centre_and_spread(values: np.ndarray) -> tuple[float, float]:
-    """Return the median and the standard deviation, the latter estimated from the quartiles if these
-    differ.
+    """Return the median and the standard deviation of `values`. The latter is estimated from the quartiles
+    unless these are equal.
     """
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    return float(middle), float((high - low) / 1.349 or np.std(values))  # 1.349: the quartiles of a normal distribution
+    return float(middle), float((high - low) / 1.349 or np.std(values))  # 1.349: between a normal's quartiles
 
 
 def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
@@ -117,13 +122,13 @@ def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
 
 
 def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowest: float) -> tuple[np.ndarray, float]:
-    """Return the minimum of the loss that L-BFGS finds from `parameters`, whose last is at least `lowest`, and
-    the loss there.
+    """Return the minimum of the loss that L-BFGS finds from `parameters`, and the loss there. The last
+    parameter, the offset, is at least `lowest`.
 
-    The search runs in coordinates in which the loss curves equally in all directions: z = R p, where R is the
-    triangular factor of the curvature. The offset and the weights are so correlated that L-BFGS takes ten
-    times as many steps without. R is upper triangular, so the bound of the offset stays one of the last
-    coordinate.
+    The search runs in coordinates in which the loss has the same curvature in all directions: z = R p, where
+    R is the triangular factor of the curvature. In the original coordinates, L-BFGS takes ten times as many
+    steps, because the offset and the weights are strongly correlated. R is upper triangular, so the bound on
+    the offset becomes a bound on the last coordinate.
     """
     from scipy.optimize import minimize
 

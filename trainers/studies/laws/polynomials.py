@@ -15,22 +15,24 @@ _RIDGES = np.logspace(-8, 2, 41)  # relative to the largest singular value
 
 @dataclass(frozen=True)
 class Polynomial:
-    """The family of polynomials of degree 1 or 2."""
+    """The law as a family: polynomials of degree 1 or 2."""
 
     name: str
     degree: int
 
     def minimum_runs(self, domains: int) -> int:
-        """Return one run per domain and one more. Even for a quadratic this suffices, because the ridge
-        determines the coefficients of its products.
+        """Return the number of domains plus one. This suffices even for a quadratic law, because the ridge
+        penalty determines the coefficients of the products.
         """
         return domains + 1
 
     def require_library(self) -> None:
-        """Need nothing."""
+        """Do nothing: no extra is needed."""
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedPolynomial":
-        """Fit the law. `start` is not used, because the solution has a closed form."""
+        """Return the law fitted to `values` [runs]. `start` is ignored, because the solution has a closed
+        form.
+        """
         features = _features(ratios, self.degree)
         mean = values.mean()
         left, singular, right = np.linalg.svd(features, full_matrices=False)
@@ -51,8 +53,8 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class FittedPolynomial:
-    """y = x . `linear` + x . `products` . x / 2: `linear` [domains], `products` [domains, domains] symmetric with a
-    diagonal of zeros.
+    """The fitted law y = x . `linear` + x . `products` . x / 2. `linear` is [domains]; `products` is
+    [domains, domains], symmetric with a zero diagonal.
     """
 
     linear: np.ndarray
@@ -68,7 +70,7 @@ class FittedPolynomial:
 
     @property
     def is_smooth(self) -> bool:
-        """True: gradients lead to a minimum."""
+        """True: a polynomial has derivatives everywhere."""
         return True
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
@@ -76,7 +78,7 @@ class FittedPolynomial:
         return ratios @ self.linear + 0.5 * ((ratios @ self.products) * ratios).sum(axis=1)
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives, [mixtures, domains]."""
+        """Return the derivatives of `predict` by each share, [mixtures, domains]."""
         return self.linear + ratios @ self.products
 
     def parameters(self) -> dict[str, float | list[float]]:

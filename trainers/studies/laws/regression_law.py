@@ -1,8 +1,8 @@
-"""The protocols of laws of mixtures: a fit to runs, predictions for mixtures, and their gradient.
+"""The protocols that a law of mixtures implements: fitting to runs, prediction for mixtures, and gradients.
 
 A law predicts one metric of a run, for which lower is better, from the run's mixture: the share of each
 domain in the training tokens. A run that diverged has no metric. It is censored: all that is known is that
-its metric would be no better than the worst one measured.
+its metric is no better than the worst one measured.
 """
 
 from typing import Protocol
@@ -10,11 +10,13 @@ from typing import Protocol
 import numpy as np
 
 _IMPUTATIONS = 20
-_SETTLED = 1e-4  # converged: imputed values change by at most this share of the spread
+_SETTLED = 1e-4  # the fit has converged if imputed values change by at most this share of the spread
 
 
 class FittedLaw(Protocol):
-    """A law with its parameters. Arrays of mixtures are float64 [mixtures, domains]; each row sums to 1."""
+    """A law with fitted parameters. Arrays of mixtures are float64 [mixtures, domains]; each row sums to
+    1.
+    """
 
     @property
     def is_convex(self) -> bool:
@@ -23,8 +25,8 @@ class FittedLaw(Protocol):
 
     @property
     def is_smooth(self) -> bool:
-        """Whether `gradient` is the derivative of `predict`; otherwise it is a slope over some distance, and a minimum is
-        searched for among samples.
+        """Whether `gradient` is the derivative of `predict`. Otherwise it is a slope over a finite distance,
+        and the minimum is searched for among samples.
         """
         ...
 
@@ -58,8 +60,8 @@ class Law(Protocol):
         ...
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> FittedLaw:
-        """Fit the law to `values` [runs], which are all finite. `start` is a fit to nearly the same runs,
-        from which the search may begin.
+        """Return the law fitted to `values` [runs], which must be finite, of the mixtures `ratios` [runs,
+        domains]. `start` is a fit to nearly the same runs, from which the search may begin.
         """
         ...
 
@@ -67,13 +69,14 @@ class Law(Protocol):
 def fit_censored(
     law: Law, ratios: np.ndarray, values: np.ndarray, censored: np.ndarray, start: FittedLaw | None = None
 ) -> FittedLaw:
-    """Fit `law` to runs, some of which are `censored`, bool [runs]; the `values` of these are not read.
+    """Return `law` fitted to `values` [runs] of the mixtures `ratios` [runs, domains]. The values of runs
+    that are `censored`, bool [runs], are not read.
 
-    The law is fitted to the measured runs first. Then each censored run is given its own prediction or the
-    worst measured value, whichever is worse, and the law is fitted again, until the predictions converge.
-    This minimises the law's loss with a one-sided error for censored runs: predictions above the worst
-    measured value cost nothing (the iteration of Buckley and James, 1979, without their correction for the
-    tail).
+    The law is first fitted to the measured runs. Then each censored run is assigned the law's prediction for
+    it or the worst measured value, whichever is worse, and the law is fitted again, until the predictions
+    converge. This minimises the law's loss with a one-sided error for censored runs: a prediction worse than
+    the worst measured value costs nothing (the iteration of Buckley and James, 1979, without their correction
+    for the tail).
     """
     measured = ~censored
     fitted = law.fit(ratios[measured], values[measured], start)

@@ -1,8 +1,9 @@
-"""The scaling law L(N, D) = E + A / N^a + B / D^b (Hoffmann et al., 2022, equation 2), with intervals and with held-out
-predictions.
+"""The scaling law L(N, D) = E + A / N^a + B / D^b (Hoffmann et al., 2022, equation 2) with bootstrap
+intervals.
 
-N are parameters and D training tokens. As there, Huber's loss of the difference in log L is minimised with L-BFGS from a
-grid of starting points; E, A and B are fitted as logarithms.
+N is the number of parameters and D the number of training tokens. As in that paper, Huber's loss of the
+difference in log L is minimised with L-BFGS from a grid of starting points, and E, A and B are fitted as
+logarithms.
 """
 
 from collections.abc import Sequence
@@ -16,33 +17,33 @@ from trainers.studies.laws.single_thread import single_threaded
 _HUBER = 1e-3  # threshold in log L (Hoffmann et al., 2022, section D.2)
 _STARTS = tuple((e, a, b) for e in (-1.0, 0.0, 1.0) for a in (0.2, 0.5) for b in (0.2, 0.5))  # log E, exponents
 _PARAMETERS = 5
-_DAMPING = 1e-9  # share of the curvature that is added, so that a flat direction has a scale too
-_STEPS, _ROUNDS = 30, 20  # of L-BFGS before its coordinates are chosen again, and choices at most
-_PRECISION, _DRAWN_PRECISION = 1e-13, 1e-10  # relative change of the loss that ends a search: of runs, of a draw
+_DAMPING = 1e-9  # share of the curvature that is added to every direction, so that flat ones have a scale too
+_STEPS, _ROUNDS = 30, 20  # of L-BFGS before its coordinates are chosen again; of choosing them, at most
+_PRECISION, _DRAWN_PRECISION = 1e-13, 1e-10  # relative change of the loss that ends the search for all runs, for a draw
 _LEAST_LEVELS = 3
-"""Different sizes, and different numbers of tokens: two do not tell a power law from a constant."""
+"""The fewest different sizes, and numbers of tokens. Two cannot distinguish a power law from a constant."""
 
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """L(N, D) = exp(`logarithms`[0]) + exp(`logarithms`[1]) / N^a + exp(`logarithms`[2]) / D^b."""
+    """The law L(N, D) = exp(`logarithms`[0]) + exp(`logarithms`[1]) / N^a + exp(`logarithms`[2]) / D^b."""
 
     logarithms: np.ndarray
     exponents: np.ndarray
 
     def predict(self, parameters: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Return the predicted loss of runs of so many parameters and tokens, [runs]."""
+        """Return the predicted loss of runs with `parameters` and `tokens`, all [runs]."""
         return np.exp(_log_loss(np.append(self.logarithms, self.exponents), np.log(parameters), np.log(tokens))[0])
 
     def coefficients(self) -> dict[str, float]:
-        """Return E, A, B, a and b."""
+        """Return E, A, B, a and b by name."""
         values = [*np.exp(self.logarithms).tolist(), *self.exponents.tolist()]
         return dict(zip(("E", "A", "B", "a", "b"), values, strict=True))
 
     @property
     def model_share(self) -> float:
-        """The exponent of the compute C in the best model size, N ~ C^(b / (a + b)), given C ~ N D; NaN if the loss
-        depends on neither.
+        """The exponent b / (a + b) with which the best model size grows with the compute: N ~ C^(b / (a + b))
+        if C ~ N D. NaN if the loss depends on neither N nor D.
         """
         total = float(self.exponents.sum())
         return float(self.exponents[1]) / total if total else float("nan")
@@ -50,13 +51,13 @@ class ScalingLaw:
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A law fitted to runs, and `resampled`, the same law fitted to draws of the bootstrap."""
+    """A law fitted to runs. `resampled` holds the same law fitted to each bootstrap draw."""
 
     law: ScalingLaw
     resampled: tuple[ScalingLaw, ...]
 
     def interval(self, values: Sequence[float]) -> tuple[float, float]:
-        """Return the 95 % interval of values, one for each of `resampled`."""
+        """Return the ends of the 95 % interval of `values`, one value for each of `resampled`."""
         low, high = np.quantile(np.array(values), [0.025, 0.975])
         return float(low), float(high)
 
@@ -65,11 +66,13 @@ class ScalingFit:
 def fit_scaling(
     parameters: np.ndarray, tokens: np.ndarray, losses: np.ndarray, draws: int = 200, seed: int = 0
 ) -> ScalingFit:
-    """Fit the law to runs with finite `losses` above 0; all arguments are [runs].
+    """Fit the law to runs with finite `losses` above 0. `parameters`, `tokens` and `losses` are [runs].
 
-    The bootstrap draws residuals, in log L, and adds them to the fitted losses: the runs of a ladder are few and chosen,
-    and a draw of runs would often lack a whole size. Residuals are enlarged by (1 - 5 / runs)^-.5 (Efron and Tibshirani,
-    1993, section 9.3). Raises ConfigError unless there are at least three sizes, three numbers of tokens and eight runs.
+    The bootstrap draws residuals in log L and adds them to the fitted losses. It does not draw runs, because
+    a ladder has few of them and a draw would often lack a whole size. Residuals are scaled by (1 - 5 /
+    runs)^-.5 (Efron and Tibshirani, 1993, section 9.3).
+
+    Raises ConfigError unless there are at least three sizes, three numbers of tokens and eight runs.
     """
     for name, values in (("parameters", parameters), ("tokens", tokens)):
         if (levels := len(np.unique(values))) < _LEAST_LEVELS:
@@ -78,10 +81,10 @@ def fit_scaling(
             )
     if len(losses) < _PARAMETERS + 3:
         raise ConfigError(
-            f"{len(losses)} runs have a value; a scaling law of 5 parameters needs {_PARAMETERS + 3} or more"
+            f"losses: {len(losses)} runs have a value; a scaling law of 5 parameters needs {_PARAMETERS + 3} or more"
         )
     if (losses <= 0).any():
-        raise ConfigError(f"losses: the smallest is {losses.min():g}, allowed above 0")
+        raise ConfigError(f"losses: got {losses.min():g}, allowed above 0")
     at = np.log(parameters), np.log(tokens), np.log(losses)
     found = min((_search(np.array(start), *at) for start in _starts(*at)), key=lambda result: result[1])[0]
     fitted = _log_loss(found, *at[:2])[0]
@@ -98,8 +101,8 @@ def _law(found: np.ndarray) -> ScalingLaw:
 
 
 def _starts(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> list[list[float]]:
-    """Return starting points at which E is a share of the smallest loss and the other terms share the rest of the
-    mean one.
+    """Return the starting points. In each, E is a share of the smallest loss, and the other two terms add up
+    to the rest of the mean loss.
     """
     starts = []
     for e, a, b in _STARTS:
@@ -112,8 +115,8 @@ def _starts(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray) -> list[l
 def _search(
     start: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, precision: float = _PRECISION
 ) -> tuple[np.ndarray, float]:
-    """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are logarithms,
-    which are centred for the search: otherwise A is almost a function of a, and B of b.
+    """Return the parameters that minimise Huber's loss, and the loss. `sizes`, `tokens` and `losses` are
+    logarithms. The search centres the first two, because otherwise A is almost a function of a, and B of b.
     """
     from scipy.optimize import minimize
 
@@ -128,7 +131,7 @@ def _search(
 
     x = np.append(start[:3] - np.array([0.0, middle[0] * start[3], middle[1] * start[4]]), start[3:])
     loss = float("inf")
-    for _ in range(_ROUNDS):  # in coordinates in which the loss curves equally in all directions, as in `log_linear`
+    for _ in range(_ROUNDS):  # in coordinates of equal curvature, as in `log_linear`
         predicted, slopes = _log_loss(x, *at)
         importance = 1 / np.maximum(np.abs(predicted - losses), _HUBER)
         second = slopes.T @ (importance[:, None] * slopes) / (_HUBER * len(losses))

@@ -1,7 +1,7 @@
 """Limit linear algebra to one thread while laws are fitted.
 
-Their matrices are small: several threads gain little on an idle machine, and on a busy one they wait for each other in
-a loop. A fit to 512 runs that takes a second then takes minutes.
+The matrices are small. Several threads gain little on an idle machine, and on a busy one they spin while they
+wait for each other: a fit to 512 runs that takes a second with one thread then takes minutes.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Limit the BLAS of numpy and that of scipy to one thread; as a context or as a decorator."""
+    """Limit the BLAS of numpy and scipy to one thread. Use it as a context manager or as a decorator."""
     import scipy.linalg  # noqa: F401  # loads its BLAS, which a limit set before would not reach
     from threadpoolctl import threadpool_limits
 

@@ -1,11 +1,11 @@
 """A law of mixtures for runs of several sizes: y = f(x) + sum_j A_j (S_j^-a_j - T_j^-a_j).
 
-f is any law of mixtures, S_j is a size of the run (its parameters, its tokens) and T_j that of the target, at which the
-law is f alone. The sum is the part of Hoffmann et al. (2022) that depends on size; that mixture and size add up is the
-additive law of Shukor et al. (2025). On RegMix's runs of 1M and 60M parameters the spread of the losses over mixtures
-is the same (.32 and .31), while their mean differs by 1.06; a law in which size multiplies the effect of the mixture
-predicts the other large runs with two to six times the error (8 to 64
-large runs in the fit).
+f is any law of mixtures, S_j is a size of the run (its parameters or its tokens), and T_j is the same size of
+the target. At the size of the target, the law is f alone. The sum is the part of the law of Hoffmann et al.
+(2022) that depends on size. Adding it to f makes this the additive law of Shukor et al. (2025). On RegMix's
+runs of 1M and 60M parameters, the spread of the losses over mixtures is the same (.32 and .31), while their
+means differ by 1.06. A law in which size multiplies the effect of the mixture has two to six times the error
+on held-out large runs (with 8 to 64 large runs in the fit).
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,14 @@ from trainers.studies.laws.regression_law import FittedLaw, Law
 _EXPONENT = 0.31  # between those of parameters and tokens in Hoffmann et al. (2022); used with fewer than three sizes
 _EXPONENTS = np.linspace(0.05, 1.0, 20)
 _ROUNDS = 30
-_SETTLED = 1e-5  # converged: the part of size changes by at most this share of the spread
+_SETTLED = 1e-5  # the fit has converged if the size term changes by at most this share of the spread
 
 
 @dataclass(frozen=True)
 class SizedLaw:
-    """The family `law` with the last `sizes` columns of the mixtures as log(size / target)."""
+    """The law as a family: `law` for mixtures whose last `sizes` columns are log(size / size of the
+    target).
+    """
 
     law: Law
     sizes: int
@@ -33,7 +35,9 @@ class SizedLaw:
         return self.law.name
 
     def minimum_runs(self, domains: int) -> int:
-        """Return the runs of the law of mixtures, and two for each size. `domains` counts the columns of sizes too."""
+        """Return the minimum of the law of mixtures plus two for each size. `domains` includes the size
+        columns.
+        """
         return self.law.minimum_runs(domains - self.sizes) + 2 * self.sizes
 
     def require_library(self) -> None:
@@ -41,7 +45,9 @@ class SizedLaw:
         self.law.require_library()
 
     def fit(self, ratios: np.ndarray, values: np.ndarray, start: FittedLaw | None = None) -> "FittedSizedLaw":
-        """Fit the law of mixtures to the values less the part of size, and that part to what remains, in turn."""
+        """Return the law fitted to `values` [runs]. The law of mixtures and the size term are fitted in turn,
+        each to the values minus the other.
+        """
         mixtures, sizes = ratios[:, : -self.sizes], ratios[:, -self.sizes :]
         fitted, part = (
             (start.law, start.part(sizes)) if isinstance(start, FittedSizedLaw) else (None, np.zeros(len(values)))
@@ -59,7 +65,9 @@ class SizedLaw:
 
 @dataclass(frozen=True)
 class FittedSizedLaw:
-    """`law` of the mixture and, for each size, `factors` A_j T_j^-a_j and `exponents` a_j."""
+    """A fitted law: `law` of the mixture and, for each size, its `factors` A_j T_j^-a_j and `exponents`
+    a_j.
+    """
 
     law: FittedLaw
     factors: np.ndarray
@@ -76,7 +84,7 @@ class FittedSizedLaw:
         return self.law.is_smooth
 
     def part(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the part of the metric that size contributes, [runs]; 0 at the target."""
+        """Return the size term of the metric, [runs]; it is 0 at the target."""
         return _part(sizes, self.factors, self.exponents)
 
     def predict(self, ratios: np.ndarray) -> np.ndarray:
@@ -85,13 +93,13 @@ class FittedSizedLaw:
         return self.law.predict(ratios[:, :-count]) + self.part(ratios[:, -count:])
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives by mixture and sizes, [mixtures, columns]."""
+        """Return the derivatives of `predict` by each share and size, [mixtures, columns]."""
         count = len(self.factors)
         by_size = -self.factors * self.exponents * np.exp(-self.exponents * ratios[:, -count:])
         return np.concatenate([self.law.gradient(ratios[:, :-count]), by_size], axis=1)
 
     def parameters(self) -> dict[str, float | list[float]]:
-        """Return the parameters of the law of mixtures, and factors and exponents of the sizes."""
+        """Return the parameters of the law of mixtures, and the factors and exponents of the sizes."""
         sizes = {"size_factors": self.factors.tolist(), "size_exponents": self.exponents.tolist()}
         return {**self.law.parameters(), **sizes}
 
@@ -101,8 +109,8 @@ def _part(sizes: np.ndarray, factors: np.ndarray, exponents: np.ndarray) -> np.n
 
 
 def _size_part(sizes: np.ndarray, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return factors and exponents of the power laws that leave the smallest squared residuals, which also have a mean.
-    A size with fewer than three values has a fixed exponent.
+    """Return the factors and exponents of the power laws that, together with a constant, leave the smallest
+    squared residuals. A size with fewer than three values has a fixed exponent.
     """
     exponents = np.full(sizes.shape[1], _EXPONENT)
     factors, best = _factors(sizes, residuals, exponents)

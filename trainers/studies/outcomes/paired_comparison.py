@@ -11,12 +11,13 @@ VerdictWord = Literal["better", "tie", "worse", "open"]
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """`entry` against a baseline in a metric for which lower is better, over the `pairs` seeds with which
-    both have finished.
+    """A comparison of `entry` with a baseline in a metric for which lower is better, over the `pairs` seeds
+    with which both have finished.
 
-    `difference` is the mean of entry minus baseline, `error` its standard error, and `low` to `high` its t
-    interval at the level of the rule. `mean` is the mean of the entry over all seeds with which it has
-    finished. The verdict is `open` with fewer than two pairs. `reason` says why, or how many pairs are incomplete.
+    `difference` is the mean of entry minus baseline, `error` its standard error, and `low` and `high` are the
+    ends of its t interval at the level of the rule. `mean` is the mean of the entry over all seeds with which
+    it has finished. With fewer than two pairs, the verdict is `open`. `reason` says why it is open, or how
+    many pairs are incomplete.
     """
 
     entry: str
@@ -38,8 +39,8 @@ class PairedComparison:
 def compare_pairs(
     values: Mapping[str, Mapping[int, float | None]], baseline: str, level: float, margin: float
 ) -> list[PairedComparison]:
-    """Compare every entry of `values` (value by seed, None for a run without one) with `baseline`, in their
-    order.
+    """Compare every entry of `values` with `baseline`, in the order of `values`: by entry, the value of each
+    seed, or None for a run without one.
 
     An entry is better or worse if the interval excludes 0 and the absolute difference is at least `margin`.
     The differences of n seeds, with mean m and standard deviation s, have the interval m -+ t s / sqrt(n),

@@ -22,8 +22,8 @@ _SIZES = ("parameters", "tokens")
 
 @dataclass(frozen=True)
 class Ladder:
-    """Runs with their `parameters`, training `tokens` and the metric `losses`, each [runs]. Runs without a value are
-    left out and named in `missing`.
+    """Runs of several sizes: their `parameters`, training `tokens` and `losses`, the values of `metric`, each
+    [runs]. Runs without a value are left out and named in `missing`.
     """
 
     metric: str
@@ -34,7 +34,7 @@ class Ladder:
     missing: tuple[str, ...] = ()
 
     def select(self, rows: np.ndarray) -> "Ladder":
-        """Return the ladder with the runs `rows`, bool [runs], alone."""
+        """Return the ladder of the runs for which `rows`, bool [runs], is true."""
         names = tuple(run for run, kept in zip(self.runs, rows, strict=True) if kept)
         columns = {name: getattr(self, name)[rows] for name in (*_SIZES, "losses")}
         return replace(self, runs=names, **columns)
@@ -42,8 +42,8 @@ class Ladder:
 
 @dataclass(frozen=True)
 class ScalingPrediction:
-    """A run that took no part in the fit: its measured loss, and the prediction with its 95 % interval, which holds
-    the uncertainty of the law and the spread of single runs.
+    """A run that took no part in the fit: its measured loss, and the predicted loss with a 95 % interval,
+    which includes the uncertainty of the law and the scatter of single runs.
     """
 
     run: str
@@ -57,8 +57,8 @@ class ScalingPrediction:
 
 @dataclass(frozen=True)
 class StudyScaling:
-    """The law of all runs of a ladder and, if there are enough without them, the largest runs as predicted from the
-    others.
+    """The law of all runs of a ladder, and the predictions for the runs of the largest model from the others,
+    if these are enough for a fit.
     """
 
     ladder: Ladder
@@ -68,8 +68,11 @@ class StudyScaling:
 
 
 def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -> Ladder:
-    """Read a CSV file with a row per run: a key, `parameters`, `tokens` and metrics, of which `metric` is chosen. Raises
-    ConfigError in one line.
+    """Read a ladder from a CSV file with a row per run: a key, `parameters`, `tokens` and metrics. `metric`
+    selects a metric, and `key` names the key column.
+
+    Raises ConfigError if a column is missing, if `metric` is needed and not given, or for a value that is not
+    valid.
     """
     read = read_run_columns(path, key, (*_SIZES, metric) if metric else ())
     others = [name for name in read.columns if name not in _SIZES]
@@ -77,7 +80,7 @@ def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -
         if name not in read.columns:
             raise ConfigError(f"{path}: has no column {name}; a ladder needs the parameters and the tokens of each run")
     if len(others) != 1:
-        raise ConfigError(f"{path}: has the metrics {listed(others) or 'none'}; choose one with --metric")
+        raise ConfigError(f"{path}: has the metrics {listed(others) or '(none)'}; choose one with --metric")
     sizes, tokens, losses = (read.values[:, read.columns.index(name)] for name in (*_SIZES, others[0]))
     runs = next(iter(read.keys.values()))
     for run, *its in zip(runs, sizes, tokens, strict=True):
@@ -87,7 +90,9 @@ def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -
 
 
 def ladder_of(opened: OpenStudy, results: Mapping[str, RunResult]) -> Ladder:
-    """Return the finished runs of a study with the weighted mean of their metrics. Raises UserError if there are none."""
+    """Return the ladder of a study's finished runs; the loss of a run is the weighted mean of its metrics.
+    Raises UserError if no run has finished.
+    """
     runs = [run for run in opened.proxies if run.key in results and results[run.key].state == "finished"]
     if not runs:
         raise UserError(f"study {opened.study.name}: no run has finished; train them with `study run`")
@@ -109,7 +114,7 @@ def _ladder(
 
 
 def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
-    """Fit the scaling law to all runs, and once more without the runs of the largest model, which it then predicts.
+    """Fit the scaling law to all runs, and again without the runs of the largest model, to predict those.
 
     Raises ConfigError if there are too few runs for a law.
     """
@@ -124,7 +129,7 @@ def fit_ladder(ladder: Ladder, draws: int = 200, seed: int = 0) -> StudyScaling:
 
 
 def _predictions(fit: ScalingFit, fitted: Ladder, others: Ladder, seed: int) -> tuple[ScalingPrediction, ...]:
-    """Predict the runs of `others` by the law of the runs `fitted`."""
+    """Predict the runs of `others` with the law `fit` of the runs `fitted`."""
     at = others.parameters, others.tokens
     inside = np.log(fitted.losses / fit.law.predict(fitted.parameters, fitted.tokens))
     drawn = np.array([law.predict(*at) for law in fit.resampled])
@@ -156,7 +161,7 @@ def scaling_record(found: StudyScaling) -> dict[str, Any]:
 
 
 def scaling_lines(found: StudyScaling) -> list[str]:
-    """Format the law and the held-out predictions for a terminal."""
+    """Return the law and the held-out predictions as lines for a terminal."""
     ladder, intervals = found.ladder, _intervals(found.fit)
     lines = [f"{ladder.metric}, {len(ladder.runs)} runs: L = E + A / parameters^a + B / tokens^b"]
     if ladder.missing:

@@ -1,7 +1,7 @@
-"""Fit the laws of a study and propose its mixture, from the results of its runs; read again what was found.
+"""Fit the laws of a study to the results of its runs, propose a mixture, and read both results back.
 
-`fit.json` and `proposal.yaml` hold a digest of all that they depend on, `basis`, by which the steps that
-follow know whether they are up to date.
+`fit.json` and `proposal.yaml` hold `basis`, a digest of everything that they depend on. Later steps compare
+it to tell whether the files are up to date.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ DIGITS = 6  # of a proposal's shares, so that finding it again gives the same ru
 
 @dataclass(frozen=True)
 class StudyFit:
-    """The table of a study, the laws of its metrics with their scores, and the same laws fitted to bootstrap
-    draws.
+    """The table of a study's runs, the laws of its metrics with their scores, and the same laws fitted to
+    bootstrap draws.
     """
 
     table: RunTable
@@ -56,7 +56,9 @@ def basis_of(opened: OpenStudy, table: RunTable) -> str:
 
 
 def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult]) -> StudyFit:
-    """Write `ratios.csv`, `metrics.csv` and `fit.json`. Raises ConfigError if there are too few runs for a law."""
+    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Raises ConfigError if
+    there are too few runs for a law.
+    """
     require_mixtures(opened, "fit")
     table = run_table(opened, results)
     write_tables(table, root)
@@ -75,7 +77,7 @@ def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult
 
 
 def read_fit(root: LocalPath) -> dict[str, Any]:
-    """Return what `fit_step` wrote to `fit.json`. Raises UserError if it is missing or of another version."""
+    """Return the record that `fit_step` wrote. Raises UserError if it is missing or of another version."""
     if not (root / FIT).exists():
         raise UserError(f"{root}: has no {FIT} yet; make it with `study fit`")
     record: dict[str, Any] = read_json(root / FIT, "make it again with `study fit`")
@@ -85,7 +87,9 @@ def read_fit(root: LocalPath) -> dict[str, Any]:
 
 
 def fitted_laws(opened: OpenStudy, root: LocalPath, table: RunTable) -> LawSet | None:
-    """Return the laws of `fit.json` and their bootstrap, or None if there is no fit to these runs and settings."""
+    """Return the laws in `fit.json`, fitted again with their bootstrap; None if it is missing or out of
+    date.
+    """
     try:
         record = read_fit(root)
     except UserError:
@@ -138,14 +142,14 @@ def read_proposal(opened: OpenStudy, root: LocalPath) -> dict[str, float]:
 
 
 def read_full_proposal(root: LocalPath) -> tuple[Proposal, str]:
-    """Return the proposal in `proposal.yaml` and its basis. Raises UserError if there is none yet, or only a
-    part of it.
+    """Return the proposal in `proposal.yaml` and its basis. Raises UserError if the file is missing or
+    incomplete.
     """
     record = _load_proposal(root)
     try:
         return parse_proposal(record), record["basis"]
     except (KeyError, TypeError) as error:
-        raise UserError(f"{root / PROPOSAL}: lacks a part ({error}); make it again with `study propose`") from None
+        raise UserError(f"{root / PROPOSAL}: lacks {error}; make it again with `study propose`") from None
 
 
 def _load_proposal(root: LocalPath) -> dict[str, Any]:

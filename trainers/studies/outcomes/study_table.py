@@ -1,4 +1,6 @@
-"""The finished runs of a study as tables: mixtures and metrics for the laws, noise and signal of each metric."""
+"""Tables of the finished runs of a study: mixtures and metrics for the laws; noise and signal of each
+metric.
+"""
 
 import csv
 import io
@@ -29,29 +31,30 @@ class MetricNoise:
 
     @property
     def ratio(self) -> float:
-        """Signal over noise; infinite if the anchors are equal."""
+        """Signal divided by noise; infinite if the anchors are equal."""
         return self.signal / self.noise if self.noise else float("inf")
 
 
 def measured_metrics(opened: OpenStudy, results: Mapping[str, RunResult]) -> tuple[str, ...]:
-    """Return the metrics that any finished run has. Held-out text without a target, for example of a single token, has
-    none.
+    """Return the metrics that at least one finished run has. Held-out text without a prediction target, such
+    as a single token, has no metric.
     """
     there = {name for result in results.values() if result.state == "finished" for name in result.metrics}
     return tuple(name for name in opened.metrics if name in there)
 
 
 def unmeasured_lines(opened: OpenStudy, results: Mapping[str, RunResult]) -> list[str]:
-    """Return a line that names the metrics that no finished run has."""
+    """Return a line that names the metrics that no finished run has; empty if there are none."""
     there = measured_metrics(opened, results)
     missing = [name for name in opened.metrics if name not in there]
-    return [f"left out, because no run has a value of it: {', '.join(missing)}"] if there and missing else []
+    return [f"left out, because no run has a value: {', '.join(missing)}"] if there and missing else []
 
 
 def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
-    """Return the table of the design's runs. Diverged ones are censored; failed and missing ones are left out.
+    """Return the table of the design's runs. Diverged runs are censored; failed and missing ones are left
+    out.
 
-    Raises UserError if none has finished.
+    Raises UserError if no run has finished.
     """
     rows = [run for run in opened.points if run.key in results and results[run.key].state != "failed"]
     if not any(results[run.key].state == "finished" for run in rows):
@@ -65,7 +68,9 @@ def run_table(opened: OpenStudy, results: Mapping[str, RunResult]) -> RunTable:
 
 
 def write_tables(table: RunTable, root: LocalPath) -> None:
-    """Write `ratios.csv` and `metrics.csv`, which `study fit --ratios --metrics` reads. Censored cells are empty."""
+    """Write `ratios.csv` and `metrics.csv` to `root`, for `study fit --ratios --metrics`. Censored cells are
+    empty.
+    """
     for name, columns, rows in ((RATIOS, table.domains, table.ratios), (METRICS, table.metrics, table.values)):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -76,7 +81,9 @@ def write_tables(table: RunTable, root: LocalPath) -> None:
 
 
 def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: RunTable) -> list[MetricNoise]:
-    """Return noise and signal of each metric. Noise is NaN with fewer than two finished anchors."""
+    """Return the noise and the signal of each metric. Noise is NaN if fewer than two anchors have
+    finished.
+    """
     finished = [results[r.key] for r in opened.anchors if r.key in results and results[r.key].state == "finished"]
     rows = []
     for column, name in enumerate(table.metrics):
@@ -90,7 +97,7 @@ def metric_noise(opened: OpenStudy, results: Mapping[str, RunResult], table: Run
 
 
 def missing_lines(runs: Sequence[StudyRun], results: Mapping[str, RunResult]) -> list[str]:
-    """Return lines that say which runs have no metrics, and how they are treated."""
+    """Return lines that name the runs without metrics and say how they are treated."""
     lines = []
     for state, meaning in (
         ("diverged", "count as no better than the worst"),

@@ -17,8 +17,8 @@ from trainers.studies.running.train_study_run import RunResult, read_result
 
 @dataclass(frozen=True)
 class StudyVerdict:
-    """Comparisons with `baseline`: `overall` in the weighted mean of the metrics, and `by_metric` in each of
-    them.
+    """Comparisons with `baseline`: `overall` in the weighted mean of the metrics, `by_metric` in each
+    metric.
     """
 
     baseline: str
@@ -43,7 +43,7 @@ def candidate_runs(
     """
     confirmation = opened.study.confirmation
     if confirmation is None:
-        raise UserError(f"study {opened.study.name}: has no section confirmation; add one before the study runs")
+        raise UserError(f"study {opened.study.name}: confirmation: missing; add this section before the study runs")
     baselines = opened.settings.baselines(opened.domains)
     mixtures: dict[str, Mapping[str, float]] = {}
     for name in confirmation.candidates:
@@ -94,7 +94,7 @@ def judge(opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, Run
 
 
 def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray) -> float | None:
-    """Return the weighted mean of the metrics of a run, or None if it lacks one that has a weight."""
+    """Return the weighted mean of the metrics of a run, or None if it lacks one with a weight above 0."""
     weighted = [(name, weight) for name, weight in zip(metrics, weights.tolist(), strict=True) if weight]
     if result is None or result.state != "finished" or any(name not in result.metrics for name, _ in weighted):
         return None
@@ -102,7 +102,7 @@ def _value(result: RunResult | None, metrics: Sequence[str], weights: np.ndarray
 
 
 def verdict_lines(verdict: StudyVerdict, level: float) -> list[str]:
-    """Format the comparisons for a terminal."""
+    """Return the comparisons as lines for a terminal."""
     lines = [f"{'':32} {'pairs':>5} {'mean':>8} {'difference':>10} {'error':>8} {f'{level:.0%} interval':>20}  verdict"]
     for each in verdict.overall:
         interval = f"{each.low:+.4f} to {each.high:+.4f}"

@@ -1,6 +1,4 @@
-"""Charts for the page of a study that `gristmill.page` does not have: shares of domains, and differences with
-intervals.
-"""
+"""Charts that only the page of a study needs: shares of domains, and differences with intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +15,8 @@ _TOP = 24
 
 @dataclass(frozen=True)
 class DomainShare:
-    """A domain of a proposal: its prior and its proposed share, the largest share that its cap allows (1
-    without a cap), and the range of shares that tie, `low` to `high`.
+    """A domain of a proposal: its prior share, its proposed share, the largest share that its cap in epochs
+    allows (1 without a cap), and the ends `low` and `high` of its shares in the tie set.
     """
 
     name: str
@@ -30,7 +28,9 @@ class DomainShare:
 
 
 def share_bars(rows: Sequence[DomainShare]) -> Markup:
-    """Draw the prior and the proposed share of each domain, its tied range as a line and its cap as a mark."""
+    """Return a chart of the prior and proposed shares of each domain, with its tied range as a line and its
+    cap as a mark.
+    """
     left = max(text_width(shortened(row.name, _LETTERS)) for row in rows) + 12
     most = min(1.0, 1.08 * max(max(row.prior, row.proposed, row.high) for row in rows))
     width, bottom = _WIDTH - left - 60, _TOP + _GROUP * len(rows)
@@ -60,8 +60,8 @@ def share_bars(rows: Sequence[DomainShare]) -> Markup:
 
 
 def difference_bars(rows: Sequence[PairedComparison]) -> Markup | None:
-    """Draw the mean difference of each entry from the baseline, with its interval; None if no entry has an
-    interval.
+    """Return a chart of the mean difference of each entry from the baseline, with its interval. None if no
+    entry has an interval.
     """
     rows = [row for row in rows if row.error == row.error]
     if not rows:

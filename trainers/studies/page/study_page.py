@@ -1,4 +1,4 @@
-"""The page of a study: the answer first, then the evidence."""
+"""The report page of a study: its findings first, then the evidence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from trainers.studies.running.study_directory import results_of
 from trainers.studies.running.train_study_run import RunResult
 
 PAGE = "report.html"
-_FULL = 0.75  # opacity of the largest effect, on which text can still be read
-_LISTED, _POINTS = 300, 1000  # runs in the table of runs, and at most as many points in a chart
+_FULL = 0.75  # opacity of the cell with the largest effect; its text stays readable
+_LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most points in a chart
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that is known of a study. Parts that do not exist yet are None, and the lines of `missing` say why.
-    `fit` is what `fit_step` wrote.
+    """The results of a study so far. Parts that do not exist yet are None, and the lines in `missing` say
+    why. `fit` is the record that `fit_step` wrote.
     """
 
     opened: OpenStudy
@@ -44,8 +44,8 @@ class Findings:
 
 
 def write_study_page(opened: OpenStudy, root: LocalPath) -> LocalPath:
-    """Write `report.html` from the files of a study, and return its path. No law is fitted for it. Raises UserError if no
-    run has finished.
+    """Write `report.html` from the files of a study and return its path. No law is fitted. Raises UserError
+    if no run has finished.
     """
     page = root / PAGE
     page.write_atomic(render_study(collect(opened, root)).encode())
@@ -79,7 +79,7 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
 
 
 def _stale(file: str, made_of: str, basis: str, command: str) -> list[str]:
-    """Return a line if a file was made of other runs or settings than those of now."""
+    """Return a line if `file` was computed from runs or settings that have changed since, else nothing."""
     return (
         [] if made_of == basis else [f"{file} is older than the runs or settings of the study: `{command}` renews it"]
     )
@@ -126,7 +126,9 @@ def _shares(proposal: Proposal, opened: OpenStudy) -> list[DomainShare]:
 
 
 def _domains(found: Findings) -> list[dict[str, Any]]:
-    """A row for each domain: its tokens, and shares and epochs of the prior and of the proposal."""
+    """Return a row for each domain: its tokens, and its shares and epochs in the prior and in the
+    proposal.
+    """
     opened, proposal = found.opened, found.proposal
     target = opened.settings.target_tokens or opened.study.proxies.tokens
     rows = []
@@ -144,7 +146,9 @@ def _domains(found: Findings) -> list[dict[str, Any]]:
 
 
 def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
-    """(metric, rho, chart of predicted against measured values) of the out-of-fold predictions."""
+    """Return (metric, rank correlation, chart of predicted against measured values) for each metric, from the
+    out-of-fold predictions.
+    """
     charts = []
     for name, each in fit["metrics"].items():
         rows = zip(fit["runs"], each["predicted"], each["measured"], strict=True)
@@ -161,8 +165,8 @@ def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
 
 
 def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:
-    """For each metric, the effect of one percentage point of each domain and the colour of its cell: green where it helps,
-    orange where it harms, and the fuller the larger the effect is among all.
+    """Return, for each metric, the effect of one percentage point of each domain and the style of its cell:
+    green if it helps, orange if it harms, with an opacity in proportion to its size.
     """
     effects = {name: list(each["effect_of_one_point"].values()) for name, each in fit["metrics"].items()}
     largest = max((abs(effect) for its in effects.values() for effect in its), default=0.0) or 1.0
@@ -184,7 +188,9 @@ def _noise(fit: dict[str, Any]) -> list[MetricNoise]:
 
 
 def _tokens(found: Findings) -> list[dict[str, Any]]:
-    """For each domain: tokens requested and read over all finished runs, and the largest gap of one run."""
+    """Return, for each domain, the tokens requested and read over all finished runs, and the largest gap in
+    one run.
+    """
     rows = []
     for name in found.opened.leaves:
         entries = [r.sources[name] for r in found.results.values() if r.state == "finished" and name in r.sources]
@@ -205,7 +211,7 @@ def _tokens(found: Findings) -> list[dict[str, Any]]:
 
 
 def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
-    """The compute of all finished runs."""
+    """Return the compute spent on all finished runs."""
     done = [result for result in results if result.state == "finished"]
     seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)
     validation = sum(r.validation_seconds for r in done)

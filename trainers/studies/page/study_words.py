@@ -1,4 +1,4 @@
-"""The findings of a study in sentences, with which its page begins."""
+"""Sentences that state the findings of a study, for the top of its page."""
 
 from collections.abc import Mapping
 
@@ -12,13 +12,17 @@ _MOVED = 0.01  # smaller changes of a share are not mentioned
 
 
 def verdict_words(verdict: StudyVerdict, rule: Confirmation | Verdict) -> list[str]:
-    """Return sentences for each entry but the baseline: over all domains, then where it is better or worse."""
+    """Return a text for each entry except the baseline: its overall verdict, then the domains on which it is
+    better or worse.
+    """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
     return [f"{_sentence(each, verdict.baseline, rule.level)}{_by_domain(verdict, each.entry)}" for each in others]
 
 
 def _by_domain(verdict: StudyVerdict, entry: str) -> str:
-    """Return where an entry is better or worse, as a sentence; empty if nowhere."""
+    """Return a sentence that names the domains on which `entry` is better or worse; empty if there are
+    none.
+    """
     words = {}
     for word in ("better", "worse"):
         rows = {name: {each.entry: each.verdict for each in its} for name, its in verdict.by_metric.items()}
@@ -38,7 +42,7 @@ def _sentence(each: PairedComparison, baseline: str, level: float) -> str:
 
 
 def proposal_words(proposal: Proposal) -> list[str]:
-    """Return what the proposal changes, and how far the runs can tell it from the prior."""
+    """Return sentences on what the proposal changes, and on whether the runs can tell it from the prior."""
     prior = next(each for each in proposal.compared if each.name == "prior")
     moved = [
         f"{'more' if share > before else 'less'} {name} ({before:.1%} to {share:.1%})"
@@ -60,8 +64,8 @@ def proposal_words(proposal: Proposal) -> list[str]:
 
 
 def effect_words(effects: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return a sentence for each domain: by how much one more percentage point of it changes the weighted
-    mean of the metrics at the prior, with the 95 % interval of the bootstrap (`LawSet.mean_effects`).
+    """Return a sentence for each domain: how much one more percentage point of it changes the weighted mean
+    of the metrics at the prior, with the 95 % bootstrap interval (`LawSet.mean_effects`).
     """
     words = []
     for name, each in sorted(effects.items(), key=lambda item: item[1]["effect"]):

@@ -1,4 +1,4 @@
-"""What a study will cost: runs, tokens, operations, time and disk. Nothing is trained."""
+"""Estimate the cost of a study, without training anything: runs, tokens, operations, time and disk space."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ from trainers.studies.outcomes.study_verdict import candidate_runs
 from trainers.studies.running.study_directory import CALIBRATION, RUNS, results_of
 from trainers.studies.running.train_study_run import RunResult, read_result
 
-_CALIBRATION_SHARE = 0.1  # of the tokens of a proxy
-_CALIBRATION_STEPS = 20  # at least
+_CALIBRATION_SHARE = 0.1  # tokens of a calibration run, as a share of those of a proxy
+_CALIBRATION_STEPS = 20  # steps of a calibration run, at least
 _STATE_BYTES, _EXPORT_BYTES = 12, 4  # per parameter: a checkpoint has weights and two moments, an export weights
 _DRO_COST = 5 / 3  # two more forward passes, each a third of a step's operations
 _LOG_BYTES = 400_000  # estimate of what a finished run keeps, until one has finished
@@ -29,8 +29,8 @@ _FEW_SEQUENCES = 8  # in a domain's pool; with fewer, epochs are matched only ro
 @dataclass(frozen=True)
 class MeasuredRate:
     """The speed of one worker, measured on `runs` runs: operations per second during steps, and the seconds
-    that a run spends on measurements and on everything else. `source` says which runs they were; `per_token`
-    is the number of operations per token of their model.
+    that a run spends on validation and on everything else. `source` says how it was measured. `per_token` is
+    the number of operations per token of the model in those runs.
     """
 
     runs: int
@@ -44,8 +44,8 @@ class MeasuredRate:
 @dataclass(frozen=True)
 class StagePlan:
     """A stage of a study: its proxies or its confirmation. `states` counts its results by state. `tokens` and
-    `flops` are totals over the runs that are left to train. `per_token`, in operations, and `parameters` are
-    the largest of any run.
+    `flops` are totals over the runs that remain to be trained. `per_token`, in operations, and `parameters`
+    are those of the largest run.
     """
 
     name: str
@@ -69,7 +69,7 @@ class StudyPlan:
     run_bytes: int
 
     def seconds(self, stage: StagePlan) -> float | None:
-        """Return the seconds that are left of a stage; None if the speed is unknown."""
+        """Return the estimated seconds that a stage still takes; None if the speed is unknown."""
         if self.rate is None:
             return None
         each = self.rate.other_seconds + self.rate.validation_seconds * stage.per_token / self.rate.per_token
@@ -77,8 +77,8 @@ class StudyPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """The bytes on disk that finished runs keep, plus the checkpoints and exports of the runs in
-        progress.
+        """The most bytes on disk: those that finished runs keep, plus the checkpoints and exports of the runs
+        that are in progress at the same time.
         """
         largest = max(stage.parameters for stage in self.stages)
         kept = sum(stage.runs for stage in self.stages) * self.run_bytes
@@ -86,8 +86,10 @@ class StudyPlan:
 
 
 def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
-    """Plan the runs of a study that have no result yet in `root`. Raises UserError if a job does not fit the
-    corpus or its objective does not give the metrics, because every such run would fail.
+    """Return the plan for the runs of a study that have no result in `root` yet.
+
+    Raises UserError if every run would fail because its job does not fit the corpus or its objective does not
+    provide the metrics.
     """
     stages = {"proxies": opened.proxies}
     if opened.doremi:
@@ -104,21 +106,23 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
-    """Return one short run per worker, on the first mixtures of the design."""
+    """Return one short run per worker, with the first mixtures of the design."""
     runs = []
     ready = [run for run in opened.points if run.is_ready]
     for number in range(workers):
         run = ready[number % len(ready)]
         batch = run.job.batch.tokens or (run.job.batch.sequences or 1) * run.job.data.sequence_length
         tokens = max(int(run.job.budget.tokens or 0) * _CALIBRATION_SHARE, _CALIBRATION_STEPS * batch)
-        schedule = replace(run.job.schedule, warmup_steps=0, warmup_fraction=None)  # it may outlast this run
+        schedule = replace(run.job.schedule, warmup_steps=0, warmup_fraction=None)  # it may be longer than this run
         job = replace(run.job, budget=TrainingBudget(tokens=int(tokens)), schedule=schedule, seed=number)
         runs.append(replace(run, job=job, entry=f"calibration-{number + 1}"))
     return unique(runs)
 
 
 def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResult]) -> MeasuredRate | None:
-    """Return the speed of finished proxies, or else of the calibration; None if there is neither."""
+    """Return the speed measured on finished proxies, or else on calibration runs; None if there are
+    neither.
+    """
     finished = [result for result in results if result.state == "finished"]
     source = "measured on finished runs"
     if not finished:
@@ -140,7 +144,9 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
 
 
 def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
-    """Resolve one job of each kind and corpus. Jobs that differ only in mixture, seed and name are of one kind."""
+    """Resolve one job of each kind and corpus, which raises UserError if it is invalid. Jobs of a kind differ
+    only in mixture, seed and name.
+    """
     measure = opened.study.metrics.measure
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
         resolve(replace(run.job, online_weights=None), opened.corpora.of(run.job))  # the reference may not exist yet
@@ -148,8 +154,8 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
         likely = any(member.gives_likelihood for member, _ in objective.members())
         if not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
             raise ConfigError(
-                f"metrics.measure: got {measure}, which objective {objective.kind} of {run.entry} does not have; allowed are "
-                f"objectives that predict text"
+                f"metrics.measure: got {measure}, which the objective {objective.kind} of {run.entry} does not have; "
+                f"use an objective that predicts text"
             )
 
 
@@ -178,8 +184,8 @@ def _stage(
 
 
 def _costs(opened: OpenStudy, runs: Sequence[StudyRun]) -> dict[str, tuple[float, int]]:
-    """Return the operations per token and the parameters of each run, by key. Until its corpus is built, the tokenizer of
-    the study's corpus stands in.
+    """Return the operations per token and the parameters of each run, by key. For a run whose corpus is not
+    built yet, they are computed with the tokenizer of the study's corpus.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}
@@ -194,8 +200,8 @@ def _costs(opened: OpenStudy, runs: Sequence[StudyRun]) -> dict[str, tuple[float
 
 
 def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, int]:
-    """Build the model on the meta device, which takes no memory, and count its operations per token and its
-    parameters.
+    """Return the operations per token and the parameters of the model of `job`, which is built on the meta
+    device so that it takes no memory.
     """
     import torch
 
@@ -211,8 +217,8 @@ def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, 
 
 
 def _run_bytes(root: LocalPath, results: Mapping[str, RunResult]) -> int:
-    """Return the bytes that a finished run keeps, measured on the first one; an estimate if none has
-    finished.
+    """Return the bytes on disk that a finished run keeps: those of the first one, or an estimate until there
+    is one.
     """
     for key in results:
         return sum(file.stat().st_size for file in (root / RUNS / key).rglob("*") if file.is_file())
@@ -220,7 +226,7 @@ def _run_bytes(root: LocalPath, results: Mapping[str, RunResult]) -> int:
 
 
 def plan_lines(plan: StudyPlan) -> list[str]:
-    """Format a plan for a terminal."""
+    """Return the plan as lines for a terminal."""
     study, opened = plan.opened.study, plan.opened
     lines = [f"study {study.name}: {study.question}" if study.question else f"study {study.name}"]
     for stage in plan.stages:
@@ -252,14 +258,14 @@ def _time_line(plan: StudyPlan) -> str:
     rate, times = plan.rate, [plan.seconds(stage) or 0.0 for stage in plan.stages]
     return (
         f"time          {duration(sum(times))} on {plan.workers} workers, {rate.source} ({rate.runs}): "
-        f"{rate.flops_per_second / 1e9:.2f} GFLOP/s a worker; of each run {rate.validation_seconds:.1f} s measurements, "
-        f"{rate.other_seconds:.1f} s start and end"
+        f"{rate.flops_per_second / 1e9:.2f} GFLOP/s per worker; each run spends {rate.validation_seconds:.1f} s on "
+        f"validation and {rate.other_seconds:.1f} s on start and end"
     )
 
 
 def _domain_lines(opened: OpenStudy) -> list[str]:
-    """Format a row for each domain: its tokens, its prior share, and its epochs at that share. The epochs are
-    the target's if the proxies are matched to it, otherwise those of a proxy.
+    """Return a header and a row for each domain: its tokens, its prior share, and its epochs at that share.
+    The epochs are those of the target if the proxies are matched to it, otherwise those of a proxy.
     """
     study = opened.study
     share, length = opened.share_read(study.proxies.tokens), opened.base.data.sequence_length
@@ -268,6 +274,6 @@ def _domain_lines(opened: OpenStudy) -> list[str]:
     for name, part in opened.prior_mixture.items():
         tokens = opened.corpus.train[name].tokens
         pool = max(1, round(share * (tokens // length)))
-        few = "  few: its epochs are matched roughly" if share < 1 and pool < _FEW_SEQUENCES else ""
+        few = "  few sequences: epochs are matched only roughly" if share < 1 and pool < _FEW_SEQUENCES else ""
         lines.append(f"{name[-32:]:32} {tokens:13,} {part:7.2%} {part * budget / tokens:7.2f} {pool:15,}{few}")
     return lines

@@ -8,26 +8,28 @@ import numpy as np
 from gristmill.errors import ConfigError
 
 TOLERANCE = 1e-9
-_CHAINS = 50  # of hit-and-run, side by side
-_THINNING = 20  # steps between two mixtures of a chain, and, for each domain, before its first
+_CHAINS = 50  # of hit-and-run, in parallel
+_THINNING = 20  # steps between two samples of a chain; times the number of domains, also before the first
 
 
 @dataclass(frozen=True)
 class MixtureConstraints:
-    """Mixtures with `lower` <= share <= `upper`, each [domains], and a sum of 1."""
+    """The set of mixtures with `lower` <= share <= `upper`, each [domains], and a sum of 1."""
 
     domains: tuple[str, ...]
     lower: np.ndarray
     upper: np.ndarray
 
     def contains(self, ratios: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-        """Return which mixtures [mixtures, domains] respect the constraints, bool [mixtures]."""
+        """Return which of the mixtures `ratios` [mixtures, domains] satisfy the constraints, bool
+        [mixtures].
+        """
         inside = (ratios >= self.lower - tolerance) & (ratios <= self.upper + tolerance)
         return inside.all(axis=1) & (np.abs(ratios.sum(axis=1) - 1) <= tolerance)
 
     def project(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the mixture within the constraints that is nearest to a given one [domains]. All shares move
-        by the same amount, up to their limits (Euclidean projection, by bisection on that amount).
+        """Return the mixture within the constraints that is nearest to `ratios` [domains]. All shares move by
+        the same amount, as far as their limits allow (Euclidean projection, by bisection on that amount).
         """
         low, high = float((self.lower - ratios).min()) - 1, float((self.upper - ratios).max()) + 1
         for _ in range(200):
@@ -39,7 +41,9 @@ class MixtureConstraints:
         return np.clip(ratios + (low + high) / 2, self.lower, self.upper)
 
     def sample(self, count: int, seed: int = 0) -> np.ndarray:
-        """Return mixtures drawn uniformly within the constraints by hit-and-run (Smith, 1984), [count, domains]."""
+        """Return `count` mixtures drawn uniformly within the constraints by hit-and-run (Smith, 1984),
+        [count, domains].
+        """
         generator = np.random.default_rng(seed)
         free = np.flatnonzero(self.upper - self.lower > TOLERANCE)
         start = self.project(np.full(len(self.domains), 1 / len(self.domains)))
@@ -70,10 +74,10 @@ def build_constraints(
     target_tokens: int | None = None,
     max_epochs: float | Mapping[str, float] | None = None,
 ) -> MixtureConstraints:
-    """Build constraints from minimum shares, fixed shares, and caps: a domain of `tokens` tokens contributes
-    at most `max_epochs` x `tokens` of the `target_tokens`.
+    """Return the constraints that follow from minimum shares `floors`, `fixed` shares, and caps: a domain
+    contributes at most `max_epochs` x `tokens` of the `target_tokens`.
 
-    Raises ConfigError for an unknown domain, and if no mixture respects all constraints.
+    Raises ConfigError for an unknown domain, and if no mixture satisfies all constraints.
     """
     caps = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(domains, max_epochs)
     sections = {"floors": floors, "fixed": fixed, "max_epochs": caps if max_epochs is not None else {}}
@@ -102,7 +106,7 @@ def build_constraints(
         raise ConfigError(f"floors: with the fixed shares they sum to {lower.sum():.4g}, allowed at most 1")
     if upper.sum() < 1 - TOLERANCE:
         raise ConfigError(
-            f"max_epochs: all domains together give at most {upper.sum():.4g} of {target_tokens or 0:,} tokens; raise the "
-            f"caps, lower target_tokens or add data"
+            f"max_epochs: all domains together provide at most {upper.sum():.4g} of {target_tokens or 0:,} tokens; "
+            f"raise the caps, lower target_tokens or add data"
         )
     return MixtureConstraints(tuple(domains), lower, upper)

@@ -9,10 +9,10 @@ import numpy as np
 from trainers.studies.laws.law_set import LawSet
 from trainers.studies.proposals.constraints import MixtureConstraints
 
-_SMALLEST = 1e-12  # share below which the logarithm of the divergence stops falling
-_POOL, _AVERAGED = 2000, 40  # random mixtures where a law has no derivatives, and how many of the best are averaged
-_WIDTHS = (1.0, 0.5, 0.5, 0.2, 0.2, 0.1)  # of the pool around the best mixture so far, as shares of the whole
-_STARTS = 12  # random starting points where a law is not convex
+_SMALLEST = 1e-12  # smaller shares count as this one in the logarithm of the divergence
+_POOL, _AVERAGED = 2000, 40  # random mixtures per pool if a law has no derivatives; the number of best ones averaged
+_WIDTHS = (1.0, 0.5, 0.5, 0.2, 0.2, 0.1)  # of the pools around the best mixture so far, relative to the first pool
+_STARTS = 12  # random starting points if a law is not convex
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class MixtureObjective:
         return self.laws.predict(ratios, self.weights) + self.penalty(ratios)
 
     def penalty(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the part of the objective that the divergence contributes, [mixtures]."""
+        """Return the divergence term of the objective for each mixture, [mixtures]."""
         if not self.kl:
             return np.zeros(len(ratios))
         return self.kl * (ratios * self._logarithms(ratios)).sum(axis=1)
 
     def gradient(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the derivatives of `value`, [mixtures, domains]."""
+        """Return the derivatives of `value` by each share, [mixtures, domains]."""
         slopes = self.laws.gradient(ratios, self.weights)
         return slopes + self.kl * (1 + self._logarithms(ratios)) if self.kl else slopes
 
@@ -51,9 +51,11 @@ def minimise(
     seed: int = 0,
     starts: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-    """Return the mixture [domains] with the lowest objective within the constraints, by sequential quadratic
-    programming (SLSQP; Kraft, 1988): from `starts`, or else from the prior, from uniform weights and, unless
-    every law is convex, from random mixtures. If a law has no derivatives, the search is among random mixtures.
+    """Return the mixture [domains] with the lowest objective within the constraints.
+
+    The search is sequential quadratic programming (SLSQP; Kraft, 1988). It begins at each of `starts`, or
+    else at the prior, at uniform shares and, unless every law is convex, at random mixtures. If a law has no
+    derivatives, the mixture is searched for among random ones.
     """
     from scipy.optimize import minimize
 
@@ -83,11 +85,13 @@ def minimise(
 def _search_samples(
     objective: MixtureObjective, constraints: MixtureConstraints, starts: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return the mean of the best of a pool of mixtures, which is drawn from all, then ever closer to the best so far.
+    """Return the mean of the best mixtures [domains] of a random pool. The first pool covers all allowed
+    mixtures; each later one is drawn closer to the best mixtures so far.
 
-    The mean, as in RegMix, because the single best of many predictions is mostly the luckiest error. Uniform draws hardly
-    reach mixtures of few domains, so each is moved a random way to the mixture with the most of some domain. All stay
-    within the constraints, which are convex.
+    The mean is taken, as in RegMix, because the single best of many predictions is mostly the one with the
+    luckiest error. Uniform draws rarely reach mixtures that consist of few domains, so each draw is moved by
+    a random fraction towards the mixture with the most of some domain. It stays within the constraints,
+    because they are convex.
     """
     generator, domains = np.random.default_rng(seed), len(constraints.domains)
     corners = np.stack([constraints.project(1e3 * one) for one in np.eye(domains)])[

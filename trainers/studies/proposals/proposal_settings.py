@@ -14,10 +14,10 @@ class ProposalSettings:
     """Minimise the mean of the metrics, weighted by `weights` (default: equal), plus `kl` times the
     divergence from the prior in nats.
 
-    `prior` gives a share for each domain; only the proportions matter, and by default they are those of
-    `tokens`, the tokens of each domain. `floors` are minimum shares; `fixed` shares do not change. Given
-    `tokens` and `target_tokens`, the budget of the run that the mixture is for, no domain is read more than
-    `max_epochs` times: four epochs are almost as good as fresh data (Muennighoff et al., 2023). `draws` is
+    `prior` has a share for each domain, in proportion to `tokens`, the tokens of each domain, by default;
+    only the proportions matter. `floors` are minimum shares; `fixed` shares do not change. If `tokens` and
+    `target_tokens`, the budget of the run that the mixture is for, are known, no domain is read more than
+    `max_epochs` times. Four epochs are almost as good as fresh data (Muennighoff et al., 2023). `draws` is
     the number of bootstrap draws.
     """
 
@@ -39,7 +39,7 @@ class ProposalSettings:
                 if not 0 <= value < float("inf"):
                     raise ValueError(f"{section}.{name}: got {value}, allowed 0 or more")
             if section in ("weights", "prior", "tokens") and getattr(self, section) and not sum(values.values()) > 0:
-                raise ValueError(f"{section}: all are 0; give one above 0")
+                raise ValueError(f"{section}: all are 0; set at least one above 0")
         if not 0 <= self.kl < float("inf"):
             raise ValueError(f"kl: got {self.kl}, allowed 0 or more")
         if self.target_tokens is not None and self.target_tokens < 1:
@@ -53,28 +53,32 @@ class ProposalSettings:
 
     @property
     def epoch_caps(self) -> float | dict[str, float] | None:
-        """`max_epochs`; None unless the tokens of the domains and of the run are given."""
+        """`max_epochs`; None unless both `tokens` and `target_tokens` are set."""
         return self.max_epochs if self.tokens and self.target_tokens else None
 
     def prior_of(self, domains: Sequence[str]) -> np.ndarray:
-        """Return the prior, [domains]; its shares sum to 1. Raises ConfigError unless it names each domain."""
+        """Return the prior, [domains]; its shares sum to 1. Raises ConfigError if it lacks a domain or names
+        another.
+        """
         shares = self.prior or (proportional(self.tokens) if self.tokens else None)
         if shares is None:
-            raise ConfigError("prior: missing; give `prior`, shares by domain, or `tokens`, from which it follows")
+            raise ConfigError("prior: missing; set `prior`, or set `tokens`, to which the prior is proportional")
         field_name = "prior" if self.prior else "tokens"
         for name in domains:
             if name not in shares:
-                raise ConfigError(f"{field_name}.{name}: missing; give it for each domain of the runs")
+                raise ConfigError(f"{field_name}.{name}: missing; set it for each domain of the runs")
         for name in shares:
             if name not in domains:
                 raise ConfigError(f"{field_name}.{name}: no such domain; the runs have {', '.join(domains)}")
         prior = np.array([float(shares[name]) for name in domains])
         if prior.sum() <= 0:
-            raise ConfigError(f"{field_name}: all are 0; give one above 0")
+            raise ConfigError(f"{field_name}: all are 0; set at least one above 0")
         return prior / prior.sum()
 
     def metric_weights(self, metrics: Sequence[str]) -> np.ndarray:
-        """Return the weights of the metrics, [metrics]; they sum to 1."""
+        """Return the weights of `metrics`, [metrics]; they sum to 1. Raises ConfigError for an unknown
+        metric.
+        """
         if self.weights is None:
             return np.full(len(metrics), 1 / len(metrics))
         for name in self.weights:
@@ -84,8 +88,8 @@ class ProposalSettings:
         return weights / weights.sum()
 
     def baselines(self, domains: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the mixtures that a proposal is compared with, each [domains]: the prior, uniform and, given the
-        tokens of the domains, temperature sampling and UniMax (`pipelines.contracts.mixtures`).
+        """Return the mixtures that a proposal is compared with, by name, each [domains]: the prior, uniform
+        shares and, if `tokens` is set, temperature sampling and UniMax (`pipelines.contracts.mixtures`).
         """
         mixtures = {"prior": self.prior_of(domains), "uniform": np.full(len(domains), 1 / len(domains))}
         if self.tokens and set(domains) <= set(self.tokens):

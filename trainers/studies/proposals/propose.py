@@ -1,5 +1,5 @@
-"""Propose the mixture with the best predicted metrics, together with its tie set, the sensitivity of each
-weight, the predicted gain over the prior, and baselines.
+"""Propose the mixture with the best predicted metrics. Its tie set, the sensitivity of each weight, the
+predicted gain over the prior, and baselines are computed with it.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ _RANDOM = 1000  # feasible mixtures that estimate how large the tie set is
 
 @dataclass(frozen=True)
 class ComparedMixture:
-    """A mixture [domains] compared with the proposal: its weighted mean of predicted metrics, by how much
-    this exceeds the proposal's, and the 95 % interval of the difference. `tied` says whether the runs cannot
-    tell the two mixtures apart, `feasible` whether this one respects the constraints.
+    """A mixture [domains] compared with the proposal: the weighted mean of its predicted metrics, how much
+    that exceeds the proposal's, and the 95 % interval of the difference. `tied` says that the runs cannot
+    distinguish the two mixtures, `feasible` that this one satisfies the constraints.
     """
 
     name: str
@@ -38,9 +38,9 @@ class ComparedMixture:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The proposed mixture `ratios` [domains]; `ranges` [domains, 2] are the shares within the tie set
-    (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are in it. `extrapolated`
-    names the domains whose share lies outside the range of the runs.
+    """The proposed mixture `ratios` [domains]. `ranges` [domains, 2] are the smallest and largest shares
+    within the tie set (`TieSet.ranges`), and `tied_share` is the share of random feasible mixtures that are
+    in it. `extrapolated` names the domains whose share lies outside the range of the runs.
     """
 
     domains: tuple[str, ...]
@@ -64,7 +64,7 @@ def propose(
     """Propose a mixture, given laws that were fitted to the mixtures `runs` [runs, domains]. It is compared with the
     baselines and the mixtures `others`, each [domains].
 
-    Raises ConfigError if no mixture respects the settings.
+    Raises ConfigError if no mixture satisfies the settings.
     """
     constraints = build_constraints(
         laws.domains, settings.floors, settings.fixed, settings.tokens, settings.target_tokens, settings.epoch_caps
@@ -91,12 +91,12 @@ def propose(
 
 
 def _outside(ratios: np.ndarray, runs: np.ndarray) -> np.ndarray:
-    """Return which shares of a mixture lie outside the range of the runs, bool [domains]."""
+    """Return which shares of the mixture `ratios` lie outside the range of `runs`, bool [domains]."""
     return np.asarray((ratios < runs.min(axis=0) - 1e-6) | (ratios > runs.max(axis=0) + 1e-6))
 
 
 def residual_inflation(runs: int, parameters: int) -> float:
-    """Return `TieSet.inflation`. It is at most 2, a limit that matters if there are hardly more runs than
+    """Return `TieSet.inflation`. It is limited to 2, which matters if there are hardly more runs than
     parameters.
     """
     return min(2.0, (1 - min(parameters, runs - 1) / runs) ** -0.5)
@@ -115,7 +115,7 @@ def _compared(name: str, ratios: np.ndarray, ties: TieSet, constraints: MixtureC
 
 
 def proposal_record(proposal: Proposal) -> dict[str, Any]:
-    """Return a proposal as plain data for YAML. Its `weights` can be used as `data.weights` of a run."""
+    """Return a proposal as plain data for YAML. A run can use its `weights` as `data.weights`."""
     rounded = dict(zip(proposal.domains, np.round(proposal.ratios, 9).tolist(), strict=True))
     ranges = {name: np.round(pair, 6).tolist() for name, pair in zip(proposal.domains, proposal.ranges, strict=True)}
     record: dict[str, Any] = {
@@ -176,7 +176,7 @@ def parse_proposal(record: Mapping[str, Any]) -> Proposal:
 
 
 def proposal_lines(proposal: Proposal) -> list[str]:
-    """Format a proposal for a terminal."""
+    """Return the proposal as lines for a terminal."""
     prior = next(each for each in proposal.compared if each.name == "prior")
     epochs = f"{'epochs':>8}" if proposal.epochs is not None else ""
     lines = [f"{'domain':32} {'proposed':>8} {'prior':>8} {'tied from':>9} {'to':>7} {epochs}"]

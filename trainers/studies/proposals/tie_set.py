@@ -7,18 +7,18 @@ import numpy as np
 from trainers.studies.proposals.constraints import MixtureConstraints
 from trainers.studies.proposals.objective import MixtureObjective, minimise
 
-_STEPS = 101  # shares of a domain that are tried
+_STEPS = 101  # shares of each domain that are tested
 _LEAST_CUTOFF = 1.96  # standard errors: the two-sided 95 % level of one comparison under a normal distribution
 _CALIBRATION = 40  # bootstrap draws whose best mixture is searched for
 
 
 @dataclass(frozen=True)
 class TieSet:
-    """All mixtures whose objective exceeds that of `best` [domains] by at most `cutoff` standard errors of the
-    difference.
+    """The set of all mixtures whose objective exceeds that of `best` [domains] by at most `cutoff` standard
+    errors of the difference.
 
-    The standard error is computed over the draws of the bootstrap and multiplied by `inflation`, because a
-    fit with p parameters leaves residuals that are too small by a factor of (1 - p / runs) ** .5 (Efron and
+    The standard error is computed over the bootstrap draws and multiplied by `inflation`, because the
+    residuals of a fit with p parameters are too small by a factor of (1 - p / runs) ** .5 (Efron and
     Tibshirani, 1993, section 9.3).
     """
 
@@ -28,12 +28,12 @@ class TieSet:
     cutoff: float = _LEAST_CUTOFF
 
     def calibrate(self, constraints: MixtureConstraints) -> "TieSet":
-        """Return the set with the cutoff at which it contains the truly best mixture in 95 % of repeated
+        """Return the set with the cutoff at which it would contain the truly best mixture in 95 % of repeated
         studies.
 
-        `best` was selected among all mixtures, so the cutoff of a single comparison would be too small. In
-        the bootstrap, `best` plays the part of the truth: the cutoff is the 95 % quantile, over the draws, of
-        the number of standard errors by which its objective exceeds that of the draw's own best mixture.
+        `best` was selected among all mixtures, so the cutoff of a single comparison would be too small. The
+        bootstrap takes `best` as the truth: the cutoff is the 95 % quantile, over the draws, of the number of
+        standard errors by which the objective of `best` exceeds that of the draw's own best mixture.
         """
         exceeded = []
         for laws in self.objective.laws.resampled[:_CALIBRATION]:
@@ -45,15 +45,15 @@ class TieSet:
         return replace(self, cutoff=max(_LEAST_CUTOFF, float(np.quantile(exceeded, 0.95))))
 
     def differences(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how much the objective of each mixture exceeds that of the best, and its standard error, each
-        [mixtures].
+        """Return how much the objective of each mixture exceeds that of `best`, and the standard error of
+        this difference, each [mixtures].
         """
         at = np.concatenate([self.best[None], ratios])
         values, drawn = self.objective.value(at), self.objective.laws.predict_resampled(at, self.objective.weights)
         return values[1:] - values[0], self.inflation * (drawn[:, 1:] - drawn[:, :1]).std(axis=0)
 
     def contains(self, ratios: np.ndarray) -> np.ndarray:
-        """Return which mixtures [mixtures, domains] are in the set, bool [mixtures]."""
+        """Return which of the mixtures `ratios` [mixtures, domains] are in the set, bool [mixtures]."""
         differences, errors = self.differences(ratios)
         return np.asarray(differences <= self.cutoff * errors + 1e-12)
 

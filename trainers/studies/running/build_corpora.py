@@ -1,10 +1,11 @@
-"""Build the corpora of a study, each by a process of `python -m pipelines build`, because trainers do not import pipelines.
+"""Build the corpora of a study. Each is built by a process `python -m pipelines build`, because trainers must
+not import the code that builds corpora.
 
 STUDY/corpora/KEY.log    what the process printed
 STUDY/corpora/KEY.json   why it failed, until it succeeds
 
-A killed build continues with the same command: its finished units and steps are kept. Builds in one output wait for
-each other.
+The same command continues a killed build, which keeps its finished units and steps. Builds with the same
+output directory wait for each other.
 """
 
 import subprocess
@@ -28,8 +29,8 @@ _FORMAT = "gristmill-study-corpus/1"
 
 
 def build_corpora(study: Study, root: LocalPath, workers: int, show: Callable[[str], None]) -> None:
-    """Build the corpora that do not exist yet, one after another. A failed build is recorded and does not end the study:
-    the runs that need it have failed.
+    """Build the corpora that do not exist yet, one after another. A failed build is recorded and does not end
+    the study; the runs that need it fail. `show` is called with a line before and after each build.
     """
     missing = [variant for variant in variants_of(study) if not variant.is_built]
     with terminable():
@@ -40,7 +41,7 @@ def build_corpora(study: Study, root: LocalPath, workers: int, show: Callable[[s
 
 
 def _build(variant: CorpusVariant, directory: LocalPath, workers: int) -> str:
-    """Build a variant; return why it failed, or an empty text."""
+    """Build a variant. Returns the reason if it failed, else an empty string."""
     directory.mkdir(parents=True, exist_ok=True)
     log, record = directory / f"{variant.key}.log", directory / f"{variant.key}.json"
     placed = ["--in-process"] if workers == 1 else ["--workers", str(workers)]
@@ -64,14 +65,14 @@ def _build(variant: CorpusVariant, directory: LocalPath, workers: int) -> str:
 
 def _last_error(log: LocalPath, status: int) -> str:
     if status < 0:
-        return f"its process ended with signal {-status}; signal 9 is often a lack of memory"
+        return f"its process ended with signal {-status}; signal 9 often means too little memory"
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return printable((errors or lines[-1:] or [f"its process ended with status {status}"])[-1])
 
 
 def record_failed_builds(opened: OpenStudy, root: LocalPath) -> None:
-    """Record the runs whose corpus could not be built as failed, with the reason."""
+    """Write a failed result, with the reason, for each run whose corpus could not be built."""
     for run in opened.points:
         variant = opened.entries[run.entry].variant if run.entry in opened.entries else None
         if variant is not None and not run.is_ready:
@@ -81,7 +82,7 @@ def record_failed_builds(opened: OpenStudy, root: LocalPath) -> None:
 
 
 def why_not_built(root: LocalPath, variant: CorpusVariant) -> str | None:
-    """Return why the last build of a variant failed; None if it has not been tried or did not fail."""
+    """Return why the last build of a variant failed; None if it did not fail or was never tried."""
     try:
         return str(read_json(root / CORPORA / f"{variant.key}.json")["reason"])
     except FileNotFoundError:
@@ -89,7 +90,9 @@ def why_not_built(root: LocalPath, variant: CorpusVariant) -> str | None:
 
 
 def corpora_lines(study: Study, root: LocalPath) -> list[str]:
-    """Return a line for each corpus that a study builds: whether it is built, and where."""
+    """Return a line for each corpus that a study builds: its changes, its state, and the path of its
+    manifest.
+    """
     lines = []
     for variant in variants_of(study):
         failed = why_not_built(root, variant)

@@ -4,7 +4,7 @@ study.yaml         the study as it was last run, every field
 registered.json    the rule of the verdict, written before the first run
 runs/KEY/          a run: its log, ledger, settings and result (result.json)
 calibration/KEY/   short runs that only measure speed
-corpora/KEY.log    builds of corpora (build_corpora)
+corpora/KEY.log    the output of a corpus build (build_corpora)
 ratios.csv  metrics.csv  fit.json  proposal.yaml  confirmation.json  report.html
 """
 
@@ -28,12 +28,12 @@ _FORMAT = "gristmill-study/1"
 
 
 def load_study(path: Path, overrides: Iterable[str] = ()) -> Study:
-    """Read a study file, or the one in a study's directory, with `a.b=value` overrides. Raises ConfigError if
-    it is missing or invalid.
+    """Read a study from the file `path`, or from the study file in the directory `path`, with `a.b=value`
+    overrides. Raises ConfigError if the file is missing or invalid.
     """
     file = path / STUDY if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        raise ConfigError(f"{path}: holds no {STUDY}; give a study file, or a directory in which a study has run")
+        raise ConfigError(f"{path}: has no {STUDY}; give a study file, or a directory in which a study has run")
     return parse(Study, override(load_yaml(file), list(overrides)), str(file))
 
 
@@ -52,8 +52,8 @@ def register(study: Study, root: LocalPath) -> list[str]:
     """Write the study file and, before the first run, the rule of the verdict. Returns a line for each field
     of the study that has changed since it last ran.
 
-    Raises ConflictError if the rule differs from the registered one: a rule that is chosen after the results
-    are known is no rule.
+    Raises ConflictError if the rule differs from the registered one, because a rule must not be chosen after
+    the results are known.
     """
     root.mkdir(parents=True, exist_ok=True)
     if not write_new_json(root / REGISTERED, {"format": _FORMAT, "rule": _rule(study)}):
@@ -65,21 +65,21 @@ def register(study: Study, root: LocalPath) -> list[str]:
 
 
 def check_registered(study: Study, root: LocalPath) -> None:
-    """Raise ConflictError if another rule of the verdict is registered."""
+    """Raise ConflictError if the rule of the verdict differs from the registered one."""
     if not (root / REGISTERED).exists():
         return
     known, rule = _registered(root), _rule(study)
     if known != rule:
         names = ", ".join(sorted(n for n in {*known, *rule} if known.get(n) != rule.get(n)))
         raise ConflictError(
-            f"{root}: {names} differ from what was registered before the first run ({REGISTERED}); put back what is "
-            f"in {root / STUDY}, or give the changed study another output"
+            f"{root}: {names} differ from what was registered before the first run ({REGISTERED}); restore the "
+            f"values in {root / STUDY}, or give the changed study another output"
         )
 
 
 def _rule(study: Study) -> dict[str, Any]:
-    """Return all that a verdict depends on besides the runs: candidates, seeds, metrics and their weights,
-    level and margin.
+    """Return everything except the runs that a verdict depends on: candidates, seeds, metrics and their
+    weights, level and margin.
     """
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}

@@ -1,11 +1,11 @@
-"""Train the runs of a study in several processes, each of which takes one run after another.
+"""Train the runs of a study in several worker processes, each of which trains one run after another.
 
-    driver --run--> worker: imports once, trains, answers --outcome--> driver: the next run
+    driver --run--> worker: imports once, trains, replies --outcome--> driver: the next run
 
-If a worker dies, another one continues its run from the last checkpoint. A run that loses two workers in a row is
-recorded as failed. Leases on the run directories keep drivers apart: a second driver, on this machine or on another
-that shares the directory, trains the runs that the first one is not training. If a driver is killed, each of its
-workers finishes its current run and ends.
+If a worker dies, another one continues its run from the last checkpoint. A run that loses two workers in a
+row is recorded as failed. Leases on the run directories keep two drivers from training the same run: a second
+driver, on this machine or on another one that shares the directory, trains the runs that the first one is not
+training. If a driver is killed, each of its workers finishes its current run and exits.
 """
 
 import multiprocessing
@@ -24,14 +24,14 @@ from gristmill.storage.store import write_json
 from trainers.studies.designs.study_runs import StudyRun
 from trainers.studies.running.train_study_run import FORMAT, RESULT, Outcome, RunResult, train_study_run
 
-_MOST_LOST = 2  # workers that a run loses in a row before it is recorded as failed
-_BUSY_SECONDS = 2.0  # before a run that another process is training is tried again
+_MOST_LOST = 2  # consecutive workers that a run may lose before it is recorded as failed
+_BUSY_SECONDS = 2.0  # wait before retrying a run that another process is training
 Train = Callable[[StudyRun, LocalPath, int], tuple[Outcome, str]]
 
 
 @dataclass
 class _Worker:
-    """A process, the driver's end of its pipe, and the run that it trains."""
+    """A worker process, the driver's end of its pipe, and the run that it is training."""
 
     process: Any
     pipe: Connection
@@ -40,8 +40,8 @@ class _Worker:
 
 @dataclass
 class StudyWorkers:
-    """Up to `count` processes that train runs below `root`, each with `threads` CPU threads. `show` is called
-    with a line per run.
+    """Up to `count` worker processes that train runs below `root`, each with `threads` CPU threads. `show` is
+    called with a line per run.
     """
 
     root: LocalPath
@@ -53,8 +53,8 @@ class StudyWorkers:
     _lost: dict[str, int] = field(default_factory=dict)
 
     def run(self, runs: Sequence[StudyRun]) -> None:
-        """Train `runs`, which have no result yet or a failed one. Raises UserError if the disk fails, and
-        KeyboardInterrupt after SIGINT or SIGTERM, once the workers have saved their runs.
+        """Train `runs`, each of which has no result yet or a failed one. Raises UserError if the disk fails,
+        and KeyboardInterrupt after SIGINT or SIGTERM, once the workers have saved their checkpoints.
         """
         waiting, total = deque(runs), len(runs)
         done = 0
@@ -97,7 +97,7 @@ class StudyWorkers:
         return worker
 
     def _answer(self, worker: _Worker) -> tuple[StudyRun, Outcome, str]:
-        """Return the run of a worker that has answered or died, and its outcome."""
+        """Return the run of a worker that has replied or died, its outcome, and the reason."""
         run = worker.run
         assert run is not None
         try:
@@ -116,7 +116,7 @@ class StudyWorkers:
         if self._lost[run.key] < _MOST_LOST:
             self.show(f"{run.name}: its process ended with {how}; it continues in another one")
             return "stopped", ""
-        reason = f"its process ended with {how}, {_MOST_LOST} times in a row; signal 9 is often a lack of memory"
+        reason = f"its process ended with {how}, {_MOST_LOST} times in a row; signal 9 often means too little memory"
         write_json(self.root / run.key / RESULT, {"format": FORMAT, **asdict(RunResult("failed", reason))})
         return "failed", reason
 
@@ -134,7 +134,7 @@ class StudyWorkers:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """While the block runs, treat SIGTERM as SIGINT: it raises KeyboardInterrupt."""
+    """Within the block, make SIGTERM raise KeyboardInterrupt, as SIGINT does."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -148,7 +148,7 @@ def _interrupt(*_: object) -> None:
 
 def _work(pipe: Connection, root: str, threads: int, train: Train) -> None:
     """Train runs until the driver closes the pipe or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver too, which ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver too, and the driver ends its workers
     while True:
         try:
             run = pipe.recv()

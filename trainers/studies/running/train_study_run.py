@@ -1,5 +1,5 @@
-"""Train one run of a study in this process and write `result.json`: its metrics, tokens and costs, or why it
-has none.
+"""Train one run of a study in this process and write `result.json`: its metrics, tokens and costs, or the
+reason why there are none.
 """
 
 import itertools
@@ -30,11 +30,11 @@ from trainers.studies.schema.study_file import Metrics
 
 RESULT = "result.json"
 FORMAT = "gristmill-study-result/1"
-_MEASUREMENTS = 20  # per run; the last few are averaged
+_MEASUREMENTS = 20  # validation intervals in a run; only the last few are measured, and averaged
 _BEFORE_START = ("resume", "warning")
 _CHECKPOINTS = 4  # per run, so that a killed run loses at most a quarter
 _KEPT_MODEL = ("checkpoints", "export")  # removed when a run ends; its log and its ledger stay
-_CORPORA = OpenCorpora()  # of this process: its runs share their shards
+_CORPORA = OpenCorpora()  # per process, so that its runs open each corpus once
 
 State = Literal["finished", "diverged", "failed"]
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"]
@@ -42,7 +42,7 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. `metrics` are bits per byte by domain; a `diverged` or `failed` run has none. A
+    """The result of a run. `metrics` holds bits per byte by domain; a `diverged` or `failed` run has none. A
     failed run is trained again by the next `study run`, because its failure says nothing about its mixture.
 
     `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are
@@ -65,7 +65,9 @@ class RunResult:
 
 
 def read_result(run: LocalPath) -> RunResult | None:
-    """Return the result of a run; None if it has none, or one that is damaged or of another format."""
+    """Return the result of the run in the directory `run`; None if it is missing, damaged or of another
+    format.
+    """
     try:
         record = read_json(run / RESULT)
     except (FileNotFoundError, NotADirectoryError, CorruptFileError):
@@ -78,10 +80,11 @@ def read_result(run: LocalPath) -> RunResult | None:
 
 def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[Outcome, str]:
     """Train `run` in `directory` from its newest checkpoint, unless it has finished or diverged. Returns the
-    outcome and a reason.
+    outcome and the reason for it.
 
-    `busy`: another process is training it. `stopped`: SIGTERM ended it after a checkpoint. `storage`: the
-    disk failed, which affects all runs, so no result is written.
+    The outcome is the state of the result or one of three others. `busy`: another process is training the
+    run. `stopped`: SIGTERM ended it after a checkpoint. `storage`: the disk failed, which affects all runs,
+    so no result is written.
     """
     began = time.perf_counter()
     with ExitStack() as held:
@@ -112,7 +115,7 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
 
 
 def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretraining:
-    """Return the resolved job of a run, which measures at the steps that its metrics need."""
+    """Return the resolved job of a run, with validation at the steps that its metrics need."""
     config = resolve(run.job, corpus)
     steps = config.budget.steps or 0
     every = max(1, steps // _MEASUREMENTS)
@@ -126,8 +129,8 @@ def measured_job(run: StudyRun, corpus: TrainingCorpus, threads: int) -> Pretrai
 
 
 def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
-    """Return when to measure: after the last step and at the multiples of `every` just before it,
-    `metrics.last` times in all.
+    """Return the validation settings: `metrics.last` validations, one after the last step and the others at
+    the multiples of `every` before it.
     """
     before = (steps - 1) // every - (metrics.last - 2)
     first = steps if metrics.last == 1 else max(1, before) * every
@@ -137,7 +140,7 @@ def _validation(metrics: Metrics, steps: int, every: int) -> Validation:
 
 
 def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
-    """Train to the end of the budget. Returns False if the run was stopped earlier."""
+    """Train to the end of the budget. Returns False if the run was stopped before that."""
     from trainers.training.launch import launch
 
     corpus = _CORPORA.of(run.job)
@@ -163,8 +166,8 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
         metrics = {n: mean(float(v["sources"][n][run.metrics.measure]) for v in validations) for n in names}
     except KeyError:
         raise UserError(
-            f"metrics.measure: {run.metrics.measure} is not measured with objective {run.job.objective.kind}, which gives "
-            f"no likelihood of text"
+            f"metrics.measure: got {run.metrics.measure}, which the objective {run.job.objective.kind} cannot measure, "
+            f"because it does not predict text"
         ) from None
     infinite = [name for name, value in metrics.items() if not abs(value) < float("inf")]
     if infinite or not metrics:
@@ -194,9 +197,9 @@ def _domain_weights(directory: LocalPath) -> dict[str, float]:
 
 
 def _logged_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the seconds of all parts of a run, each from its start event to its last event. The events that
-    a resumed part writes before its start event belong to no part, because the run was not running until
-    then.
+    """Return the total duration in seconds of all parts of a run. A part lasts from its start event to its
+    last event. Events that a resumed part logs before its start event count for no part, because the run had
+    not started yet.
     """
     parts: list[tuple[float, float]] = []
     for event in events:
@@ -217,7 +220,9 @@ def _step_seconds(events: Sequence[dict[str, Any]]) -> float:
 
 
 def _validation_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Return the time between each validation event and the event before it, which is that of the same step."""
+    """Return the seconds spent on validation: the time from the event of a step to the validation event after
+    it, summed over all validations.
+    """
     pairs = itertools.pairwise(events)
     return sum(event["time"] - before["time"] for before, event in pairs if event["event"] == "validation")
 
@@ -229,7 +234,9 @@ def _state_of(error: BaseException) -> State:
 
 
 def _is_storage(error: BaseException | None) -> bool:
-    """Return whether an error was caused by the disk."""
+    """Return whether an error was caused by the disk, directly or through the errors that it was raised
+    from.
+    """
     while error is not None:
         if isinstance(error, OSError):
             return True

@@ -11,22 +11,20 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 
 def check_names(section: str, names: Mapping[str, Any] | tuple[str, ...]) -> None:
-    """Raise ValueError unless the names are distinct, consist of letters, digits and _ . + -, and begin with
-    a letter or digit.
+    """Raise ValueError unless the names are distinct, consist of letters, digits and the characters _ . + -,
+    and begin with a letter or digit.
     """
     for name in names:
         require(
             bool(_NAME.fullmatch(name)),
-            f"{section}: got the name {name!r}, allowed are letters, digits and _ . + - after a letter or digit",
+            f"{section}: got the name {name!r}, allowed are a letter or digit, then letters, digits and _ . + -",
         )
     twice = next((name for name in names if list(names).count(name) > 1), None)
     require(twice is None, f"{section}: the name {twice!r} occurs twice; name each entry once")
 
 
 def check_weights(section: str, weights: Mapping[str, float]) -> None:
-    """Raise ValueError unless the weights by domain are finite, 0 or more, and not all 0. Only their
-    proportions matter.
-    """
+    """Raise ValueError unless the weights by domain are finite, 0 or more, and not all 0."""
     for name, weight in weights.items():
         require(0 <= weight < float("inf"), f"{section}.{name}: got {weight}, allowed 0 or more")
     require(sum(weights.values()) > 0, f"{section}: all are 0; give at least one domain a weight above 0")
@@ -35,15 +33,15 @@ def check_weights(section: str, weights: Mapping[str, float]) -> None:
 @dataclass(frozen=True)
 class Swarm:
     """`runs` mixtures drawn from Dirichlet distributions around the prior. Their centre is the prior's shares
-    raised to the power of `temperature` and normalised: below 1, small domains get more than their prior
-    share (.5 as in RegMix; Liu et al., 2024). The concentrations are the centre's shares times the number of
-    domains times a strength; successive draws take the `strengths` in turn. Around a uniform centre, a
-    strength of 1 is uniform over all mixtures. Smaller strengths favour the corners; larger ones stay near
-    the centre.
+    raised to the power of `temperature` and normalised. With a temperature below 1, small domains get more
+    than their prior share (.5 as in RegMix; Liu et al., 2024). The concentration parameters are the centre's
+    shares times the number of domains times a strength; successive draws cycle through `strengths`. With a
+    uniform centre, a strength of 1 draws uniformly from all mixtures. Smaller strengths favour the corners;
+    larger ones stay near the centre.
 
     Mixtures outside the limits of the proposal (floors, fixed shares, epochs at the target) are rejected. So
-    are those whose distance from an earlier mixture, half the sum of the absolute differences of shares, is
-    at most `distance`.
+    are mixtures at most `distance` away from an earlier one, where the distance is half the sum of the
+    absolute differences of shares.
     """
 
     kind: Literal["swarm"] = "swarm"
@@ -67,9 +65,9 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Sobol:
-    """`runs` mixtures that cover the allowed ones evenly, regardless of the prior: points of a scrambled
-    Sobol sequence (Sobol, 1967; Owen, 1995), mapped to shares as normalised exponential variables. Limits and
-    `distance` work as in a swarm.
+    """`runs` mixtures that cover the allowed ones evenly, regardless of the prior. They are points of a
+    scrambled Sobol sequence (Sobol, 1967; Owen, 1995), mapped to shares as normalised exponential variables.
+    The limits of the proposal and `distance` apply as in a swarm.
     """
 
     kind: Literal["sobol"] = "sobol"
@@ -86,8 +84,8 @@ class Sobol:
 @dataclass(frozen=True)
 class Simplex:
     """The corners of the simplex of all mixtures, the midpoint of every pair of corners, and the centre: the
-    simplex-centroid design (Scheffé, 1963) up to pairs. Each is moved to the nearest mixture within the
-    limits of the proposal, and duplicates are removed. The design needs no random numbers.
+    simplex-centroid design (Scheffé, 1963) up to pairs. Each point is moved to the nearest mixture within the
+    limits of the proposal, and duplicates are removed. The design is deterministic.
     """
 
     kind: Literal["simplex"] = "simplex"
@@ -95,9 +93,10 @@ class Simplex:
 
 @dataclass(frozen=True)
 class ListEntry:
-    """An entry of a list: `settings` sets fields of the job by dotted name, `weights` is its mixture by
-    domains of any level (default: the prior), and `recipe` replaces the study's recipe. `corpus` changes
-    fields of `corpus_file` by dotted name: the study builds the corpus that the entry reads.
+    """An entry of a list. `settings` sets fields of the job by dotted name, `weights` is the mixture by
+    domain, at any level (default: the prior), and `recipe` replaces the study's recipe. `corpus` changes
+    fields of `corpus_file` by dotted name; the study builds a corpus with these changes, and the entry reads
+    it.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -113,7 +112,7 @@ class ListEntry:
 
 @dataclass(frozen=True)
 class Listed:
-    """The named `entries`, each trained with `seeds` seeds and compared with `baseline`."""
+    """A list of named `entries`, each trained with `seeds` seeds and compared with the entry `baseline`."""
 
     entries: dict[str, ListEntry]
     baseline: str
@@ -133,9 +132,9 @@ class Listed:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of the values in `axes`, a list of values for each field of the job, and in `corpus`,
-    one for each field of `corpus_file`, each trained with `seeds` seeds. All are compared with the first
-    combination.
+    """Every combination of the values in `axes` and `corpus`, each trained with `seeds` seeds. `axes` has a
+    list of values for each field of the job that varies, `corpus` one for each field of `corpus_file`. All
+    combinations are compared with the first.
     """
 
     axes: dict[str, list[Any]] = field(default_factory=dict)
@@ -147,7 +146,7 @@ class Grid:
         """Validate ranges."""
         require(
             bool(self.axes or self.corpus),
-            "axes: are empty; give a list of values by field, such as model.layers: [2, 4]",
+            "axes: are empty; give a list of values for a field, such as model.layers: [2, 4]",
         )
         for section, axes in (("axes", self.axes), ("corpus", self.corpus)):
             for name, values in axes.items():
@@ -158,7 +157,7 @@ class Grid:
         combinations = 1
         for values in (*self.axes.values(), *self.corpus.values()):
             combinations *= len(values)
-        require(combinations >= 2, "axes: make one combination, which is compared with nothing; give another value")
+        require(combinations >= 2, "axes: got 1 combination, allowed 2 or more; give another value")
         _check_seeds(self.seeds)
 
 
@@ -189,4 +188,4 @@ def _check_distance(distance: float) -> None:
 
 
 def _check_seeds(seeds: int) -> None:
-    require(seeds >= 2, f"seeds: got {seeds}, allowed 2 or more: one run says nothing about the noise")
+    require(seeds >= 2, f"seeds: got {seeds}, allowed 2 or more, because one run does not show the noise")

@@ -27,13 +27,13 @@ RESERVED = {
     "checkpoints": "four checkpoints are written in a run, and the last is kept until it ends",
 }
 """Fields of the job that the study sets, and what to set instead."""
-_WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain, which stay whole
+_WHOLE = ("data.weights", "data.max_epochs")  # mappings by domain, each of which is one value
 
 
 @dataclass(frozen=True)
 class Target:
-    """The run that the study is for: its training `tokens`, and its `parameters`, which are used only to
-    compare costs in the plan.
+    """The large run that the study prepares: its training `tokens`, and its `parameters`, which are used only
+    to compare costs in the plan.
     """
 
     tokens: int
@@ -51,10 +51,10 @@ class Target:
 class Proxies:
     """The small training runs, of `tokens` tokens each.
 
-    With `matched`, a proxy reads only a fixed random share of each domain's sequences, `tokens` /
+    With `matched`, a proxy reads only a fixed random sample of each domain's sequences, the share `tokens` /
     `target.tokens`, so that a weight means as many epochs as it will at the target. The prior is trained with
     `anchors` seeds, beginning with `seed`, and the spread of these runs is the noise of a metric. All
-    mixtures are trained with the first seed, so their runs differ in nothing but the mixture.
+    mixtures are trained with the first seed, so their runs differ only in the mixture.
     """
 
     tokens: int
@@ -65,19 +65,19 @@ class Proxies:
     def check(self) -> None:
         """Validate ranges."""
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
-        require(self.anchors >= 2, f"anchors: got {self.anchors}, allowed 2 or more: one run has no spread")
+        require(self.anchors >= 2, f"anchors: got {self.anchors}, allowed 2 or more, because one run has no spread")
         require(self.seed >= 0, f"seed: got {self.seed}, allowed 0 or more")
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Bits per byte of the held-out text of each of `domains` (default: all with held-out text); lower is
-    better.
+    """The metrics of a run: bits per byte of the held-out text of each of `domains` (default: all that have
+    held-out text). Lower is better.
 
-    `bits_per_byte` is measured on `tokens` tokens of each domain, in rows built as in training; it suits runs
-    of one recipe. `document_bits_per_byte` is measured on whole documents: it does not depend on objective,
-    packing or sequence length, but takes longer. Both are averaged over the `last` measurements of a run,
-    which are a twentieth of the run apart.
+    `measure` is `bits_per_byte` or `document_bits_per_byte`. The former is measured on `tokens` tokens of
+    each domain, in rows built as in training; use it to compare runs of one recipe. The latter is measured on
+    whole documents and does not depend on objective, packing or sequence length, but takes longer. Both are
+    averaged over the `last` validations of a run, which are a twentieth of the run apart.
     """
 
     measure: Literal["bits_per_byte", "document_bits_per_byte"] = "bits_per_byte"
@@ -94,8 +94,8 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Larger runs of a few `candidates`, each trained with the same `seeds` seeds, and the rule of the
-    verdict.
+    """Larger runs of a few `candidates`, each trained with the same `seeds` seeds, and the rule by which they
+    are judged.
 
     Candidates are `proposal`, `prior`, `uniform`, `temperature`, `unimax`, `doremi` (which needs the section `doremi`) and
     the names of mixtures in `own`.
@@ -123,15 +123,15 @@ class Confirmation:
         for name in self.candidates:
             require(name in known, f"candidates: got {name!r}, allowed {', '.join(known)}; add a mixture to own")
         for name in self.own:
-            require(name not in BASELINES, f"own.{name}: this name is taken; give it another")
+            require(name not in BASELINES, f"own.{name}: this name is reserved; choose another")
             check_weights(f"own.{name}", self.own[name])
-            require(name in self.candidates, f"own.{name}: is no candidate; add it to candidates")
+            require(name in self.candidates, f"own.{name}: is not a candidate; add it to candidates")
         require(
             self.baseline in self.candidates,
             f"baseline: got {self.baseline!r}, allowed one of the candidates {', '.join(self.candidates)}",
         )
-        require(len(self.candidates) >= 2, "candidates: got one, which is compared with nothing; give another")
-        require(self.seeds >= 2, f"seeds: got {self.seeds}, allowed 2 or more: one pair has no standard error")
+        require(len(self.candidates) >= 2, "candidates: got 1, allowed 2 or more; add another")
+        require(self.seeds >= 2, f"seeds: got {self.seeds}, allowed 2 or more, because one pair has no standard error")
         require(0.5 <= self.level < 1, f"level: got {self.level}, allowed 0.5 to below 1")
         require(0 <= self.margin < float("inf"), f"margin: got {self.margin}, allowed 0 or more")
 
@@ -153,8 +153,8 @@ class DoReMi:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rule of the verdict for designs that compare their runs directly (`list`, `grid`, `leave_one_out`);
-    it works as in `confirmation`.
+    """The rule by which designs without laws (`list`, `grid`, `leave_one_out`) compare their runs; `level`
+    and `margin` mean the same as in `confirmation`.
     """
 
     level: float = 0.95
@@ -187,16 +187,18 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: its `question`; the data, either built `corpora` or a `corpus_file`, from which the study builds
-    what its entries read; the `recipe` of all runs (a name or the path of a YAML file), with `settings` on
-    top, by dotted name; and the directory `output`, which holds all of its files.
+    """A study: many small training runs that answer a `question`.
+
+    Its data are either existing `corpora` or a `corpus_file`, from which the study builds the corpora that
+    its entries read. `recipe` is the recipe of all runs, a name or the path of a YAML file; `settings`
+    changes fields of it by dotted name. The directory `output` holds all files of the study.
 
     A mixture design (`swarm`, `sobol`, `simplex`) needs `target`. The best of `laws` is fitted to each metric
-    of its runs, and `proposal` finds the mixture with the best predictions. The `tokens` and `target_tokens`
-    of the proposal default to those of the corpora and of the target.
+    of its runs, and `proposal` describes the search for the mixture with the best predictions. The `tokens`
+    and `target_tokens` of the proposal default to those of the corpora and of the target.
 
-    With `anneal`, a run has two phases: it reads the prior first, and the mixture in question only for this
-    share of its tokens, at the end. A cap in epochs covers both.
+    With `anneal`, a run has two phases: it reads the prior first, and the mixture that is studied only for
+    this share of its tokens, at the end. A cap in epochs covers both phases.
     """
 
     name: str
@@ -222,7 +224,7 @@ class Study:
         """Validate the rules that span several sections."""
         require(
             bool(self.corpora) != (self.corpus_file is not None),
-            "corpora: name the directory of a corpus, or a corpus_file from which the study builds it; one of the two",
+            "corpora: set either corpora, to directories of corpora, or corpus_file, from which the study builds them",
         )
         require(self.anneal is None or 0 < self.anneal < 1, f"anneal: got {self.anneal}, allowed above 0 and below 1")
         require(bool(self.laws), f"laws: are empty, allowed {', '.join(LAWS)}")
@@ -259,7 +261,7 @@ class Study:
 
     @property
     def has_mixtures(self) -> bool:
-        """Whether the design draws mixtures, to which a law can be fitted."""
+        """Whether the design draws mixtures, so that laws can be fitted to its runs."""
         return isinstance(self.design, Swarm | Sobol | Simplex)
 
     @property
@@ -269,7 +271,9 @@ class Study:
 
 
 def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> None:
-    """Raise ValueError if the study sets the field `name` of the job itself, unless it is in `allowed`."""
+    """Raise ValueError if `name` is a field of the job that the study sets itself, unless it is in
+    `allowed`.
+    """
     for field_name, instead in RESERVED.items():
         same = name == field_name or name.startswith(f"{field_name}.")
         require(not same or name in allowed, f"{section}.{name}: is set by the study; {instead}")
@@ -277,7 +281,7 @@ def check_setting(section: str, name: str, allowed: tuple[str, ...] = ()) -> Non
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return settings by dotted name: `{model: {width: 64}}` becomes `{model.width: 64}`. A mapping with a
-    `kind` stays one value, and so do weights and caps by domain.
+    `kind` remains one value, and so do weights and caps by domain.
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():

@@ -20,8 +20,8 @@ def read_tsv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_csv(data: str, layout: Layout, path: str) -> RowSet:
-    """Read CSV as in RFC 4180: values may be quoted, and a quoted value may contain line breaks. Errors give
-    the last line of a row.
+    """Read CSV as in RFC 4180: values may be quoted, and a quoted value may contain line breaks. Error
+    messages name the last line of a row.
     """
     reader = csv.reader(io.StringIO(data, newline=""), strict=True)
     csv.field_size_limit(1 << 30)
@@ -38,8 +38,8 @@ def read_csv(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
-    """Return the rows, given with their line numbers, as a table as wide as the header, or as the first row
-    if there is no header.
+    """Return `rows`, pairs of a line number and its cells, as a table. Every row must have as many cells as
+    the header or, without a header, as the first row.
     """
     rows = iter(rows)
     line, first = next(rows, (0, []))
@@ -48,7 +48,7 @@ def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> 
     names: list[str | int] = [*(first if layout.header else range(len(first)))]
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path}: line {line}: two columns are named {repeated!r}; rename one, or say header: false")
+        raise UserError(f"{path}: line {line}: two columns are named {repeated!r}; rename one, or set header: false")
     columns: dict[str | int, list[str]] = {name: [] for name in names}
     used = used_columns(layout)
     filled = [(number, columns[name]) for number, name in enumerate(names) if name in used]

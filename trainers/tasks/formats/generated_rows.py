@@ -1,8 +1,9 @@
-"""Rows made from templates with their truth, for tasks whose files are names of generators.
+"""Rows generated from templates together with their gold, for tasks whose files are names of generators.
 
-Each generator takes nothing and returns the same rows every time. What they probe: agreement of subject and verb across
-other nouns (Linzen et al., 2016; Marvin and Linzen, 2018), comparison of ages, adverbs of frequency, and negation between
-antonyms (the last three after Talmor et al., 2020, "oLMpics"). Words, sentences and truths are our own.
+A generator has no parameters and returns the same rows every time. The generators probe the agreement of
+subject and verb across other nouns (Linzen et al., 2016; Marvin and Linzen, 2018), the comparison of ages,
+adverbs of frequency, and negation between antonyms (the last three after Talmor et al., 2020, "oLMpics").
+Words, sentences and gold are our own.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,10 @@ _HEARD = ("admires", "likes", "hates", "loves"), ("admire", "like", "hate", "lov
 
 
 def agreement() -> list[Row]:
-    """Minimal pairs in which the verb agrees with its subject, or not, by construction and number of the other noun."""
+    """Return minimal pairs of a sentence in which the verb agrees with its subject and one in which it does
+    not. The field says whether another noun has the same number as the subject; a subtask is a construction
+    with that field.
+    """
     parts = {"simple": _simple, "across_a_prepositional_phrase": _prepositional, "across_a_relative_clause": _relative}
     return [
         {"good": good, "bad": bad, "subtask": f"{name}_{kind}", "field": kind}
@@ -82,7 +86,7 @@ def _relative() -> dict[str, list[tuple[str, str]]]:
 
 
 def _draw(rows: list[Any]) -> list[Any]:
-    """Return at most `_MOST` rows, drawn with a fixed seed, in their order."""
+    """Return at most `_MOST` of `rows`, drawn with a fixed seed, in their original order."""
     if len(rows) <= _MOST:
         return rows
     kept = np.random.default_rng(_SEED).choice(len(rows), _MOST, replace=False)
@@ -90,7 +94,9 @@ def _draw(rows: list[Any]) -> list[Any]:
 
 
 def age_comparison() -> list[Row]:
-    """Is a person of one age younger or older than one of another age? Ages from 10 to 90; half of the answers are `older`."""
+    """Return rows that ask whether a person of one age is younger or older than one of another age. Ages are
+    from 10 to 90, and half of the answers are `older`.
+    """
     pairs = [(a, b) for a, b in product(range(10, 91), repeat=2) if a != b]
     rows = []
     for a, b in _draw([pair for pair in pairs if pair[0] < pair[1]]):
@@ -137,7 +143,7 @@ _TRUTHS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[st
 
 
 def always_never() -> list[Row]:
-    """Does something hold always, sometimes or never?"""
+    """Return rows that ask whether something is true always, sometimes or never."""
     rows = []
     for subjects, *kinds in _TRUTHS:
         for subject, (label, predicates) in product(subjects, enumerate(kinds)):
@@ -163,7 +169,9 @@ _SYNONYMS = (
 
 
 def negation() -> list[Row]:
-    """`not` or `really`, before an adjective that is followed by its antonym or by a synonym."""
+    """Return rows that ask for `not` or `really` before an adjective that is followed by its antonym or a
+    synonym.
+    """
     return [
         {"text": f"{first}, it was really", "passage": second, "candidates": ["not", "really"], "label": label}
         for label, pairs in ((0, _ANTONYMS), (1, _SYNONYMS))
@@ -178,7 +186,7 @@ GENERATORS: dict[str, Callable[[], list[Row]]] = {
 
 
 def generated_rows(name: str) -> RowSet:
-    """Return the rows of a generator. Raises UserError for an unknown one."""
+    """Return the rows of the generator `name`. Raises UserError if there is none."""
     if name not in GENERATORS:
         raise UserError(
             f"files: no generator {name!r}; allowed {', '.join(GENERATORS)}{near_match(name, [*GENERATORS])}"

@@ -1,4 +1,4 @@
-"""JSON: one object per line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and
+"""Read JSON: one object per line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and
 dialogues.
 """
 

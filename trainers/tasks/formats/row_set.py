@@ -12,7 +12,7 @@ from trainers.tasks.schema.task import Layout
 from trainers.tasks.schema.task_prompt import fields_of
 
 MISSING = object()
-"""The value of a field that a record lacks."""
+"""Stands for the value of a field that a record lacks."""
 _PART = re.compile(r"\{([^{}]+)\}")
 _SHOWN = 40
 _GOLD = ("label", "tags", "answers", "target")

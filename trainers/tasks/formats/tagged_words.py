@@ -12,8 +12,8 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
     """Read columns by number, one list of words per sentence. Columns are separated by a tab, or by spaces in
     a file without tabs.
 
-    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. Errors give the first line of
-    a sentence.
+    Lines with `-DOCSTART-`, which begin a document in CoNLL-2003, are skipped. Error messages name the first
+    line of a sentence.
     """
     separator = "\t" if "\t" in data else None
     sentences: list[tuple[int, list[list[str]]]] = []

@@ -1,4 +1,4 @@
-"""The task file: it says what a task's examples are, where its files are, and how it is scored.
+"""The task file, which defines what a task's examples are, where its files are, and how it is scored.
 
     my_task.yaml -> Task -> read_examples -> Examples -> inputs of a model
                       |                          |
@@ -78,9 +78,10 @@ class Layout:
     - choose: `text`, `candidates`, `label` (number of the right candidate, from 0), `passage`, `accepted`
       (texts)
     - generate: `text`, `text_b`, `target` (a text or a list of accepted texts)
-    - minimal_pairs: `good`, `bad`, `subtask` and `field`, by which scores are also given; only for `evaluate`
-    - facts: `subject`, `target`; a file is a relation, and `relations.jsonl` beside it states them (`relation`, `label`,
-      `template`, `paraphrases`, with `[X]` for the subject and `[Y]` for the object); only for `evaluate`
+    - minimal_pairs: `good`, `bad`, and `subtask` and `field`, by which scores are reported too; only for `evaluate`
+    - facts: `subject`, `target`; each file is a relation, and `relations.jsonl` beside them has its statements
+      (`relation`, `label`, `template`, `paraphrases`, with `[X]` for the subject and `[Y]` for the object); only for
+      `evaluate`
     - text: `text`; only for `evaluate`
 
     All kinds but facts have `id`; without it, an example's id is its number in the split.
@@ -98,12 +99,11 @@ class Layout:
     - `trees` are the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`).
     - `generated` rows need no file: the name is that of a generator (`trainers/tasks/formats/generated_rows.py`).
 
-    `rename` maps labels of these files to those of the task, and the names of subtasks and fields. `scheme` is
-    the scheme of entity tags in the files, which are converted to BIO; the default is `bio` if `entity_f1` is
-    measured. `unlabelled` lists the
-    splits whose gold is hidden: they can be predicted but not scored. `where` keeps rows with one of the
-    given values in a column. A table row with too few columns is an error; with `incomplete_rows: skip`, such
-    rows are skipped and counted.
+    `rename` maps labels of these files to those of the task, and the names of subtasks and fields. `scheme`
+    is the scheme of entity tags in the files, which are converted to BIO; the default is `bio` if `entity_f1`
+    is measured. `unlabelled` lists the splits whose gold is hidden: they can be predicted but not scored.
+    `where` keeps rows with one of the given values in a column. A table row with too few columns is an error;
+    with `incomplete_rows: skip`, such rows are skipped and counted.
     """
 
     files: dict[str, str | tuple[str, ...]]
@@ -158,7 +158,7 @@ class Layout:
                 _require(
                     formats == {"conll"} or not self.header,
                     f"columns.{role}: got the number {name}; a file with a header names its columns; use a "
-                    "name, or say header: false",
+                    "name, or set header: false",
                 )
             else:
                 _require(bool(name), f"columns.{role}: got an empty name")
@@ -195,11 +195,11 @@ class Templates:
     """The templates that turn an example into an input text and a target text (T5's are in Raffel et al.,
     2020, appendix D).
 
-    `input` and `target` contain names in braces: the roles of the task's texts (`{text}`, `{text_b}`,
-    `{question}`, `{passage}`), `{candidates}` (all of them, each with its letter), `{words}`; `target`
-    contains `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` or `{target}`. `words` maps labels to
-    the texts that replace them. Scores are rounded to multiples of `step`, which is 0.2 in T5's STS-B.
-    `no_answer` is the target of a question without an answer.
+    Both contain names in braces. Those of `input` are the roles of the task's texts (`{text}`, `{text_b}`,
+    `{question}`, `{passage}`), `{candidates}` (all of them, each with its letter) and `{words}`. `target`
+    contains one of `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` and `{target}`. `words` maps
+    labels to the texts that replace them. Scores are rounded to multiples of `step`, which is 0.2 in T5's
+    STS-B. `no_answer` is the target of a question without an answer.
     """
 
     input: str
@@ -227,7 +227,8 @@ class Task(Layout):
 
     `name` defaults to the file's name. `suite` is the suite that the task belongs to. `about` says what the
     task is, and `source` where its definition comes from. `folder` is the directory of your own task file,
-    where its data files are looked for. `prompt` is how `evaluate` asks a model without training it.
+    where its data files are looked for. `prompt` is the prompt with which `evaluate` asks a model without
+    training it.
     """
 
     kind: AnyKind

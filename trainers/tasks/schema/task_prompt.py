@@ -1,4 +1,4 @@
-"""The prompt of a task: how an example is put to a language model that was not trained on the task."""
+"""The prompt of a task: how an example is presented to a language model that was not trained on the task."""
 
 import re
 from collections.abc import Mapping
@@ -62,9 +62,9 @@ class Generation:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prompt of `trainers evaluate`. The model scores `continuation` after `context`, for every candidate of
-    `choose` and every label of `classify`; the answer is the candidate with the highest score. In `generate` the
-    first target is scored, and is right if the model would write it.
+    """The prompt of `trainers evaluate`. The model scores `continuation` after `context`, for every candidate
+    of `choose` and every label of `classify`; its answer is the one with the highest score. In `generate`,
+    the first target is scored, and counts as right if greedy decoding would produce it.
 
     With `generation`, the model writes its answer to `generate` and `span`, which the metrics of the task compare with all
     accepted texts. The continuation then only shows how answers follow in solved examples.
@@ -73,12 +73,12 @@ class Prompt:
     `{target}` or `{answer}`. If the candidate is in the context, candidates share the continuation (Trinh and Le, 2018:
     partial evaluation). `words` maps labels to the texts that replace them.
 
-    Scores are log-likelihoods. `normalise` divides them by the number of tokens, UTF-8 bytes or characters of what
-    follows the white space at the start of the continuation, or subtracts the log-likelihood of the continuation
-    after the text `unconditional` (Brown et al., 2020, section 2.4). All are measured, `unconditional` if it is
-    given; `normalise` says which one counts.
+    Scores are log-likelihoods. They can be normalised in two ways: divided by the number of tokens, UTF-8
+    bytes or characters of the continuation, without the white space at its start; or reduced by the
+    log-likelihood of the continuation after the text `unconditional` (Brown et al., 2020, section 2.4). All
+    of these are measured, the last one if `unconditional` is set; `normalise` selects the main score.
 
-    Shots are examples of the split `shots_from` before the context, with their answers, separated by `separator`.
+    Shots are solved examples of the split `shots_from`. They precede the context, separated by `separator`.
     """
 
     context: str
@@ -91,7 +91,9 @@ class Prompt:
     generation: Generation | None = None
 
     def check(self) -> None:
-        """Validate that the continuation is not empty and that what `normalise` needs is there."""
+        """Validate that the continuation is not empty, and that `unconditional` is set if `normalise` needs
+        it.
+        """
         if not self.continuation.strip():
             raise ValueError("continuation: got an empty text, expected a text such as ' {candidate}'")
         if self.normalise == "unconditional" and self.unconditional is None:

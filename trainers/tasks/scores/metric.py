@@ -32,8 +32,8 @@ class TaskMetric:
 
 
 def summed(finish: Callable[[np.ndarray], np.ndarray]) -> Value:
-    """Return the `value` of a metric that is a function of sums: `finish` turns sums [repetitions, k] into
-    values.
+    """Return the `value` of a metric that is a function of sums. `finish` turns sums [repetitions, k] into
+    values [repetitions].
     """
     return lambda statistics, weights: finish(weights @ statistics)
 
@@ -44,5 +44,5 @@ def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def mean_of(sums: np.ndarray) -> np.ndarray:
-    """Return the mean, given sums of (value, count)."""
+    """Return means [repetitions], given sums [repetitions, 2] of values and of counts."""
     return ratio(sums[:, 0], sums[:, 1])

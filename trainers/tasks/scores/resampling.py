@@ -43,8 +43,8 @@ class Difference:
     `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13;
     Koehn, 2004). `p` is that of the two-sided paired permutation test (Fisher, 1935; approximate
     randomisation of Noreen, 1989; for metrics of whole corpora Yeh, 2000): the share of random swaps of the
-    runs' predictions that give a difference as large as the observed one. The observed assignment counts as
-    one swap.
+    runs' predictions that lead to a difference as large as the observed one. The observed assignment counts
+    as one swap.
     """
 
     metric: str
@@ -60,8 +60,7 @@ class Difference:
 
 
 def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Score:
-    """Return a metric's value and its interval. The same outcomes, repetitions and seed give the same
-    numbers.
+    """Return a metric's value and its interval. The result is a function of outcomes, repetitions and seed.
 
     With 0 repetitions the interval is NaN, which suffices for choosing checkpoints.
     """

@@ -1,4 +1,4 @@
-"""Metrics of text: ROUGE, BLEU and chrF of what was generated, perplexity and bits per byte of what was given.
+"""Metrics of text: ROUGE, BLEU and chrF of generated texts, perplexity and bits per byte of given texts.
 
 ROUGE is computed by rouge-score, BLEU and chrF by sacrebleu, because their tokenization is part of the
 metric. The extra `finetune` installs both.
@@ -46,7 +46,7 @@ def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
 
 
 def _sacrebleu(name: str, outcomes: Outcomes) -> tuple[Any, np.ndarray]:
-    """Return sacrebleu's metric and its statistics of each example."""
+    """Return sacrebleu's metric, and its statistics of each example, float64 [n, k]."""
     metric = {"bleu": "BLEU", "chrf": "CHRF"}[name]
     scorer = getattr(_library("sacrebleu", name), metric)()
     texts, references = _texts(outcomes)

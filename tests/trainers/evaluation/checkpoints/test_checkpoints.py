@@ -88,7 +88,7 @@ def test_other_items_are_measured_anew_and_results_of_others_are_left_out(run, t
     assert main(["evaluate", str(run), f"task={copy / 'pairs.yaml'}", "--checkpoints", "all"]) == 0
     shown = capsys.readouterr()
     assert len(begun) == 2
-    assert "the results of 2 are left out: they are of other items" in shown.err
+    assert "left out 2: their results are for other items" in shown.err
     assert [line.split()[1] for line in shown.out.splitlines()[1:3]] == ["4", "6"]
 
 

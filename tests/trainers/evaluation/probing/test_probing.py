@@ -350,6 +350,6 @@ def test_too_few_sentences_are_refused(tmp_path):
     file = LocalPath(write_lines(tmp_path / "s.jsonl", [{"text": "Too short."}]))
     texts = read_examples(text_task(file), SPLIT, None)
     with pytest.raises(
-        UserError, match="text: 0 examples of length for train, 20 or more of two classes are needed; give"
+        UserError, match="text: has 0 examples of length for train, needs 20 or more of two classes; give"
     ):
         text_set("length", texts, 100, 0)

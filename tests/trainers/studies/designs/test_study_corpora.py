@@ -138,10 +138,10 @@ def test_weights_prior_caps_and_metrics_name_any_level(file):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["corpora=[x]"], "corpora: name the directory of a corpus, or a corpus_file"),
-        (["corpus_file=null"], "corpora: name the directory of a corpus, or a corpus_file"),
+        (["corpora=[x]"], "corpora: set either corpora, to directories"),
+        (["corpus_file=null"], "corpora: set either corpora, to directories"),
         (["corpus_file=none.yaml"], "none.yaml: no such file"),
-        (["design.entries.long.corpus={output: x}"], "design: long.corpus.output: cannot be changed"),
+        (["design.entries.long.corpus={output: x}"], "design: long.corpus.output: cannot differ between entries"),
         (["design.entries.long.corpus={steps.filtr.at_least: 3}"], "steps.filtr: no such entry; did you mean 'filter'"),
         (["design.entries.all.weights={maths: 1}"], "design: all.maths: no such domain; there are: code, web"),
     ],
@@ -153,5 +153,5 @@ def test_changes_that_do_not_fit_are_one_line(file, overrides, message):
 
 def test_changes_need_a_corpus_file(tmp_path, corpus_directory):
     grid = "design={kind: grid, corpus: {steps.dedup_exact.where: [a, b]}}"
-    with pytest.raises(ConfigError, match=r"corpus: changes a corpus file; name it in corpus_file"):
+    with pytest.raises(ConfigError, match=r"corpus: needs a corpus file to change; set corpus_file"):
         opened(write_study(tmp_path, corpus_directory), "confirmation=null", grid)

@@ -106,7 +106,7 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["proposal.floors={maths: 0.1}"], "floors.maths: no such domain; the runs have code, notes, plays"),
         (["proposal.prior={code: 1}"], "prior.notes: missing"),
         (["proposal.weights={maths: 1}"], "weights.maths: no such metric; there are code, plays"),
-        (["metrics.domains=[notes]"], "metrics.domains: got 'notes', held-out text have code, plays"),
+        (["metrics.domains=[notes]"], "metrics.domains: got 'notes', domains with held-out text are code, plays"),
         (["confirmation.own.more_code={maths: 1}"], "confirmation.own.more_code.maths: no such domain"),
         (["confirmation.own.more_code={code: 0}"], "own.more_code: all are 0"),
         (["confirmation.own.more_code={code: -1}"], "own.more_code.code: got -1.0, allowed 0 or more"),
@@ -118,7 +118,7 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["design={kind: swarms}"], "expected one of 'swarm'|design.kind: got 'swarms'"),
         (["confirmation=null", LIST.replace("FIELD", "seed")], "design: b.seed: is set by the study"),
         (["confirmation=null", LIST.replace("FIELD", "model.layerz")], "did you mean 'layers'"),
-        (["corpora=[]"], "corpora: name the directory of a corpus, or a corpus_file"),
+        (["corpora=[]"], "corpora: set either corpora, to directories"),
         (["proxies.anchors=1"], "anchors: got 1, allowed 2 or more"),
     ],
 )

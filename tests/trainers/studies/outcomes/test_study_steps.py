@@ -224,7 +224,7 @@ def test_held_out_text_without_targets_is_left_out(finished):
         ("proposal", "prior", "more_code"), "tie"
     )
     assert verdict.by_metric["plays"][0].verdict == "open"
-    assert unmeasured_lines(study, results) == ["left out, because no run has a value of it: plays"]
+    assert unmeasured_lines(study, results) == ["left out, because no run has a value: plays"]
 
 
 def test_too_few_finished_runs_are_an_error_that_names_the_law(file):
@@ -275,7 +275,7 @@ MASKED = ["recipe=tiny_roberta", "settings.schedule.warmup_steps=2"]
     [
         (
             MASKED,
-            "metrics.measure: got bits_per_byte, which objective masked of prior",
+            "metrics.measure: got bits_per_byte, which the objective masked of prior",
         ),
         (["settings.schedule.warmup_steps=500"], "schedule.warmup_steps: got 500, the run has 19 steps"),
         (["proxies.tokens=100"], "budget.tokens: got 100, one step has 256"),

@@ -149,7 +149,7 @@ def test_random_mixtures_are_feasible_and_spread():
         ({"floors": {"a": 0.7}, "fixed": {"b": 0.5}}, "floors: with the fixed shares they sum to 1.2"),
         (
             {"tokens": dict.fromkeys(DOMAINS, 10), "target_tokens": 1000, "max_epochs": 4.0},
-            "give at most 0.24 of 1,000",
+            "provide at most 0.24 of 1,000",
         ),
         (
             {"tokens": dict.fromkeys(DOMAINS, 10), "target_tokens": 20, "max_epochs": 1.0, "fixed": {"a": 0.9}},
