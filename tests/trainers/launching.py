@@ -59,11 +59,13 @@ def run_workers(count, script, *arguments):
     with patch.dict(os.environ, environment()):
         forkserver.ensure_running()
     module = ".".join(Path(script).relative_to(ROOT).with_suffix("").parts)
-    group = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}"}
+    group = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     with tempfile.TemporaryDirectory() as logs:
         workers = []
         for rank in range(count):
-            variables = environment(RANK=f"{rank}", LOCAL_RANK=f"{rank}", **group)
+            variables = environment(
+                **{name: f"{its}" for name, its in {**group, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            )
             given = (module, [str(each) for each in arguments], variables, f"{logs}/{rank}")
             workers.append(context.Process(target=_work, args=given, daemon=True))
             workers[-1].start()
