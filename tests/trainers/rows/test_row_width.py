@@ -4,7 +4,6 @@ lost, read twice or miscounted.
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import ARCHITECTURES, Model
 from trainers.config.job import BatchSize, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
-from trainers.data.packed_corpus import open_corpus, training_data
+from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
@@ -63,7 +62,7 @@ PACKINGS = ("concatenate", "best_fit", "documents", "full_sentences", "doc_sente
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
+def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRISTMILL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -78,11 +77,6 @@ def corpora(tmp_path_factory):
     }
 
 
-@cache
-def opened(directory, frame):
-    return open_corpus((directory,), None, frame)
-
-
 def read(directory, objective, architecture="t5", length=64, packing="concatenate", source="plays"):
     data = Data(corpora=(str(directory),), sequence_length=length, packing=packing, weights={source: 1.0})
     model = Model(architecture, layers=1, width=16, heads=2, positions=length)
@@ -94,7 +88,7 @@ def read(directory, objective, architecture="t5", length=64, packing="concatenat
         objective=objective,
         data=data,
     )
-    return training_data(opened(str(directory), objective.frame), config)
+    return training_data(corpus_of(config), config)
 
 
 def epoch_of(data):
