@@ -159,8 +159,8 @@ def write_corpus_file(path: Path, raw: Path, output: Path) -> Path:
 name: small
 output: {output}
 sources:
-  - {{name: web, root: {raw}/web, format: jsonl, part_bytes: 8000, licence: CC0-1.0}}
-  - {{name: code, root: {raw}/code, format: text, part_bytes: 2000, tokenizer_share: 0.5}}
+  - {{name: web, root: {raw}/web, format: jsonl, part_bytes: 16000, licence: CC0-1.0}}
+  - {{name: code, root: {raw}/code, format: text, part_bytes: 4000, tokenizer_share: 0.5}}
 steps:
   - quality_signals: {{}}
     sources: [web]

@@ -1,7 +1,10 @@
 """The schemas against the parser, on all shipped files: what one accepts or refuses, the other does, too."""
 
+import contextlib
 import copy
+import io
 import json
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -22,9 +25,11 @@ STUDIES = sorted((ROOT / "corpora_configs/studies").glob("*.yaml"))
 RUNS = sorted((ROOT / "docs/glue").glob("*.yaml"))
 
 
-def validator(capsys, main, *arguments):
-    assert main(["schema", *arguments]) == 0
-    schema = json.loads(capsys.readouterr().out)
+@cache
+def validator(main, *arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["schema", *arguments]) == 0
+    schema = json.loads(printed.getvalue())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
@@ -39,15 +44,15 @@ def validator(capsys, main, *arguments):
     ],
     ids=["corpus", "task", "study", "training"],
 )
-def test_shipped_files_are_valid(capsys, main, arguments, files):
-    check = validator(capsys, main, *arguments)
+def test_shipped_files_are_valid(main, arguments, files):
+    check = validator(main, *arguments)
     assert files
     for file in files:
         assert not [error.message for error in check.iter_errors(load_yaml(file))], file
 
 
-def test_recipes_are_valid(capsys):
-    check = validator(capsys, trainers, "training")
+def test_recipes_are_valid():
+    check = validator(trainers, "training")
     for name, recipe in RECIPES.items():
         assert check.is_valid(json.loads(json.dumps(plain(recipe())))), name
 
@@ -83,8 +88,8 @@ def accepted_by_the_parser(tmp_path, data):
 
 
 @pytest.mark.parametrize("file", CORPORA, ids=lambda file: file.stem)
-def test_an_unknown_field_is_refused_where_the_parser_refuses_it(capsys, tmp_path, file):
-    check, data = validator(capsys, pipelines), load_yaml(file)
+def test_an_unknown_field_is_refused_where_the_parser_refuses_it(tmp_path, file):
+    check, data = validator(pipelines), load_yaml(file)
     for path in mappings(data):
         wrong = spoiled(data, path)
         assert check.is_valid(wrong) == accepted_by_the_parser(tmp_path, wrong), path
@@ -105,15 +110,15 @@ def test_an_unknown_field_is_refused_where_the_parser_refuses_it(capsys, tmp_pat
         ("files", None, True),
     ],
 )
-def test_values_are_accepted_as_by_the_parser(capsys, tmp_path, field, value, valid):
+def test_values_are_accepted_as_by_the_parser(tmp_path, field, value, valid):
     data = load_yaml(ROOT / "corpora_configs/small_english.yaml")
     data["sources"][0][field] = value
-    assert validator(capsys, pipelines).is_valid(data) == valid
+    assert validator(pipelines).is_valid(data) == valid
     assert accepted_by_the_parser(tmp_path, data) == valid
 
 
-def test_a_job_of_another_kind(capsys):
-    check = validator(capsys, trainers, "training")
+def test_a_job_of_another_kind():
+    check = validator(trainers, "training")
     data = {**load_yaml(RUNS[0]), "kind": "finetuning"}
     assert not check.is_valid(data)
     with pytest.raises(ConfigError):

@@ -2,11 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 from gristmill.host import use_host
 from tests.schedules.memory_disk import ROOT, MemoryDisk
@@ -48,7 +48,7 @@ class Simulation(World):
 
     def run(self, limit: int = 100_000) -> None:
         """As World.run, with this host in place of the real one."""
-        with use_host(self.host), own_caches(self), patch.dict(os.environ, GRISTMILL_CACHE=CACHE):
+        with use_host(self.host), own_caches(self), _cache_directory(CACHE):
             super().run(limit)
 
     def after_event(self, event: tuple[Agent, str, str, str]) -> None:
@@ -65,6 +65,20 @@ class Simulation(World):
 
     def _machine(self) -> str:
         return self.current.process.machine if self.current is not None else ""
+
+
+@contextmanager
+def _cache_directory(path: str) -> Iterator[None]:
+    """Set the variable that names the cache. `patch.dict` would write the whole environment, for each of thousands of runs."""
+    before = os.environ.get("GRISTMILL_CACHE")
+    os.environ["GRISTMILL_CACHE"] = path
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["GRISTMILL_CACHE"]
+        else:
+            os.environ["GRISTMILL_CACHE"] = before
 
 
 def scratch() -> str:

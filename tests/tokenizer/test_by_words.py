@@ -66,7 +66,7 @@ def both(request, prose, tmp_path_factory):
     return Encoder.load(str(file)), Encoder.load(str(file), "tokenizers")
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(texts=TEXTS)
 def test_ids_and_places_are_those_of_whole_texts(both, texts):
     """Places at the beginning of every word, which is where sentences begin, and at the ends of texts."""

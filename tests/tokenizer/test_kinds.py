@@ -85,7 +85,7 @@ def test_reserved_ids_are_the_same_in_every_kind(kind, any_kind):
     assert any_kind.library == library
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.lists(HOSTILE, max_size=5))
 def test_no_text_yields_a_reserved_id(any_kind, texts):
     tokens, _ = any_kind.encode(strings(texts))
@@ -119,7 +119,7 @@ def test_a_slice_is_encoded_like_its_documents(any_kind, documents):
         assert each(*any_kind.encode(strings(nothing))) == [[] for _ in nothing]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     chosen=st.lists(st.lists(st.sampled_from(SENTENCES), max_size=6), max_size=4),
     space=st.sampled_from([" ", "\n\n", " \t "]),

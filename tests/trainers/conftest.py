@@ -1,8 +1,6 @@
 """A tiny corpus written through the contracts: three sources, several shards, a real tokenizer of 400 tokens."""
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ from gristmill.storage.store import digest
 from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.manifest import CorpusManifest, ShardRecord, ShardSet, TokenizerRecord, save_corpus
 from pipelines.contracts.shard_set import write_shard
-from tests.trainers.launching import ROOT, SETTINGS, environment
+from tests.trainers.launching import SETTINGS, run_workers
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.definition import read_definition
 
@@ -118,13 +116,12 @@ def foreign_directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def unbroken(corpus_directory, tmp_path_factory):
-    """An undisturbed run of one worker without a launcher, with a `record` of the rows it read."""
+    """An undisturbed run of one worker, with a `record` of the rows it read."""
     directory = tmp_path_factory.mktemp("unbroken")
     script = [Path(__file__).with_name("kill_worker.py"), "never", 0, 0, directory / "record"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus_directory}", f"run={directory / 'run'}", *SETTINGS]
-    command = [sys.executable, *map(str, script), *arguments]
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    statuses, printed = run_workers(1, *script, *arguments)
+    assert statuses == [0], printed[-4000:]
     return directory / "run"
 
 

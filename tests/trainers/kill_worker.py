@@ -1,8 +1,8 @@
 """The command line as one of several workers, one of which kills itself with SIGKILL at a chosen moment.
 
-Started by torchrun as `kill_worker.py MOMENT STEP RANK RECORD ARGUMENTS ...`: at that moment of that step (the first is
-1) worker RANK dies, but not again where torchrun starts it again; every worker writes what it trains on to RECORD
-(`launching.Record`), and the one that dies leaves RECORD.MOMENT. The moment `never` lets all live.
+Started by torchrun or `run_workers` as `kill_worker.py MOMENT STEP RANK RECORD ARGUMENTS ...`: at that moment of that step
+(the first is 1) worker RANK dies, but not again where torchrun starts it again; every worker writes what it trains on to
+RECORD (`launching.Record`), and the one that dies leaves RECORD.MOMENT. The moment `never` lets all live.
 """
 
 import os

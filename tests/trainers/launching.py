@@ -2,12 +2,18 @@
 read.
 """
 
+import importlib
 import json
 import multiprocessing
 import os
+import socket
 import sys
+import tempfile
 from collections import defaultdict
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path
+from unittest.mock import patch
 
 import xxhash
 
@@ -16,6 +22,7 @@ from gristmill.events import read_events
 ROOT = Path(__file__).parents[2]
 SEQUENCES, STEPS = 7, 20  # a batch that neither two nor three workers divide
 WORKER_LOST_AT, NODE_LOST_AT = 3, 8  # steps, the first is 1, of the run on Ray
+GRACE_SECONDS = 30
 SETTINGS = [
     f"batch.sequences={SEQUENCES}",
     f"budget.steps={STEPS}",
@@ -38,6 +45,56 @@ def preloaded():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trainers.inference.model_export", "transformers.models.llama.modeling_llama"])
     return context
+
+
+def run_workers(count, script, *arguments):
+    """Run the `main` of a worker script in so many processes of one group; return (their exit statuses, what they printed).
+
+    As torchrun does, but each process is a fork of a server of this test process that has imported what training imports,
+    which takes longer than most of these groups train. When one has ended with an error, those that go on are killed after
+    GRACE_SECONDS. Launching itself is tested with `torchrun`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainers.training.loop", "deepspeed"])
+    with patch.dict(os.environ, environment()):
+        forkserver.ensure_running()
+    module = ".".join(Path(script).relative_to(ROOT).with_suffix("").parts)
+    group = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    with tempfile.TemporaryDirectory() as logs:
+        workers = []
+        for rank in range(count):
+            variables = environment(
+                **{name: f"{its}" for name, its in {**group, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            )
+            given = (module, [str(each) for each in arguments], variables, f"{logs}/{rank}")
+            workers.append(context.Process(target=_work, args=given, daemon=True))
+            workers[-1].start()
+        while waiting := [worker for worker in workers if worker.exitcode is None]:
+            broken = any(worker.exitcode for worker in workers)
+            if not wait([worker.sentinel for worker in waiting], GRACE_SECONDS if broken else None):
+                for worker in waiting:
+                    worker.kill()
+        return [worker.exitcode for worker in workers], "".join(path.read_text() for path in Path(logs).iterdir())
+
+
+def _work(module, arguments, variables, log):
+    """What a worker of `run_workers` does."""
+    with open(log, "w") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = [module, *arguments]
+    status = importlib.import_module(module).main()
+    from trainers.engine.engine import hard_exit
+
+    hard_exit(status or 0)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def torchrun(workers, *script, restarts=0):

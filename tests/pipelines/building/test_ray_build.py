@@ -12,6 +12,7 @@ import pytest
 
 from tests.chaos.harness.outcome import files_of
 from tests.chaos.soak.soak_cluster import workers_of
+from tests.conftest import write_corpus_file, write_sources
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,18 +29,24 @@ def build(corpus_file, *arguments):
     return result.stdout
 
 
-def test_the_number_of_workers_changes_no_byte(corpus_file, tmp_path):
-    build(corpus_file, "--in-process")
-    wanted = files_of(tmp_path / "out")
-    assert len(wanted) > 20
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory):
+    """What a build in one process writes, undisturbed. The location of a corpus does not matter."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    build(write_corpus_file(root / "small.yaml", write_sources(root / "raw"), root / "out"), "--in-process")
+    files = files_of(root / "out")
+    assert len(files) > 20
+    return files
+
+
+def test_the_number_of_workers_changes_no_byte(corpus_file, tmp_path, wanted):
     for workers in ("1", "2"):
         output = tmp_path / f"ray{workers}"
         build(corpus_file, f"output={output}", "--workers", workers)
         assert files_of(output) == wanted
 
 
-def test_killed_drivers_and_workers_leave_the_same_bytes(corpus_file, tmp_path):
-    build(corpus_file, "--in-process", f"output={tmp_path}/undisturbed")
+def test_killed_drivers_and_workers_leave_the_same_bytes(corpus_file, tmp_path, wanted):
     chance = random.Random(7)
     for kill in range(4):
         process = subprocess.Popen(
@@ -54,11 +61,10 @@ def test_killed_drivers_and_workers_leave_the_same_bytes(corpus_file, tmp_path):
         process.kill()
         process.wait()
     build(corpus_file, "--workers", "2")
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "undisturbed")
+    assert files_of(tmp_path / "out") == wanted
 
 
-def test_a_dead_worker_does_not_stop_the_build(corpus_file, tmp_path):
-    build(corpus_file, "--in-process", f"output={tmp_path}/undisturbed")
+def test_a_dead_worker_does_not_stop_the_build(corpus_file, tmp_path, wanted):
     process = subprocess.Popen(
         command(corpus_file, "--workers", "2"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
@@ -72,4 +78,4 @@ def test_a_dead_worker_does_not_stop_the_build(corpus_file, tmp_path):
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert killed
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "undisturbed")
+    assert files_of(tmp_path / "out") == wanted

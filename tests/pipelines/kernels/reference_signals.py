@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from tests.pipelines.kernels.scripts import ABUGIDA, IDEOGRAPH, TIBETAN
@@ -180,6 +180,7 @@ def edge(c: str) -> bool:
     return c in PUNCTUATION or c in QUOTES or category(c) == "So"
 
 
+@lru_cache(maxsize=8)  # several columns ask for those of one text
 def datatrove_tokens(text: str) -> list[str]:
     """Chunks between white space; of each, tokens taken off the front, then off the back, then the rest split inside."""
     return [token for chunk in text.split() for token in tokens_of_chunk(chunk)]

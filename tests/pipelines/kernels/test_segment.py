@@ -1,6 +1,7 @@
 import itertools
 import re
 import unicodedata
+from functools import cache, lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +25,10 @@ texts = st.lists(
 )
 
 
-def category(character):
-    return unicodedata.category(character)
+category = cache(unicodedata.category)
 
 
+@cache
 def extends(character):
     return category(character)[0] == "M" or (category(character) == "Cf" and character != "\u200b")
 
@@ -36,6 +37,7 @@ def connects(character):
     return category(character) == "Pc"
 
 
+@cache
 def stands_alone(character):
     return category(character)[0] in "LN" and UNSPACED.match(character) is not None
 
@@ -49,6 +51,7 @@ def joins(text, i):
     return text[i] in ".," and before in "0123456789" and after in "0123456789"
 
 
+@lru_cache(maxsize=1024)  # several signals ask for those of one text
 def reference_words(text):
     words, current, alone = [], "", False
     for i, character in enumerate(text):

@@ -69,26 +69,26 @@ class Report:
 
 
 class _ObservedHost(SimulatedHost):
-    """What its methods return or raise, the current agent has seen."""
-
-    def __getattribute__(self, name: str) -> Any:
-        method = super().__getattribute__(name)
-        if name not in _OBSERVED:
-            return method
-
-        def call(*arguments: Any) -> Any:
-            try:
-                result = method(*arguments)
-            except OSError as error:
-                self._world.observe(error.errno)
-                raise
-            self._world.observe(_plain(result))
-            return result
-
-        return call
+    """What the methods that `_observe` wraps return or raise, the current agent has seen."""
 
 
-_OBSERVED = ("open", "fsync_directory", "rename", "link", "unlink", "mkdir", "rmdir", "entries", "stat", "probe")
+def _observe(name: str) -> None:
+    method = getattr(SimulatedHost, name)
+
+    def call(self: _ObservedHost, *arguments: Any) -> Any:
+        try:
+            result = method(self, *arguments)
+        except OSError as error:
+            self._world.observe(error.errno)
+            raise
+        self._world.observe(_plain(result))
+        return result
+
+    setattr(_ObservedHost, name, call)
+
+
+for _name in ("open", "fsync_directory", "rename", "link", "unlink", "mkdir", "rmdir", "entries", "stat", "probe"):
+    _observe(_name)
 
 
 def _plain(result: Any) -> Hashable:

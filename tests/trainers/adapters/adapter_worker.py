@@ -1,7 +1,7 @@
 """What the workers of one launch do for test_adapters_zero: train every kind of method under every ZeRO stage, three of them
 from its beginning, two from the state of another stage half way. At stage `partitioned` no tensor is small enough to stay whole.
 
-Started by torchrun as `adapter_worker.py OUTPUT`; the first worker writes {case: {stage: {"losses", "trained"}}}, and for a
+Started by `run_workers` as `adapter_worker.py OUTPUT`; the first worker writes {case: {stage: {"losses", "trained"}}}, and for a
 resumed run {case: {"STAGE after STAGE": {...}}}.
 """
 
@@ -110,7 +110,3 @@ def main() -> None:
     if rank == 0:
         output.write_text(json.dumps(found))
     module.hard_exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """Methods under every ZeRO stage on two workers: the losses of plain torch on one, and a resume under another stage."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.trainers.adapters.adapter_worker import (
     configuration,
     model,
 )
-from tests.trainers.launching import ROOT, environment, torchrun
+from tests.trainers.launching import run_workers
 from trainers.adapters.weights.rank_allocation import RankAllocation
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.optimizers import parameter_groups
@@ -32,9 +31,8 @@ pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     output = tmp_path_factory.mktemp("adapters") / "found.json"
-    command = torchrun(2, Path(__file__).with_name("adapter_worker.py"), output)
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    statuses, printed = run_workers(2, Path(__file__).with_name("adapter_worker.py"), output)
+    assert statuses == [0, 0], printed[-4000:]
     return json.loads(output.read_text())
 
 

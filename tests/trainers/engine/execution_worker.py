@@ -1,6 +1,6 @@
 """What the workers of one launch do for test_execution: train the runs of a list, each new or going on with another.
 
-Started as `execution_worker.py CORPUS OUTPUT RUNS.json`, by torchrun or alone. A run is {"name", "recipe", "set": {field:
+Started as `execution_worker.py CORPUS OUTPUT RUNS.json` by `run_workers`. A run is {"name", "recipe", "set": {field:
 value}, and where it goes on, "after": name of a run whose newest checkpoint but one it takes over}.
 """
 
@@ -60,7 +60,3 @@ def main() -> None:
             torch.distributed.barrier()
         train(config, corpus, path, None)
     hard_exit(0)
-
-
-if __name__ == "__main__":
-    main()

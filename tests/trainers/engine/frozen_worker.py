@@ -1,7 +1,7 @@
 """What the workers of one launch do for test_frozen: train the first block of a model alone under every ZeRO stage, and go
 on from the state of each stage under the next one.
 
-Started by torchrun as `frozen_worker.py CORPUS OUTPUT`; the first worker writes
+Started by `run_workers` as `frozen_worker.py CORPUS OUTPUT`; the first worker writes
 {name: {stage: {"losses", "resumed", "state", "frozen"}}}.
 """
 
@@ -76,7 +76,3 @@ def main() -> None:
     if rank == 0:
         output.write_text(json.dumps(found))
     hard_exit(0)
-
-
-if __name__ == "__main__":
-    main()

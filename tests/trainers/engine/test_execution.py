@@ -4,8 +4,6 @@ dropout, exact on resuming. Small runs of 8 steps by two workers of one launch, 
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 
 from gristmill.events import read_events
 from tests.trainers.engine.execution_worker import HALF, STEPS
-from tests.trainers.launching import ROOT, environment, losses, torchrun
+from tests.trainers.launching import losses, run_workers
 from trainers.data.packed_corpus import open_corpus
 from trainers.models import build_model
 from trainers.runs import checkpoint
@@ -71,18 +69,11 @@ ALONE = [
 ]
 
 
-def launch(command, corpus, output, runs):
+def launch(workers, corpus, output, runs):
     listed = output / "runs.json"
     listed.write_text(json.dumps(runs))
-    done = subprocess.run(
-        [*command, str(corpus), str(output), str(listed)],
-        env=environment(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    statuses, printed = run_workers(workers, WORKER, corpus, output, listed)
+    assert not any(statuses), printed[-4000:]
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +81,9 @@ def launched(corpus_directory, tmp_path_factory):
     """Where the runs of two workers, and then those of one, are."""
     output = tmp_path_factory.mktemp("execution")
     runs = NEW + RESUMED if shutil.which("g++") else [r for r in NEW + RESUMED if "muon" not in r["name"]]
-    launch(torchrun(2, WORKER), corpus_directory, output, runs)
+    launch(2, corpus_directory, output, runs)
     alone = [r for r in ALONE if r["after"] in {run["name"] for run in runs}]
-    launch([sys.executable, str(WORKER)], corpus_directory, output, alone)
+    launch(1, corpus_directory, output, alone)
     return output
 
 
@@ -203,7 +194,7 @@ def test_compiled_blocks_change_no_loss_for_any_width_of_rows(corpus_directory, 
         run("compiled", stage=0, **rows, **compiled),
         run("both", stage=2, **rows, **compiled, **RECOMPUTE),
     ]
-    launch([sys.executable, str(WORKER)], corpus_directory, tmp_path, runs)
+    launch(1, corpus_directory, tmp_path, runs)
     for name in ("compiled", "both"):
         assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "plain"), abs=1e-4)
     (first,) = read_events(tmp_path / "compiled" / "log.jsonl", "first_step")

@@ -3,14 +3,13 @@ state of frozen parameters, and an exact resume under another stage.
 """
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.trainers.engine.frozen_worker import HALF, RATE, RECIPE_NAMES, SEQUENCES, STEPS, prepared
-from tests.trainers.launching import ROOT, environment, torchrun
+from tests.trainers.launching import run_workers
 from trainers.engine.forward import forward_of, tensors
 from trainers.engine.optimizers import parameter_groups
 from trainers.rows.batch import IGNORED
@@ -21,9 +20,8 @@ pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def found(corpus_directory, tmp_path_factory):
     output = tmp_path_factory.mktemp("frozen") / "found.json"
-    command = torchrun(2, Path(__file__).with_name("frozen_worker.py"), corpus_directory, output)
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    statuses, printed = run_workers(2, Path(__file__).with_name("frozen_worker.py"), corpus_directory, output)
+    assert statuses == [0, 0], printed[-4000:]
     return json.loads(output.read_text())
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from gristmill.events import read_events
 from tests.trainers.engine.zero_worker import FAMILIES, POISONED_STEP, execution
-from tests.trainers.launching import ROOT, SEQUENCES, SETTINGS, STEPS, environment, losses, recorded, torchrun
+from tests.trainers.launching import ROOT, SEQUENCES, SETTINGS, STEPS, environment, losses, recorded, run_workers
 from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
@@ -30,9 +30,8 @@ def launched(corpus_directory, tmp_path_factory):
     @cache
     def directory(world):
         output = tmp_path_factory.mktemp(f"world{world}")
-        command = torchrun(world, Path(__file__).with_name("zero_worker.py"), corpus_directory, output)
-        done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
+        statuses, printed = run_workers(world, Path(__file__).with_name("zero_worker.py"), corpus_directory, output)
+        assert not any(statuses), printed[-4000:]
         return output
 
     return directory

@@ -1,7 +1,7 @@
 """What the workers of one launch do for test_zero: train under every ZeRO stage, and one model of each family, in the same
 processes; two workers also resume, and train where one of them alone meets a loss that is not a number.
 
-Started by torchrun as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT, beside it what it read.
+Started by `run_workers` as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT, beside it what it read.
 """
 
 import shutil
@@ -141,7 +141,3 @@ def main() -> None:
         slow_writer(rank, 2.0)
         run("slow_writer", configuration(corpus, "llama_tiny", 2, zero_stage=2, micro_batch=4))
     hard_exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What the workers of one launch do for test_models_zero: a few steps of every model of MODELS under every ZeRO stage.
 
-Started by torchrun as `model_worker.py CORPUS OUTPUT`; the first worker writes {name: {stage: [loss of each step]}}.
+Started by `run_workers` as `model_worker.py CORPUS OUTPUT`; the first worker writes {name: {stage: [loss of each step]}}.
 """
 
 import json
@@ -67,7 +67,3 @@ def main() -> None:
     if rank == 0:
         output.write_text(json.dumps(found))
     hard_exit(0)
-
-
-if __name__ == "__main__":
-    main()

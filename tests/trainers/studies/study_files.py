@@ -21,7 +21,7 @@ target: {{tokens: 50e3}}
 design: {{kind: swarm, runs: 24}}
 proxies: {{tokens: 5e3, anchors: 3}}
 metrics: {{tokens: 512, last: 2}}
-proposal: {{kl: 0.001, max_epochs: null, draws: 60}}
+proposal: {{kl: 0.001, max_epochs: null, draws: 20}}
 confirmation:
   tokens: 10e3
   candidates: [proposal, prior, more_code]

@@ -34,7 +34,7 @@ def test_every_part_runs_from_the_files_of_the_study(file, capsys):
     tables = ["--ratios", str(root / "ratios.csv"), "--metrics", str(root / "metrics.csv")]
     assert main(["study", "fit", *tables]) == 0
     weights = read_proposal(study, root)
-    assert main(["study", "propose", *tables, "kl=0.001", "prior={code: 1, notes: 1, plays: 1}", "draws=60"]) == 0
+    assert main(["study", "propose", *tables, "kl=0.001", "prior={code: 1, notes: 1, plays: 1}", "draws=20"]) == 0
     assert max(weights, key=weights.get) in capsys.readouterr().out
 
 

@@ -1,7 +1,7 @@
 """Fine-tuning by three methods: workers, ZeRO stage, micro-batch, kill -9 and resume change no loss and no prediction."""
 
 import json
-import subprocess
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 
 from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
-from tests.trainers.launching import ROOT, environment, losses, torchrun
+from tests.trainers.launching import losses, run_workers
 from trainers.inference.predict import PREDICTIONS
 from trainers.tasks.predictions import read_predictions
 
@@ -48,7 +48,7 @@ def runs(task_file, corpus_directory, tmp_path_factory):
     """The run of a method by an execution, killed at a step if one is given, and then continued by the last execution."""
     folder = LocalPath(tmp_path_factory.mktemp("runs"))
 
-    def command(method, execution, run, moment, step):
+    def launched(method, execution, run, moment, step):
         workers, stage, micro_batch = EXECUTIONS[execution]
         script = [Path(__file__).parents[1] / "kill_worker.py", moment, step, 0, f"{run}.record"]
         arguments = ["finetune", task_file, "model=tiny_roberta", f"tokenizer={corpus_directory / 'tokenizer.json'}"]
@@ -66,19 +66,18 @@ def runs(task_file, corpus_directory, tmp_path_factory):
             "checkpoints={every: 2, keep: 9}",
         ]
         arguments += [f"execution={{zero_stage: {stage}, micro_batch: {micro_batch}}}"]
-        return torchrun(workers, *script, *arguments)
+        return run_workers(workers, *script, *arguments)
 
     @cache
     def made(method, execution, killed=None):
         run = folder / f"{method} {execution} {killed}".replace(" ", "_").replace(",", "")
-        call = {"env": environment(), "cwd": ROOT, "capture_output": True, "text": True, "check": False}
         if killed:
-            done = subprocess.run(command(method, execution, run, killed, KILLED_AT), **call)
-            assert done.returncode != 0
+            statuses, printed = launched(method, execution, run, killed, KILLED_AT)
+            assert statuses[0] == -signal.SIGKILL, printed[-4000:]
             assert not (run / "finished.json").exists()
             execution = "two, stage 2"
-        done = subprocess.run(command(method, execution, run, "never", 0), **call)
-        assert done.returncode == 0, done.stderr[-4000:]
+        statuses, printed = launched(method, execution, run, "never", 0)
+        assert not any(statuses), printed[-4000:]
         return run
 
     return made

@@ -2,7 +2,6 @@
 undisturbed run.
 """
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,18 @@ from typing import NamedTuple
 import pytest
 
 from gristmill.events import read_events
-from tests.trainers.launching import ROOT, SEQUENCES, SETTINGS, STEPS, environment, losses, recorded, torchrun
+from tests.trainers.launching import (
+    ROOT,
+    SEQUENCES,
+    SETTINGS,
+    STEPS,
+    environment,
+    free_port,
+    losses,
+    recorded,
+    run_workers,
+    torchrun,
+)
 from trainers.runs import checkpoint
 from trainers.runs.ledger import read_ledger
 
@@ -20,7 +30,9 @@ WORKER = Path(__file__).parents[1] / "kill_worker.py"
 
 
 class Attempt(NamedTuple):
-    """A launch of some workers that begins at a step; worker `victim` dies at `moment` of step `at`."""
+    """A launch of some workers that begins at a step; worker `victim` dies at `moment` of step `at`. torchrun starts them on
+    so many machines; on none, nothing is between the test and its workers.
+    """
 
     workers: int
     zero_stage: int
@@ -28,7 +40,7 @@ class Attempt(NamedTuple):
     moment: str
     at: int
     victim: int
-    machines: int = 1
+    machines: int = 0
 
 
 # One run: every launch but the first continues with what the one before has left.
@@ -36,18 +48,20 @@ ATTEMPTS = [
     Attempt(2, 1, 0, "before_the_first_step", 1, 1),
     Attempt(3, 2, 0, "amid_a_checkpoint", 5, 0),
     Attempt(1, 0, 0, "after_a_checkpoint", 5, 0),
-    Attempt(3, 3, 5, "amid_a_step", 8, 2),
+    Attempt(3, 3, 5, "amid_a_step", 8, 2, machines=1),
     Attempt(2, 1, 5, "amid_a_validation", 10, 1, machines=2),
-    Attempt(3, 2, 5, "amid_an_export", STEPS, 0),
+    Attempt(3, 2, 5, "amid_an_export", STEPS, 0, machines=1),
     Attempt(1, 0, STEPS, "never", 0, 0),
 ]
 
 
 def launch(attempt, corpus, directory):
-    """(exit statuses, output) of the torchrun of each machine."""
+    """(exit statuses, output) of the torchrun of each machine, or of each worker."""
     script = [WORKER, attempt.moment, attempt.at, attempt.victim, directory / "record"]
     execution = [f"execution.zero_stage={attempt.zero_stage}", "execution.micro_batch=1"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus}", f"run={directory / 'run'}", *SETTINGS, *execution]
+    if not attempt.machines:
+        return run_workers(attempt.workers, *script, *arguments)
     commands = [torchrun(attempt.workers, *script, *arguments)]
     if attempt.machines > 1:
         each = ["--nproc-per-node", str(attempt.workers // attempt.machines), "--nnodes", str(attempt.machines)]
@@ -62,12 +76,6 @@ def launch(attempt, corpus, directory):
     ]
     outputs = [process.communicate(timeout=300)[0] for process in started]
     return [process.returncode for process in started], "\n".join(outputs)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

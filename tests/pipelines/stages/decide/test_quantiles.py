@@ -15,7 +15,7 @@ from pipelines.stages.decide.quantiles import _keys, _Task, _value, count_values
 from pipelines.stages.decide.rules import Quantile
 
 
-def built(tmp_path, rules, part_bytes=3000, name="q", before=""):
+def built(tmp_path, rules, part_bytes=8000, name="q", before=""):
     """Two sources of documents with 1 to n words, built up to the filter; (drop by id, thresholds)."""
     for source, sizes in (("a", range(1, 61)), ("b", [5] * 20 + [*range(100, 140)])):
         root = tmp_path / "raw" / source
@@ -63,7 +63,7 @@ def test_a_quantile_per_source_keeps_ties_together(tmp_path):
 
 def test_parts_do_not_matter_and_earlier_drops_do(tmp_path):
     rules = [{"signal": "word_count", "at_least_quantile": 0.5}]
-    assert built(tmp_path, rules)[0] == built(tmp_path, rules, 800, "small")[0]
+    assert built(tmp_path, rules)[0] == built(tmp_path, rules, 2500, "small")[0]
     dropped = built(
         tmp_path, rules, name="first", before="  - filter: [{signal: word_count, at_least: 50}]\n    name: f\n"
     )
@@ -73,8 +73,8 @@ def test_parts_do_not_matter_and_earlier_drops_do(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_a_group_for_every_document_costs_a_sort():
-    count = 100_000
-    table = pa.table({"x": np.arange(count), "name": [f"n{i % 50_000}" for i in range(count)]})
+    count = 30_000
+    table = pa.table({"x": np.arange(count), "name": [f"n{i % 15_000}" for i in range(count)]})
 
     class Whole:
         rows = count
@@ -87,11 +87,11 @@ def test_a_group_for_every_document_costs_a_sort():
 
     request = Quantile("x", "at_least", 0.5, "name")
     found = count_values(_Task(Whole(), (request,), None))
-    assert len(found) == 50_000
+    assert len(found) == 15_000
     assert all(sum(counts.values()) == 2 for counts in found.values())
     bins = {at: next(iter(counts)) for at, counts in found.items()}
     fine = count_values(_Task(Whole(), (request,), bins))
-    assert [_value(key, True) for key in fine[0, "n7"]] == [7, 50_007]
+    assert [_value(key, True) for key in fine[0, "n7"]] == [7, 15_007]
 
 
 def test_the_plan_computes_thresholds_in_a_step_of_their_own(tmp_path):

@@ -46,7 +46,7 @@ def corpus(tmp_path):
     (tmp_path / "web.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records()))
     (tmp_path / "code.jsonl").write_text("".join(json.dumps({"text": paragraph(n + 900, 20)}) + "\n" for n in range(8)))
 
-    def plan(group_by=None, name="out", part_bytes=1500, more=""):
+    def plan(group_by=None, name="out", part_bytes=4000, more=""):
         grouped = "" if group_by is None else f", group_by: {group_by}"
         path = tmp_path / "corpus.yaml"
         path.write_text(f"""\

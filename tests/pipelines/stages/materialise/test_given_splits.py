@@ -58,7 +58,7 @@ def corpus(tmp_path):
 
 
 def one_source(split):
-    return f"  - {{{{name: web, root: {{root}}/all.jsonl, format: jsonl, part_bytes: 2000, split: {split}}}}}"
+    return f"  - {{{{name: web, root: {{root}}/all.jsonl, format: jsonl, part_bytes: 6000, split: {split}}}}}"
 
 
 WHOLE = "\n".join(f"  - {{{{name: {n}_docs, root: {{root}}/{n}.jsonl, format: jsonl, split: {n}}}}}" for n in SPLITS)

@@ -51,8 +51,8 @@ def corpus(tmp_path):
 name: small
 output: {tmp_path}/out
 sources:
-  - {{name: plain, root: {tmp_path}/raw/plain, format: jsonl, part_bytes: 3000}}
-  - {{name: mixed, root: {tmp_path}/raw/mixed, format: jsonl, part_bytes: 2000, tokenizer_share: 0.5}}
+  - {{name: plain, root: {tmp_path}/raw/plain, format: jsonl, part_bytes: 8000}}
+  - {{name: mixed, root: {tmp_path}/raw/mixed, format: jsonl, part_bytes: 4000, tokenizer_share: 0.5}}
 steps:
 {steps}""")
         config = load_corpus_config(path, ())

@@ -1,7 +1,7 @@
 """What the workers of one launch do for test_task_engine: train the head of every kind of task, and predict with it, under
 every ZeRO stage.
 
-Started by torchrun as `task_worker.py OUTPUT`; the first worker writes {"kind stage": {losses, numbers, scores, offsets}}.
+Started by `run_workers` as `task_worker.py OUTPUT`; the first worker writes {"kind stage": {losses, numbers, scores, offsets}}.
 """
 
 import sys
@@ -63,7 +63,3 @@ def main() -> None:
         }
         np.savez(sys.argv[1], **flat)
     hard_exit(0)
-
-
-if __name__ == "__main__":
-    main()

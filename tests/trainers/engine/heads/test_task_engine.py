@@ -1,6 +1,5 @@
 """Training and predicting with heads on one worker and on two, under every ZeRO stage, against plain torch."""
 
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 
 from tests.trainers.engine.heads.task_batches import forward_of, network_of
 from tests.trainers.engine.heads.task_worker import HEADS, RATE, SIZES, STEPS, configuration, micro_batches
-from tests.trainers.launching import ROOT, environment, torchrun
+from tests.trainers.launching import run_workers
 from trainers.engine.forward import tensors
 from trainers.engine.optimizers import parameter_groups
 from trainers.rows.task_outputs import join_outputs, outputs_of
@@ -23,9 +22,8 @@ def launched(tmp_path_factory):
     @cache
     def found(world):
         output = tmp_path_factory.mktemp(f"world{world}") / "found.npz"
-        command = torchrun(world, Path(__file__).with_name("task_worker.py"), output)
-        done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
+        statuses, printed = run_workers(world, Path(__file__).with_name("task_worker.py"), output)
+        assert not any(statuses), printed[-4000:]
         return np.load(output)
 
     return found
