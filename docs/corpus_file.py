@@ -11,8 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gristmill.json_schema import field_notes
 from gristmill.storage.remote import Remote
+from pipelines.classifiers.column_training import BoostedKnobs, RegressionKnobs
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
+from pipelines.classifiers.train_columns import ColumnClassifierConfig
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.reading.sources.registry import FORMATS
@@ -140,6 +142,10 @@ def page() -> str:
         table(ClassifierConfig),
     ]
     pieces += ["Of `fasttext`:\n", inspect.getdoc(FastTextKnobs) or "", "", table(FastTextKnobs)]
+    columns = ColumnClassifierConfig
+    pieces += ["### With `kind: columns`\n", inspect.getdoc(columns) or "", "", table(columns)]
+    for name, knobs in (("regression", RegressionKnobs), ("boosted", BoostedKnobs)):
+        pieces += [f"Of `{name}`:\n", inspect.getdoc(knobs) or "", "", table(knobs)]
     return "\n".join(pieces) + "\n"
 
 

@@ -196,6 +196,9 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
         return (
             f"{len(value):,} values: {', '.join(str(entry) for entry in value[:5])}{', ...' if len(value) > 5 else ''}"
         )
+    if isinstance(value, Mapping):  # contributions, the largest first
+        ordered = sorted(value.items(), key=lambda entry: -abs(entry[1]))
+        return ", ".join(f"{key} {number:+.3g}" for key, number in ordered)
     return str(value)
 
 

@@ -25,6 +25,7 @@ from pipelines.stages.measure.word_list import WordList
 from pipelines.stages.pii.pii import Pii
 from pipelines.stages.score.classifier import Classifier
 from pipelines.stages.score.perplexity import Perplexity
+from pipelines.stages.score.score import Score
 from pipelines.stages.score.transformer_classifier import TransformerClassifier
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
@@ -48,6 +49,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "record_fields": RecordFields,
     "refinedweb_lines": RefinedwebLines,
     "sample": UniformSample,
+    "score": Score,
     "shards": Shards,
     "text_hash": TextHash,
     "transformer_classifier": TransformerClassifier,
