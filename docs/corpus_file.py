@@ -20,6 +20,7 @@ from pipelines.planning.corpus import CorpusConfig
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
+from pipelines.stages.decide.exclude import Exclude, ExclusionList
 from pipelines.stages.decide.rules import RULE_SETS, Rule
 from pipelines.stages.materialise.group_by import GroupBy
 from pipelines.stages.materialise.shards import Shards
@@ -116,6 +117,8 @@ def page() -> str:
             pieces.append(table(cls))
         if cls is Decontaminate:
             pieces += ["An entry of `sets`:\n", table(EvaluationSet)]
+        if cls is Exclude:
+            pieces += ["A list:\n", table(ExclusionList)]
         if cls is RecordFields:
             pieces += ["A column:\n", table(RecordField)]
         if cls is Shards:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from gristmill.config import load_yaml, override, parse, plain
-from gristmill.errors import ConflictError, UserError
+from gristmill.config import load_yaml, near_match, override, parse, plain
+from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
 from gristmill.storage.parsing import parse_local
@@ -95,6 +95,7 @@ class ClassifierConfig:
 
 
 Config = ClassifierConfig | ColumnClassifierConfig
+_KINDS: dict[str, type[Config]] = {"fasttext": ClassifierConfig, "columns": ColumnClassifierConfig}
 
 
 def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
@@ -102,8 +103,13 @@ def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
     nearest allowed name.
     """
     data = override(load_yaml(path), assignments)
-    kind: type[Config] = ColumnClassifierConfig if data.get("kind") == "columns" else ClassifierConfig
-    return parse(kind, data, path.name)
+    kind = data.get("kind", "fasttext")
+    if kind not in _KINDS:
+        names = ", ".join(map(repr, _KINDS))
+        raise ConfigError(
+            f"{path.name}: kind: got {kind!r}, expected one of {names}{near_match(str(kind), list(_KINDS))}"
+        )
+    return parse(_KINDS[kind], data, path.name)
 
 
 def train(config: Config, *, overwrite: bool) -> dict[str, Any]:

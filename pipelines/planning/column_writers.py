@@ -94,11 +94,9 @@ def check_definitions(
             )
 
 
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Return the first field in which two definitions differ, with both values."""
-    name = next(name for name in there if there[name] != here[name])
-    was, now = there[name], here[name]
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        name = next(key for key in (*was, *now) if was.get(key) != now.get(key))
-        was, now = was.get(name), now.get(name)
-    return f"{name} is {now!r} here and was {was!r} there"
+def _difference(there: Any, here: Any, path: str = "") -> str:
+    """Return where two different definitions differ first, with both values."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        name = next(key for key in (*there, *here) if there.get(key) != here.get(key))
+        return _difference(there.get(name), here.get(name), f"{path}.{name}".lstrip("."))
+    return f"{path} is {here!r} here and was {there!r} there"

@@ -2,6 +2,7 @@
 
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages.decide.c4_lines import C4Lines
+from pipelines.stages.decide.exclude import Exclude
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
@@ -19,6 +20,7 @@ from pipelines.stages.measure.minhash_signatures import MinhashSignatures
 from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.record_fields import RecordFields
+from pipelines.stages.measure.reservations import Reservations
 from pipelines.stages.measure.text_hash import TextHash
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.measure.word_list import WordList
@@ -37,6 +39,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "dedup_minhash": DedupMinhash,
     "dedup_spans": DedupSpans,
     "dedup_url": DedupUrl,
+    "exclude": Exclude,
     "filter": Filter,
     "language": Language,
     "learn_tokenizer": LearnTokenizer,
@@ -48,6 +51,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "quality_signals": QualitySignals,
     "record_fields": RecordFields,
     "refinedweb_lines": RefinedwebLines,
+    "reservations": Reservations,
     "sample": UniformSample,
     "score": Score,
     "shards": Shards,

@@ -31,7 +31,9 @@ def folder(tmp_path_factory):
 def write_config(tmp_path, folder, method="regression", classes=None, more=""):
     classes = classes or f'positive: ["{folder}/out:ref", "{folder}/out:books"]\nnegative: ["{folder}/out:web"]\n'
     path = tmp_path / "c.yaml"
-    path.write_text(f"kind: columns\noutput: {tmp_path}/model\nmethod: {method}\n{COLUMNS}{classes}held_out: 0.3\n{more}")
+    path.write_text(
+        f"kind: columns\noutput: {tmp_path}/model\nmethod: {method}\n{COLUMNS}{classes}held_out: 0.3\n{more}"
+    )
     return path
 
 
@@ -52,7 +54,8 @@ def fit_of(method, signs=(0, 0, 0, 0), **boosted):
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"trees": 40}, {"trees": 3, "leaves": 2}, {"trees": 15, "min_documents": 1, "l2": 3.0, "learning_rate": 0.5}]
+    "knobs",
+    [{"trees": 40}, {"trees": 3, "leaves": 2}, {"trees": 15, "min_documents": 1, "l2": 3.0, "learning_rate": 0.5}],
 )
 @pytest.mark.parametrize("signs", [(0, 0, 0, 0), (1, -1, 0, 1)])
 def test_exported_trees_predict_as_scikit_learn(knobs, signs):
@@ -88,7 +91,9 @@ def test_a_weight_of_the_wrong_sign_is_0_and_the_others_fit_without_it():
     free, bound = (fit_logistic(rows, positive, ones, signs, 1.0) for signs in ((0, 0, 0, 0), (-1, -1, 1, 0)))
     assert free[1] > 0.5
     assert bound[1] == 0
-    np.testing.assert_allclose(np.delete(bound, 1), fit_logistic(rows[:, 1:], positive, ones, (-1, 1, 0), 1.0), atol=1e-7)
+    np.testing.assert_allclose(
+        np.delete(bound, 1), fit_logistic(rows[:, 1:], positive, ones, (-1, 1, 0), 1.0), atol=1e-7
+    )
 
 
 def test_a_weighted_document_counts_as_often():
@@ -97,7 +102,9 @@ def test_a_weighted_document_counts_as_often():
     often = np.repeat(np.arange(80), weights)
     signs = (0, 1, -1, 0)
     weighted = fit_logistic(rows, positive, weights.astype(float), signs, 0.5)
-    np.testing.assert_allclose(weighted, fit_logistic(rows[often], positive[often], np.ones(len(often)), signs, 0.5), atol=1e-8)
+    np.testing.assert_allclose(
+        weighted, fit_logistic(rows[often], positive[often], np.ones(len(often)), signs, 0.5), atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("method", ["regression", "boosted"])
@@ -153,7 +160,10 @@ def label_classes(folder, file):
 
 
 def test_labelled_ids_train_a_model(folder, tmp_path, labels):
-    facts = train(load_classifier_config(write_config(tmp_path, folder, classes=label_classes(folder, labels)), []), overwrite=True)
+    facts = train(
+        load_classifier_config(write_config(tmp_path, folder, classes=label_classes(folder, labels)), []),
+        overwrite=True,
+    )
     assert sum(c["train"] + c["held_out"] for c in facts["classes"].values()) == 200
     assert [source["source"] for c in facts["classes"].values() for source in c["sources"]] == ["web", "web"]
     assert facts["held_out"]["roc_auc"] > 0.9
@@ -211,11 +221,11 @@ def test_a_constant_column_is_refused(tmp_path):
     [
         ("columns={}", "columns: got none"),
         ("columns.good=2", "columns.good: got 2, expected 1, -1 or 0"),
-        ("labels=[a.jsonl]", "positive: expected `positive` and `negative`, or `labels` and `corpora`; got labels, negative, pos"),
+        ("labels=[a.jsonl]", "positive: expected `positive` and `negative`, or `labels` and `corpora`; got labels, negative"),
         ("method=forest", "method: got 'forest', expected one of"),
         ("regression.l2=0", "regression.l2: got 0.0, expected a number above 0"),
         ("boosted.leaves=1", "boosted.leaves: got 1, expected 2 or more"),
-        ("kind=column", "kind: got 'column', expected one of 'fasttext'"),
+        ("kind=column", "kind: got 'column', expected one of 'fasttext', 'columns'; did you mean 'columns'"),
     ],
 )  # fmt: skip
 def test_configurations_out_of_range(folder, tmp_path, change, message):
@@ -227,14 +237,16 @@ def test_columns_that_mean_something_else_are_refused_by_the_plan(folder, tmp_pa
     train(load_classifier_config(write_config(tmp_path, folder), []), overwrite=False)
     score = f"score: {{method: regression, model: {tmp_path}/model}}"
     other = fields().replace('"field": "good"', '"field": "noise"')
-    with pytest.raises(ConfigError, match=r"step score: the column 'good' of ref is not the one that the model .* knobs"):
-        plan = plan_corpus(folder, "other", [other, score])
-    again = plan_corpus(folder, "same", [fields(), score])
+    with pytest.raises(
+        ConfigError,
+        match=r"the column 'good' of ref is not the one that .*: knobs.columns.good.field is 'noise' here and was 'good' there",
+    ):
+        plan_corpus(folder, "other", [other, score])
+    again = plan_corpus(folder, "same", [fields(), score], ("web",), 9000)
     assert again.step("score").identity["depends"].keys() == {"model xxh3_128"}
     assert str(tmp_path) not in json.dumps(again.step("score").identity)
-    del again
     with pytest.raises(ConfigError, match="reads the column 'bad', which no earlier step writes"):
-        plan = plan_corpus(folder, "less", [fields(["good"]), score])  # noqa: F841
+        plan_corpus(folder, "less", [fields(["good"]), score])
 
 
 def test_without_scikit_learn_the_command_that_installs_it_is_named(monkeypatch):
