@@ -34,7 +34,7 @@ from pipelines.reading.sources.source import Source
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.score.column_model import ModelColumn, save_model
 from pipelines.stages.score.column_values import column_values
-from pipelines.stages.score.score import Score
+from pipelines.stages.score.score import ColumnScore
 
 COLUMNS = (
     "word_count", "mean_word_length", "alpha_word_ratio", "stop_word_count", "terminal_line_ratio", "symbol_to_word_ratio",
@@ -59,11 +59,11 @@ def main() -> None:
         values = np.concatenate([column_values(part, COLUMNS) for part in parts])
         print(f"{len(values):,} documents, {size / 1e6:.1f} MB of text, {len(COLUMNS)} columns; {machine()}")
         weights = {name: (-1.0) ** number for number, name in enumerate(COLUMNS)}
-        rank_sum = Score("rank_sum", columns=weights)
+        rank_sum = ColumnScore("rank_sum", columns=weights)
         compare(rank_sum, parts, place, size, lambda: scipy_ranks(values, np.array(list(weights.values()))), 1e-12)
         for method in ("regression", "boosted"):
             model, peer = trained(corpus, place, method, values)
-            compare(Score(method, model=model), parts, place, size, peer, 1e-6)
+            compare(ColumnScore(method, model=model), parts, place, size, peer, 1e-6)
 
 
 def built(files: list[Path], output: LocalPath) -> Corpus:
@@ -107,7 +107,7 @@ def scipy_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def compare(
-    stage: Score, parts: list[Part], place: LocalPath, size: int, peer: Callable[[], np.ndarray], tolerance: float
+    stage: ColumnScore, parts: list[Part], place: LocalPath, size: int, peer: Callable[[], np.ndarray], tolerance: float
 ) -> None:
     seconds, others = [], []
     for number in range(RUNS):

@@ -90,6 +90,8 @@ def table(cls: Any) -> str:
             kind = re.sub(r"\b(?:[a-z_]+\.)+", "", str(field.type))
         kind = kind.replace(" | None", " or nothing").replace(" | ", " or ")  # a bar would end the cell
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
+        if field.default_factory is not dataclasses.MISSING:
+            default = "`{}`" if field.default_factory is dict else "its defaults"
         rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |")
     return "\n".join(rows) + "\n"
 

@@ -70,11 +70,15 @@ def contrast_examples(
                     f"{label}: the source {source!r} of the corpus {corpus.manifest.corpus!r} is also in {first}"
                 )
         orders = [kept_orders(corpus, source, seed) for corpus, source in sources]
+        if not any(len(order) for order in orders):
+            raise UserError(f"{label}: no document of {', '.join(classes[label])} is kept; name other corpora")
         highest = highest_hash(orders, limit)
         for (corpus, source), order in zip(sources, orders, strict=True):
-            definitions.add(corpus, source)
             facts[label].append(source_facts(corpus, source, len(order)))
-            rows = _kept_rows(corpus, source, columns, highest if len(order) else 0, seed, label == "positive")
+            if not len(order):
+                continue
+            definitions.add(corpus, source)
+            rows = _kept_rows(corpus, source, columns, highest, seed, label == "positive")
             gathered.append((f"{corpus.manifest.corpus}:{source}", rows))
     return _assemble(gathered, definitions, facts, seed, held_out)
 

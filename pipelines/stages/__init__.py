@@ -27,7 +27,7 @@ from pipelines.stages.measure.word_list import WordList
 from pipelines.stages.pii.pii import Pii
 from pipelines.stages.score.classifier import Classifier
 from pipelines.stages.score.perplexity import Perplexity
-from pipelines.stages.score.score import Score
+from pipelines.stages.score.score import ColumnScore
 from pipelines.stages.score.transformer_classifier import TransformerClassifier
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
@@ -53,7 +53,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "refinedweb_lines": RefinedwebLines,
     "reservations": Reservations,
     "sample": UniformSample,
-    "score": Score,
+    "score": ColumnScore,
     "shards": Shards,
     "text_hash": TextHash,
     "transformer_classifier": TransformerClassifier,

@@ -156,9 +156,10 @@ def _keys(by: str, docs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Return (rows, int64; keys, S16) by which documents are looked up in a list; several for one document by host."""
     if by in ("id", "text_hash"):
         column = docs[by].combine_chunks()
-        rows = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
-        return rows, np.array(column.drop_null().to_pylist(), "S16")
-    rows, keys = [], bytearray()
+        known = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
+        return known, np.array(column.drop_null().to_pylist(), "S16")
+    rows: list[int] = []
+    keys = bytearray()
     for number, text in enumerate(docs["url"].to_pylist()):
         if text is not None:
             url = normalise_url(text)

@@ -34,11 +34,10 @@ class Reservations(PartStage):
 
     | column | definition |
     |---|---|
-    | robots | the directives of `<meta name="robots">` and of the header `X-Robots-Tag`, in lower case, sorted, with a space between \
-    them; empty if there is none |
+    | robots | directives of `<meta name="robots">` and of the header `X-Robots-Tag`: lower case, sorted, joined by spaces |
     | robots_noindex | whether one of them is `noindex` or `none` |
     | robots_noai | whether one of them is `noai` |
-    | tdm_reserved | whether `tdm-reservation` is 1 in the HTTP header or in the page: rights of text and data mining are reserved |
+    | tdm_reserved | whether `tdm-reservation` is 1 in HTTP or in the page: rights of text and data mining are reserved |
     | tdm_policy | the first `tdm-policy`: the URL of the terms |
 
     Robots directives are those that search engines document, and `noai`, which DeviantArt introduced in 2022. TDMRep is the TDM

@@ -24,13 +24,13 @@ from pipelines.stages.score.rank_sum import Ranked, rank_parts
 
 
 @dataclass(frozen=True)
-class Score(CorpusStage):
+class ColumnScore(CorpusStage):
     """Combine columns that earlier steps wrote (signals, language scores, perplexities, classifier scores, numbers of `meta`
     by `record_fields`) into one number from 0 to 1, for rules with bounds or quantiles and for `pareto_sampling`.
 
     - `rank_sum` needs no labels. A value's rank is the share of the documents with a lower value plus half of the share with
-      the same value, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight turns the
-      rank round. All documents of the step are ranked, dropped ones too, so that a changed filter changes no score. The ranks
+      the same value, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight
+      reverses the ranks. All documents of the step are ranked, dropped ones too, so that a changed filter changes no score. The ranks
       are exact, and the columns are read twice (three times beyond 4 million documents). A column that has no two different
       values ranks nothing, and is an error.
     - `regression` and `boosted` are the probability of the positive class by a model that `python -m pipelines classifier
@@ -41,9 +41,9 @@ class Score(CorpusStage):
     the middle rank, 0.5; counts as the mean of the training documents in a regression; and goes where the training documents
     without a value went in boosted trees. A document whose values are all missing has no score: null.
 
-    COLUMN_contributions says what each column adds, and `inspect --doc` shows it: to 0.5, the score of a document in the
-    middle, for `rank_sum`; to the log-odds of the score beyond those of the model without any column for the others (for
-    boosted trees by Saabas 2014, "Interpreting random forests").
+    COLUMN_contributions holds what each column adds, and `inspect --doc` shows it. The contributions of a document sum to its
+    score minus 0.5 for `rank_sum`, and to its log-odds minus a constant of the model for the others. Those of boosted trees
+    follow Saabas 2014, "Interpreting random forests".
     """
 
     method: Literal["rank_sum", "regression", "boosted"]
@@ -163,7 +163,7 @@ class Score(CorpusStage):
 
 @dataclass(frozen=True)
 class _Task:
-    stage: Score
+    stage: ColumnScore
     out: StepOutput
     part: Part
     number: int

@@ -72,7 +72,7 @@ def test_what_is_kept_beside_the_text(read: Callable) -> None:
 
 
 def test_reservations_of_rights_are_kept_those_of_http_first(read: Callable) -> None:
-    head = b'<meta name="Robots" content="NOAI,\n noimageai"><meta content="1" name="tdm-reservation"><meta name=author content=x>'
+    head = b'<meta name="Robots" content="NOAI,\n noimageai"><meta content="1" name="tdm-reservation"><meta name=a content=x>'
     policy = b'<meta name="tdm-policy" content="https://mill.example/policy.json"><meta name="robots">'
     block = http(PAGE.replace(b"<body>", head + policy + b"<body>"), TDM_Reservation="0")
     block = block.replace(b"\r\n", b"\r\nx-robots-tag: ccbot: noindex\r\nX-Robots-Tag: noarchive\r\n", 1)

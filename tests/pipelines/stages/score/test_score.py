@@ -13,7 +13,7 @@ from pipelines.cluster.local import LocalCluster
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.score import rank_sum
 from pipelines.stages.score.column_model import ColumnModel, ModelColumn, load_model, probability, save_model
-from pipelines.stages.score.score import Score
+from pipelines.stages.score.score import ColumnScore
 from tests.pipelines.scored_corpora import NAMES, build_corpus, fields, plan_corpus, rows_of, write_records
 
 WEIGHTS = {"good": 2, "bad": -1, "noise": 0.5}
@@ -240,10 +240,10 @@ def test_other_files_are_no_models(tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(b"\x80\x04\x95 a pickle")
     with pytest.raises(UserError, match="is not a model of columns"):
-        parse(Score, {"method": "boosted", "model": str(path)}, "c.yaml")
+        parse(ColumnScore, {"method": "boosted", "model": str(path)}, "c.yaml")
     save_model(regression(), path)
     with pytest.raises(ConfigError, match=r"method: got 'boosted', but the model in .* is 'regression'"):
-        parse(Score, {"method": "boosted", "model": str(path)}, "c.yaml")
+        parse(ColumnScore, {"method": "boosted", "model": str(path)}, "c.yaml")
     with pytest.raises(UserError, match=r"its xxh3_128 is .*, but the build was planned with 00"):
         load_model(path, "00")
 
