@@ -29,10 +29,10 @@ class ColumnScore(CorpusStage):
     by `record_fields`) into one number from 0 to 1, for rules with bounds or quantiles and for `pareto_sampling`.
 
     - `rank_sum` needs no labels. A value's rank is the share of the documents with a lower value plus half of the share with
-      the same value, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight
-      reverses the ranks. All documents of the step are ranked, dropped ones too, so that a changed filter changes no score. The ranks
-      are exact, and the columns are read twice (three times beyond 4 million documents). A column that has no two different
-      values ranks nothing, and is an error.
+      the same value, from 0 to 1. The score is the mean of the ranks with `columns` as weights; a negative weight reverses the
+      ranks. All documents of the step are ranked, dropped ones too, so that a changed filter changes no score. The ranks are
+      exact, and the columns are read twice (three times beyond 4 million documents). A column that has no two different values
+      ranks nothing, and is an error.
     - `regression` and `boosted` are the probability of the positive class by a model that `python -m pipelines classifier
       train` wrote with `kind: columns`. The model names its columns and says what they mean: the stage, version, knobs and
       models of the steps that wrote them. Columns that mean anything else are refused when the build is planned.

@@ -10,6 +10,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import read_json
 from pipelines.__main__ import main
 from pipelines.cluster.local import LocalCluster
+from pipelines.contracts.lineage import open_corpus
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.score import rank_sum
 from pipelines.stages.score.column_model import ColumnModel, ModelColumn, load_model, probability, save_model
@@ -261,3 +262,13 @@ def test_documents_are_conserved(ranked, folder):
     }  # fmt: skip
     assert manifest["facts"]["documents"] == 102
     assert manifest["facts"]["without_score"] >= 2
+
+
+def test_a_forgotten_document_leaves_the_scores_of_the_others(folder, ranked):
+    corpus = build_corpus(plan_corpus(folder, "forgot", [fields(), RANKED]))
+    before = rows_of(corpus, ("score", "score_contributions"))
+    (folder / "ids").write_text("web/web.jsonl#3\n")
+    assert main(["forget", str(folder / "forgot"), "--ids", str(folder / "ids")]) == 0
+    after = rows_of(open_corpus(folder / "forgot"), ("score", "score_contributions"))
+    assert before.pop("web/web.jsonl#3")
+    assert after == before
