@@ -11,13 +11,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gristmill.json_schema import field_notes
 from gristmill.storage.remote import Remote
+from pipelines.classifiers.column_training import BoostedKnobs, RegressionKnobs
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
+from pipelines.classifiers.train_columns import ColumnClassifierConfig
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
+from pipelines.stages.decide.exclude import Exclude, ExclusionList
 from pipelines.stages.decide.rules import RULE_SETS, Rule
 from pipelines.stages.materialise.group_by import GroupBy
 from pipelines.stages.materialise.shards import Shards
@@ -87,6 +90,8 @@ def table(cls: Any) -> str:
             kind = re.sub(r"\b(?:[a-z_]+\.)+", "", str(field.type))
         kind = kind.replace(" | None", " or nothing").replace(" | ", " or ")  # a bar would end the cell
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
+        if field.default_factory is not dataclasses.MISSING:
+            default = "`{}`" if field.default_factory is dict else "its defaults"
         rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |")
     return "\n".join(rows) + "\n"
 
@@ -114,6 +119,8 @@ def page() -> str:
             pieces.append(table(cls))
         if cls is Decontaminate:
             pieces += ["An entry of `sets`:\n", table(EvaluationSet)]
+        if cls is Exclude:
+            pieces += ["A list:\n", table(ExclusionList)]
         if cls is RecordFields:
             pieces += ["A column:\n", table(RecordField)]
         if cls is Shards:
@@ -140,6 +147,10 @@ def page() -> str:
         table(ClassifierConfig),
     ]
     pieces += ["Of `fasttext`:\n", inspect.getdoc(FastTextKnobs) or "", "", table(FastTextKnobs)]
+    columns = ColumnClassifierConfig
+    pieces += ["### With `kind: columns`\n", inspect.getdoc(columns) or "", "", table(columns)]
+    for name, knobs in (("regression", RegressionKnobs), ("boosted", BoostedKnobs)):
+        pieces += [f"Of `{name}`:\n", inspect.getdoc(knobs) or "", "", table(knobs)]
     return "\n".join(pieces) + "\n"
 
 

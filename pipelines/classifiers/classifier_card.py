@@ -11,11 +11,11 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
     rows = [
         f"# {name}",
         "",
-        "A fastText classifier that scores how much a document looks like the positive class. Trained by gristmill.",
+        _ABOUT[facts["config"]["kind"]],
         "",
         "## Data",
         "",
-        "| class | corpus | source | kept documents | licence | origin |",
+        f"| class | corpus | source | {'labelled' if facts['config'].get('labels') else 'kept'} documents | licence | origin |",
         "|---|---|---|---|---|---|",
     ]
     for label, entry in facts["classes"].items():
@@ -31,11 +31,13 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
             rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     rows += ["", "| class | trained on | held out |", "|---|---|---|"]
     rows += [f"| {label} | {c['train']:,} | {c['held_out']:,} |" for label, c in facts["classes"].items()]
-    if facts["trained_on"] != {label: entry["train"] for label, entry in facts["classes"].items()}:
+    if "trained_on" in facts and facts["trained_on"] != {
+        label: entry["train"] for label, entry in facts["classes"].items()
+    }:
         counts = " and ".join(f"{count:,} {label}" for label, count in facts["trained_on"].items())
         rows += ["", f"balance: {facts['config']['balance']}: trained on {counts} documents."]
     rows += [line for warning in facts["warnings"] for line in ("", f"**Warning**: {warning}.")]
-    if facts["in_both_classes"]:
+    if facts.get("in_both_classes"):
         rows += ["", f"{facts['in_both_classes']:,} texts are in both classes."]
     rows += [
         "",
@@ -57,19 +59,51 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
         share = f"{row['mean_score']:.3f} | {row['share_positive']:.3f}"
         rows.append(f"| {row['from']:.1f} to {row['to']:.1f} | {row['documents']:,} | {share} |")
     rows += _leave_one_out_section(facts)
-    knobs = ", ".join(f"{key} {value}" for key, value in facts["config"]["fasttext"].items())
     rows += [
         "",
         "## Model",
         "",
-        f"`{facts['model']['path']}`, {facts['model']['bytes']:,} bytes, xxh3_128 `{facts['model']['xxh3_128']}`, by "
-        f"fasttext-numpy2 {facts['fasttext-numpy2']}: {knobs}; seed {facts['config']['seed']}. Training is not deterministic.",
-        "",
-        "In a corpus file: `- classifier: {model: DIRECTORY}`, then a `filter` on `classifier_score`.",
+        *(_columns_section(facts) if "contributions" in facts else _fasttext_section(facts)),
         "",
     ]
     return "\n".join(rows)
 
+
+def _fasttext_section(facts: dict[str, Any]) -> list[str]:
+    knobs = ", ".join(f"{key} {value}" for key, value in facts["config"]["fasttext"].items())
+    return [
+        f"{_file(facts)}, by "
+        f"fasttext-numpy2 {facts['fasttext-numpy2']}: {knobs}; seed {facts['config']['seed']}. Training is not deterministic.",
+        "",
+        "In a corpus file: `- classifier: {model: DIRECTORY}`, then a `filter` on `classifier_score`.",
+    ]
+
+
+def _columns_section(facts: dict[str, Any]) -> list[str]:
+    config = facts["config"]
+    knobs = ", ".join(f"{key} {value}" for key, value in config[config["method"]].items())
+    direction = {1: "up", -1: "down", 0: "either"}
+    rows = [
+        f"{_file(facts)}: {config['method']}, {knobs}; seed {config['seed']}, balance {config['balance']}. Its columns have "
+        f"the fingerprint `{facts['columns_fingerprint']}`: a corpus whose columns mean anything else is refused.",
+        "",
+        "| column | may move the score | mean size of its contribution (log-odds, held-out documents) |",
+        "|---|---|---|",
+    ]
+    for name, size in sorted(facts["contributions"].items(), key=lambda entry: -entry[1]):
+        rows.append(f"| {name} | {direction[config['columns'][name]]} | {size:.4f} |")
+    use = f"`- score: {{method: {config['method']}, model: DIRECTORY}}`"
+    return [*rows, "", f"In a corpus file: {use}, then a `filter` on `score`."]
+
+
+def _file(facts: dict[str, Any]) -> str:
+    return f"`{facts['model']['path']}`, {facts['model']['bytes']:,} bytes, xxh3_128 `{facts['model']['xxh3_128']}`"
+
+
+_ABOUT = {
+    "fasttext": "A fastText classifier that scores how much a document looks like the positive class. Trained by gristmill.",
+    "columns": "A model that scores by columns of a document how much it is like the positive class. Trained by gristmill.",
+}
 
 _VERDICTS = {
     "unknown": "Each class comes from one source, or its other sources have too few documents, so it is unknown whether this "

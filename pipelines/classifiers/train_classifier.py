@@ -1,5 +1,5 @@
-"""`classifier train`: train a fastText classifier on documents of built corpora, with metrics and a model
-card.
+"""`classifier train`: train a classifier of texts or of columns on documents of built corpora, with metrics and a model
+card. This file trains those of texts, by fastText.
 
 The output directory holds model.bin, metrics.json (configuration, sources, metrics, checksum) and
 MODEL_CARD.md. The selection of documents and the held-out split are deterministic. Training uses several
@@ -8,23 +8,23 @@ threads and is not deterministic: the checksum identifies the model, but trainin
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from gristmill.config import load_yaml, override, parse, plain
-from gristmill.errors import ConflictError, UserError
+from gristmill.config import load_yaml, near_match, override, parse, plain
+from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
-from gristmill.storage.parsing import parse_local, parse_location
+from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import file_checksum, write_json
+from pipelines.classifiers.class_sources import hash_id, highest_hash, kept_orders, open_sources, source_facts
 from pipelines.classifiers.classifier_card import model_card
 from pipelines.classifiers.classifier_metrics import evaluate
 from pipelines.classifiers.fasttext_training import (
@@ -41,14 +41,14 @@ from pipelines.classifiers.fasttext_training import (
     score,
     verdict,
 )
+from pipelines.classifiers.train_columns import ColumnClassifierConfig, gather_examples, train_columns
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.reading.sources.source import SOURCE_NAME
+from pipelines.contracts.lineage import Corpus
 from pipelines.stages.score.classifier import METRICS, MODEL
+from pipelines.stages.score.column_model import MODEL_FILE
 
 FORMAT = "gristmill-classifier/1"
 CARD = "MODEL_CARD.md"
-_SOURCE = re.compile(f"(.+):({SOURCE_NAME})")
 # A label as fastText parses it. Its white space is that of ASCII, and NUL.
 _LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
 
@@ -65,6 +65,8 @@ class ClassifierConfig:
     """
     negative: tuple[str, ...]
     """Built corpora with the negative examples, in the same form."""
+    kind: Literal["fasttext"] = "fasttext"
+    """Tells the kinds of classifiers apart; `columns` is the other one."""
     documents_per_class: int = 100_000
     """Maximum number of documents per class, sampled by a hash of seed and id. Their text is held in memory."""
     held_out: float = 0.1
@@ -92,15 +94,25 @@ class ClassifierConfig:
             raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
 
 
-def load_classifier_config(path: LocalPath, assignments: list[str]) -> ClassifierConfig:
+Config = ClassifierConfig | ColumnClassifierConfig
+_KINDS: dict[str, type[Config]] = {"fasttext": ClassifierConfig, "columns": ColumnClassifierConfig}
+
+
+def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
     """Parse a YAML file with `a.b=value` overrides. Raises ConfigError, which names file, path, value and the
     nearest allowed name.
     """
-    config: ClassifierConfig = parse(ClassifierConfig, override(load_yaml(path), assignments), path.name)
-    return config
+    data = override(load_yaml(path), assignments)
+    kind = data.get("kind", "fasttext")
+    if kind not in _KINDS:
+        names = ", ".join(map(repr, _KINDS))
+        raise ConfigError(
+            f"{path.name}: kind: got {kind!r}, expected one of {names}{near_match(str(kind), list(_KINDS))}"
+        )
+    return parse(_KINDS[kind], data, path.name)
 
 
-def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
+def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
     """Train, measure and write a classifier; return the contents of metrics.json.
 
     Raises ConflictError if the output exists without `overwrite`, or another process is training it. Raises
@@ -109,15 +121,27 @@ def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
     output = parse_local(config.output, "output")
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
         raise ConflictError(f"{output}: exists; name another `output`, or use --overwrite to train it again")
+    if isinstance(config, ColumnClassifierConfig):
+        examples = gather_examples(config)
+        return _write(output, lambda: train_columns(config, examples, output))
     classes = {label: _Class(getattr(config, label), label, config) for label in LABELS}
     _check_classes(classes)
+    return _write(output, lambda: _train(config, classes, output))
+
+
+def _write(output: LocalPath, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Make a model in `output`, then write its card and metrics; return the contents of metrics.json."""
     with lock(output, "training", print, wait=False):
-        return _train(config, classes, output)
+        # In this order, so that no metrics or card of another model remain.
+        for name in (METRICS, CARD, MODEL, MODEL_FILE):
+            (output / name).unlink(missing_ok=True)
+        facts = {"format": FORMAT, **make()}
+        (output / CARD).write_atomic(model_card(output.name, facts).encode())
+        write_json(output / METRICS, facts)
+    return facts
 
 
 def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: LocalPath) -> dict[str, Any]:
-    for name in (METRICS, CARD, MODEL):  # in this order, so that no metrics or card of another model remain
-        (output / name).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=output) as directory:
         trained = Path(directory) / MODEL
         train, held_out = ({label: getattr(c, part) for label, c in classes.items()} for part in ("train", "held_out"))
@@ -129,8 +153,7 @@ def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Local
         scratch = trained.with_name("without.bin")
         left_out = leave_one_source_out(config.fasttext, config.balance, train, held_out, names, scratch)
         trained.rename(output / MODEL)
-    facts = {
-        "format": FORMAT,
+    return {
         "model": {"path": MODEL, "bytes": size, "xxh3_128": checksum, "labels": list(LABELS)},
         "fasttext-numpy2": version("fasttext-numpy2"),
         "config": plain(config),
@@ -142,20 +165,16 @@ def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Local
         "learned": verdict(measures["roc_auc"], left_out),
         "warnings": _warnings(train, config.balance),
     }
-    (output / CARD).write_atomic(model_card(output.name, facts).encode())
-    write_json(output / METRICS, facts)
-    return facts
 
 
 class _Class:
     """The documents of one class, sampled and split."""
 
     def __init__(self, corpora: tuple[str, ...], label: str, config: ClassifierConfig) -> None:
-        sources = [source for name in corpora for source in _open(name, label)]
-        orders = [_kept_orders(corpus, source, config.seed) for corpus, source in sources]
-        self.sources = [_facts(*source, len(order)) for source, order in zip(sources, orders, strict=True)]
-        every = np.sort(np.concatenate(orders))
-        limit = int(every[min(config.documents_per_class, len(every)) - 1]) if len(every) else 0
+        sources = [source for name in corpora for source in open_sources(name, label)]
+        orders = [kept_orders(corpus, source, config.seed) for corpus, source in sources]
+        self.sources = [source_facts(*source, len(order)) for source, order in zip(sources, orders, strict=True)]
+        limit = highest_hash(orders, config.documents_per_class)
         examples = sorted(
             (e for number, source in enumerate(sources) for e in _examples(*source, limit, config.seed, number)),
             key=lambda example: (example.order, example.split),
@@ -191,40 +210,10 @@ def _warnings(train: Examples, balance: Balance) -> list[str]:
     ]
 
 
-def _open(name: str, label: str) -> list[tuple[Corpus, str]]:
-    """Return the sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
-    match = _SOURCE.fullmatch(name)
-    directory, source = match.groups() if match else (name, "")
-    corpus = open_corpus(parse_location(directory))
-    if source:
-        corpus.check_source(source, f"{label}: {name}")
-    return [(corpus, name) for name in ([source] if source else corpus.manifest.sources)]
-
-
-def _facts(corpus: Corpus, source: str, kept: int) -> dict[str, Any]:
-    facts = corpus.manifest.sources[source]
-    origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}
-    return origin | {"kept": kept, "licence": facts["licence"], "origin": facts["origin"]}
-
-
-def _kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
-    """Return the hash of every kept document of a source, uint64."""
-    orders = [np.zeros(0, np.uint64)]
-    for part in corpus.parts(source):
-        docs = part.table((DROP, "id"))
-        kept = docs.filter(pc.is_null(docs[DROP]))["id"].to_pylist()
-        orders.append(np.array([_hash_id(raw, seed) for raw in kept], np.uint64))
-    return np.concatenate(orders)
-
-
-def _hash_id(identifier: bytes, seed: int) -> int:
-    return xxhash.xxh3_64_intdigest(identifier, seed)
-
-
 def _examples(corpus: Corpus, source: str, limit: int, seed: int, number: int) -> Iterator[Example]:
     for part in corpus.parts(source):
         docs = part.table((DROP, "id", "edited_text"))
-        orders = [_hash_id(raw, seed) for raw in docs["id"].to_pylist()]
+        orders = [hash_id(raw, seed) for raw in docs["id"].to_pylist()]
         kept = pc.is_null(docs[DROP]).to_pylist()
         rows = [row for row, order in enumerate(orders) if kept[row] and order <= limit]
         texts = docs["edited_text"].take(pa.array(rows, pa.int64())).to_pylist()

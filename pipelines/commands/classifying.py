@@ -8,10 +8,12 @@ from gristmill.terminal import printable
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command `classifier`."""
-    classifier = commands.add_parser("classifier", help="train a fastText classifier on documents of built corpora")
+    classifier = commands.add_parser(
+        "classifier", help="train a classifier of texts or of columns on documents of built corpora"
+    )
     actions = classifier.add_subparsers(dest="action", required=True, metavar="ACTION")
     train = actions.add_parser("train", help="train, measure on held-out documents, write model and model card")
-    train.add_argument("config", type=local_path, help="a YAML with output, positive and negative")
+    train.add_argument("config", type=local_path, help="a YAML with output and the documents of two classes")
     train.add_argument("overrides", nargs="*", default=[], metavar="a.b=value", help="fields of the YAML to change")
     train.add_argument("--overwrite", action="store_true", help="replace an existing classifier")
     train.set_defaults(handler=_train)

@@ -1,4 +1,7 @@
-"""Columns with a reserved meaning."""
+"""Columns with a reserved meaning, and what any other column means."""
+
+from collections.abc import Mapping
+from typing import Any
 
 DROP = "drop"
 """Null, or the name of the rule that drops the document."""
@@ -8,3 +11,10 @@ EMPTY = "empty"
 """Suffix of the rule that drops documents without visible characters after a step's edits, as in
 `c4_lines.empty`.
 """
+
+
+def definition_of(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the columns of a step mean, from its identity: stage, version, knobs, and the libraries and models that
+    it depends on. Its inputs are left out, because a measurement of other documents has the same meaning.
+    """
+    return {name: identity[name] for name in ("stage", "version", "knobs", "depends")}

@@ -139,6 +139,12 @@ class Stage:
         the types by column.
         """
 
+    def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return, for columns of `read_columns()` that must mean certain things, the definitions that the stage accepts
+        (`definition_of` in contracts/columns.py); empty if any column of the right name and type will do.
+        """
+        return {}
+
     def notice(self) -> str:
         """Return a note for users before the stage runs, such as an unusual cost; empty if there is none."""
         return ""

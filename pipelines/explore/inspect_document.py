@@ -198,6 +198,9 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
             for entry in value[:5]
         ]
         return f"{len(value):,} values: {', '.join(shown)}{', ...' if len(value) > 5 else ''}"
+    if isinstance(value, Mapping):  # contributions, the largest first
+        ordered = sorted(value.items(), key=lambda entry: -abs(entry[1]))
+        return ", ".join(f"{key} {number:+.3g}" for key, number in ordered)
     return str(value)
 
 

@@ -1,11 +1,14 @@
-"""Find the stage that writes a column, for the message about a column that no earlier step writes."""
+"""Find the stage that writes a column, for the message about a column that no earlier step writes; and compare what a column
+means with what a stage accepts.
+"""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
 from gristmill.config import near_match
+from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.planning.corpus import StepConfig
@@ -73,3 +76,27 @@ def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: S
     near = near_match(column, list(known))
     anywhere = near_match(column, list(writers()))
     return anywhere if "did you mean" in anywhere and "did you mean" not in near else near
+
+
+def check_definitions(
+    step: str,
+    source: str,
+    accepted: Mapping[str, Sequence[Mapping[str, Any]]],
+    definitions: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Raise ConfigError for a column of a source whose definition is not one of those that the step accepts."""
+    for column, known in accepted.items():
+        here = definitions.get(column)
+        if here is not None and here not in known:
+            raise ConfigError(
+                f"step {step}: the column {column!r} of {source} is not the one that the model of this step was trained on: "
+                f"{_difference(known[0], here)}; measure it as there, or train the model again"
+            )
+
+
+def _difference(there: Any, here: Any, path: str = "") -> str:
+    """Return where two different definitions differ first, with both values."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        name = next(key for key in (*there, *here) if there.get(key) != here.get(key))
+        return _difference(there.get(name), here.get(name), f"{path}.{name}".lstrip("."))
+    return f"{path} is {here!r} here and was {there!r} there"

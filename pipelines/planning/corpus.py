@@ -215,7 +215,7 @@ def _paths(value: Any, where: str, may_be_url: bool) -> Any:
     """Expand `~` in the value of a knob that names files. Raises ConfigError for a URL if only local files
     are allowed.
 
-    In a mapping with the field `file`, that field is the path; in any other mapping every value is a path.
+    In a mapping with the field `file` or `files`, that field is the path; in any other mapping every value is a path.
     `file:PATH` is the `key` of the stage pii.
     """
     if isinstance(value, str):
@@ -228,7 +228,7 @@ def _paths(value: Any, where: str, may_be_url: bool) -> Any:
         parse_local(value, where)  # refuses URLs
         return expand_location(value, where)
     if isinstance(value, Mapping):
-        fields = ["file"] if "file" in value else list(value)
+        fields = [name for name in ("file", "files") if name in value] or list(value)
         return {**value, **{name: _paths(value[name], where, may_be_url) for name in fields}}
     return [_paths(entry, where, may_be_url) for entry in value] if isinstance(value, list) else value
 

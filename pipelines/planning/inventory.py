@@ -18,6 +18,7 @@ from pipelines.reading.entries.listing import list_files
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
+from pipelines.reading.web.page_reservations import VERSION as RESERVATIONS_VERSION
 
 # Fields that do not affect which documents are read from the same files.
 _NOT_IDENTITY = (
@@ -64,7 +65,7 @@ class Read(Stage):
     def depends(self) -> dict[str, str]:
         """Return the versions of everything that decodes and normalises."""
         kind = FORMATS[self.source.format]
-        extractor = page_process.libraries(self.source) if kind.pages else {}
+        extractor = page_process.libraries(self.source) | {"reservations": RESERVATIONS_VERSION} if kind.pages else {}
         return read.depends() | library_versions(*kind.libraries) | extractor
 
     def knobs(self) -> dict[str, Any]:

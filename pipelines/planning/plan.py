@@ -20,13 +20,13 @@ from gristmill.errors import ConfigError
 from gristmill.libraries.provenance import provenance
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import digest
-from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.columns import DROP, EDITS_COLUMN, definition_of
 from pipelines.contracts.edits import COMPOSITION
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.contracts.reads import Drop, GivenSplits, StepFiles, Text, TokenizerShares
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import CorpusStage, PartStage, Stage
-from pipelines.planning.column_writers import missing_column
+from pipelines.planning.column_writers import check_definitions, missing_column
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import Inventory, Read
 from pipelines.planning.poison import Poison, WithoutPoison
@@ -201,6 +201,9 @@ def _step(
             raise ConfigError(f"step {entry.name}: needs an earlier step named {name!r}{near_match(name, names)}")
         files[name] = name
     files |= {kind: _derived(entry, kind) for kind in entry.stage.derived_steps()}
+    if accepted := entry.stage.accepts():
+        for name, labels in visible.items():
+            check_definitions(entry.name, name, accepted, _definitions([steps[label] for label in labels]))
     step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
     # Ranks of sources, part numbers and the composition of edits depend on the order. The digest of a mapping
@@ -271,6 +274,11 @@ def _visible(
     if entry.where is not None:
         wanted.update(e.name for e in _upto(done, entry.where) if DROP in e.written)
     return tuple(_label(e, source) for e in here if e.name in wanted)
+
+
+def _definitions(writers: list[Step]) -> dict[str, dict[str, Any]]:
+    """Return what the columns of some steps mean, by column."""
+    return {name: definition_of(step.identity) for step in writers for name in step.stage.writes().names}
 
 
 def _upto(entries: list[StepConfig], name: str | None) -> list[StepConfig]:

@@ -56,6 +56,12 @@ def collect(
             if step.identity["stage"] == "decontaminate"
             for name, facts in step.facts["sets"].items()
         ],
+        "exclusion_lists": [
+            {"step": label, "list": name, **facts}
+            for label, step in published.items()
+            if step.identity["stage"] == "exclude"
+            for name, facts in step.facts["lists"].items()
+        ],
         "shard_sets": shard_sets,
         "without_validation": without_validation(manifest),
         "mixtures": manifest.mixtures,

@@ -2,6 +2,7 @@
 
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages.decide.c4_lines import C4Lines
+from pipelines.stages.decide.exclude import Exclude
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
@@ -20,12 +21,14 @@ from pipelines.stages.measure.minhash_signatures import MinhashSignatures
 from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.record_fields import RecordFields
+from pipelines.stages.measure.reservations import Reservations
 from pipelines.stages.measure.text_hash import TextHash
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.measure.word_list import WordList
 from pipelines.stages.pii.pii import Pii
 from pipelines.stages.score.classifier import Classifier
 from pipelines.stages.score.perplexity import Perplexity
+from pipelines.stages.score.score import ColumnScore
 from pipelines.stages.score.transformer_classifier import TransformerClassifier
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
@@ -38,6 +41,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "dedup_spans": DedupSpans,
     "dedup_substrings": DedupSubstrings,
     "dedup_url": DedupUrl,
+    "exclude": Exclude,
     "filter": Filter,
     "language": Language,
     "learn_tokenizer": LearnTokenizer,
@@ -49,7 +53,9 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "quality_signals": QualitySignals,
     "record_fields": RecordFields,
     "refinedweb_lines": RefinedwebLines,
+    "reservations": Reservations,
     "sample": UniformSample,
+    "score": ColumnScore,
     "shards": Shards,
     "text_hash": TextHash,
     "transformer_classifier": TransformerClassifier,

@@ -49,7 +49,7 @@ HOMES = {
     "wandb": ("trainers/runs/sinks.py",),
     "mlflow": ("trainers/runs/sinks.py",),
     "peft": ("trainers/adapters/shared/peft_layers.py",),
-    "sklearn": ("trainers/evaluation/probing/classifiers.py",),
+    "sklearn": ("trainers/evaluation/probing/classifiers.py", "pipelines/classifiers/column_training.py"),
     "lm_eval": ("trainers/evaluation/harness_model.py",),
     "scipy": ("trainers/studies/",),
     "lightgbm": ("trainers/studies/laws/boosted_trees.py",),

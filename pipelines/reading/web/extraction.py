@@ -10,6 +10,7 @@ from functools import cache
 from typing import ClassVar
 
 from pipelines.reading.web.charset import decode_page, is_undecodable
+from pipelines.reading.web.page_reservations import page_reservations
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
         return {"reason": "no_text_extracted"}, ""
     if replaced and is_undecodable(text):
         return {"reason": "undecodable"}, ""
-    return {"charset": charset, "replaced": replaced}, text
+    return {"charset": charset, "replaced": replaced, "reservations": page_reservations(tree)}, text
 
 
 @cache

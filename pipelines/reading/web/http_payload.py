@@ -3,11 +3,12 @@
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.web.page_reservations import Reservations, header_reservations
 
 HEAD_BYTES = 1 << 16  # a longer header block is an attack or not a header block
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
@@ -20,12 +21,13 @@ _MAX_CODINGS = 4  # nested content codings; decoding each costs a copy of the bo
 @dataclass(frozen=True)
 class Response:
     """The head of a response. `headers` holds the first value of each name, in lower case; `body` is where
-    the body begins.
+    the body begins. `reservations` are those of rights.
     """
 
     status: int
     headers: dict[str, str]
     body: int
+    reservations: Reservations = field(default_factory=dict)
 
     @property
     def content_type(self) -> str:
@@ -84,7 +86,8 @@ def read_head(block: bytes) -> Response | None:
     end = _HEAD_END.search(block, status.end(), HEAD_BYTES)
     if end is None:
         return None
-    return Response(int(status[1]), read_fields(block[status.end() : end.start()].partition(b"\n")[2]), end.end())
+    lines = block[status.end() : end.start()].partition(b"\n")[2]
+    return Response(int(status[1]), read_fields(lines), end.end(), header_reservations(lines))
 
 
 def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:

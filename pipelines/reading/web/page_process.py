@@ -180,6 +180,8 @@ class Extractor:
         if len(answer.text) * 12 > limit and self._length(answer.text) > limit:  # 4 bytes each, tripled by NFC at most
             return Bad("oversized", page.size)
         meta = page.meta | {name: answer.head[name] for name in ("charset", "replaced")}
+        for name, values in answer.head["reservations"].items():
+            meta[name] = [*meta.get(name, ()), *values]
         return TextRecord(answer.text, page.size, page.url, to_json(meta))
 
     def _length(self, text: str) -> int:

@@ -7,6 +7,7 @@ says what it is, so that the records of a file add up. Records are numbered by t
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
@@ -28,7 +29,8 @@ def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPa
 
     The URL is WARC-Target-URI. `meta` holds, if present, `date`, `record_id`, `content_type` (of the payload,
     as declared), `status`, `truncated` (why the crawler truncated the record) and `languages` (as named in a
-    WET file), and for pages `charset` and `replaced` (the number of invalid bytes replaced with U+FFFD).
+    WET file), and for pages `charset`, `replaced` (the number of invalid bytes replaced with U+FFFD) and the reservations
+    of rights that they declare (FIELDS in page_reservations.py).
     """
 
     def bound(fields: dict[str, str]) -> int:
@@ -113,7 +115,7 @@ def _page(record: Record, source: Source) -> Bad | WebPage:
         if response.status != 200:
             return Bad("http_status", record.size)
         declared = response.headers.get("content-type", "")
-        meta |= {"content_type": declared, "status": response.status}
+        meta |= {"content_type": declared, "status": response.status, **response.reservations}
     if declared and media_type(declared) not in _HTML:
         return Bad("not_html", record.size)
     if not record.whole:
@@ -141,7 +143,7 @@ def _url(fields: dict[str, str]) -> str | None:
     return fields.get("warc-target-uri", "").removeprefix("<").removesuffix(">") or None
 
 
-def _meta(fields: dict[str, str]) -> dict[str, str | int]:
+def _meta(fields: dict[str, str]) -> dict[str, Any]:
     values = {
         "date": fields.get("warc-date"),
         "record_id": fields.get("warc-record-id", "").removeprefix("<").removesuffix(">"),

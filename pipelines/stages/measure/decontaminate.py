@@ -27,8 +27,8 @@ from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, w
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
+from pipelines.stages.lists.url_lists import checksums
 from pipelines.stages.measure.evaluation_sets import FIELDS, EvaluationSet, Index, covered_words, index_sets
-from pipelines.stages.measure.url_lists import checksums
 
 RULE = "decontaminate"
 _HITS = pa.schema([("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("ngram", pa.int32())])

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gristmill.errors import UserError
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.stage import PartStage, library_versions
-from pipelines.stages.measure.url_lists import (
+from pipelines.stages.lists.url_lists import (
     BlockList,
     check_lists,
     checksums,
@@ -25,7 +25,7 @@ from pipelines.stages.measure.url_lists import (
     load_words,
     split_words,
 )
-from pipelines.stages.measure.url_normal import Url, normalise_url
+from pipelines.stages.lists.url_normal import Url, normalise_url
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ class UrlRules(PartStage):
     |---|---|
     | url_host | host in lower case, ASCII (IDNA 2003); null where the URL has none |
     | url_domain | registered domain, `example.co.uk`, by the suffix list that tldextract ships; null if it has none |
-    | url_normal | the URL in normal form (see stages/measure/url_normal.py), by which `dedup_url` finds copies |
+    | url_normal | the URL in normal form (see stages/lists/url_normal.py), by which `dedup_url` finds copies |
     | url_blocked | whether an entry of `block` covers it |
     | url_strict_words | how many strict words occur anywhere, even across separators: `ba.d-word` holds `badword` |
     | url_hard_words | how many different hard words occur as whole words |

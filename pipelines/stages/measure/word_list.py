@@ -11,7 +11,7 @@ import pyarrow as pa
 from gristmill.errors import UserError
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage
-from pipelines.stages.measure.url_lists import check_lists, checksums
+from pipelines.stages.lists.url_lists import check_lists, checksums
 
 if TYPE_CHECKING:
     import numpy as np

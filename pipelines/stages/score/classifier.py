@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 MODEL, METRICS = "model.bin", "metrics.json"
 
 
+def recorded_checksum(file: Path, model: str, stage: str) -> str:
+    """Return the xxh3_128 of a model file. If `model` is a directory that `classifier train` wrote, raises UserError unless
+    the checksum is the one recorded there.
+    """
+    checksum = file_checksum(file)
+    metrics = LocalPath(model) / METRICS
+    if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != checksum:
+        raise UserError(
+            f"{stage}: {file}: its xxh3_128 is {checksum}, but {METRICS} next to it is for {recorded}; train "
+            "again with --overwrite, or give the path of the file itself"
+        )
+    return checksum
+
+
 @dataclass(frozen=True)
 class Classifier(ReadsText, PartStage):
     """The probability, 0 to 1, of one label of a supervised fastText model, as a column for filters.
@@ -91,14 +105,7 @@ class Classifier(ReadsText, PartStage):
     @cached_property
     def _checksum(self) -> str:
         """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
-        checksum = file_checksum(self._file)
-        metrics = LocalPath(self.model) / METRICS
-        if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != checksum:
-            raise UserError(
-                f"classifier: {self._file}: its xxh3_128 is {checksum}, but {METRICS} next to it is for {recorded}; train "
-                "again with --overwrite, or give the path of the file itself"
-            )
-        return checksum
+        return recorded_checksum(self._file, self.model, "classifier")
 
     @cached_property
     def _fasttext(self) -> "FastTextModel":

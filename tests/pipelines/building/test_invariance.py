@@ -31,6 +31,7 @@ steps:
   - url_rules: {}
   - text_hash: {}
   - minhash_signatures: {}
+  - score: {method: rank_sum, columns: {word_count: 1, mean_word_length: -1}}
   - c4_lines: {rules: paper, without: [terminal_punctuation, few_words]}
   - filter: [{signal: word_count, at_least: 3}, {signal: language_score, at_least_quantile: 0.2}]
 """

@@ -5,7 +5,7 @@ import pytest
 from gristmill.errors import ConfigError
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.classifiers.train_classifier import _open
+from pipelines.classifiers.class_sources import open_sources
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
@@ -54,7 +54,7 @@ def test_documents_of_such_sources_are_found_and_exported(crawls, tmp_path, caps
     assert main(["export", output, str(tmp_path / "jsonl"), "--format", "jsonl", "--sources", CRAWL]) == 0
     assert [path.name for path in (tmp_path / "jsonl" / "data").iterdir()] == [f"00000-{CRAWL}.jsonl.gz"]
     assert main(["gc", str(crawls)]) == 0
-    assert [source for _, source in _open(f"{output}:{CRAWL}", "positive")] == [CRAWL]
+    assert [source for _, source in open_sources(f"{output}:{CRAWL}", "positive")] == [CRAWL]
 
 
 @pytest.mark.parametrize("name", ["a.b", "2024-10", "-a", "_a", "a b", "a/b", "a~", "é", "a[0]", "a:b", "a\n", "''"])

@@ -14,6 +14,7 @@ import pytest
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.sources.source import Source
+from pipelines.reading.web.page_reservations import FIELDS
 
 PAGE = b"<html><body><p>The mill by the river stands still.</p></body></html>"
 TEXT = "The mill by the river stands still."
@@ -68,6 +69,24 @@ def test_what_is_kept_beside_the_text(read: Callable) -> None:
     }
     quoted = GOOD.replace(b"http://mill.example/", b"<http://mill.example/>")
     assert read("a.warc", quoted, format="warc").urls == ["http://mill.example/"]
+
+
+def test_reservations_of_rights_are_kept_those_of_http_first(read: Callable) -> None:
+    head = b'<meta name="Robots" content="NOAI,\n noimageai"><meta content="1" name="tdm-reservation"><meta name=a content=x>'
+    policy = b'<meta name="tdm-policy" content="https://mill.example/policy.json"><meta name="robots">'
+    block = http(PAGE.replace(b"<body>", head + policy + b"<body>"), TDM_Reservation="0")
+    block = block.replace(b"\r\n", b"\r\nx-robots-tag: ccbot: noindex\r\nX-Robots-Tag: noarchive\r\n", 1)
+    meta = json.loads(read("a.warc", warc(block), format="warc").metas[0])
+    assert {name: meta.get(name) for name in FIELDS} == {
+        "robots": ["NOAI, noimageai"],
+        "x_robots_tag": ["ccbot: noindex", "noarchive"],
+        "tdm_reservation": ["0", "1"],
+        "tdm_policy": ["https://mill.example/policy.json"],
+    }
+    page = b"<html><meta name=robots content='" + b"x" * 9000 + b"'>" + b"<meta name=robots content=a>" * 900 + PAGE
+    meta = json.loads(read("a.html", page, format="html").metas[0])
+    assert [len(each) for each in meta["robots"]] == [500] + [1] * 19
+    assert "tdm_policy" not in meta
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import file_checksum
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
-from pipelines.stages.measure.url_lists import load_block_lists
-from pipelines.stages.measure.url_normal import normalise_url
+from pipelines.stages.lists.url_lists import load_block_lists
+from pipelines.stages.lists.url_normal import normalise_url
 from pipelines.stages.measure.url_rules import URL_SIGNALS, UrlRules
 
 

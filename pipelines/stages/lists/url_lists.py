@@ -13,7 +13,7 @@ import xxhash
 
 from gristmill.errors import UserError
 from gristmill.storage.store import file_checksum
-from pipelines.stages.measure.url_normal import Url, normalise_url
+from pipelines.stages.lists.url_normal import Url, normalise_url
 
 _NAME = re.compile(rb"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _HOST = re.compile(r"[a-z0-9_.:\[\]-]+")

@@ -1,0 +1,56 @@
+"""The sources that the classes of a classifier come from: sources of built corpora, and their documents in the order of a
+hash.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.storage.parsing import parse_location
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.reading.sources.source import SOURCE_NAME
+
+_SOURCE = re.compile(f"(.+):({SOURCE_NAME})")
+
+
+def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
+    """Return the sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
+    match = _SOURCE.fullmatch(name)
+    directory, source = match.groups() if match else (name, "")
+    corpus = open_corpus(parse_location(directory))
+    if source:
+        corpus.check_source(source, f"{label}: {name}")
+    return [(corpus, name) for name in ([source] if source else corpus.manifest.sources)]
+
+
+def source_facts(corpus: Corpus, source: str, count: int) -> dict[str, Any]:
+    """Return the entry of a source in metrics.json; `count` are its kept documents, or those with a label."""
+    facts = corpus.manifest.sources[source]
+    origin = {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "source": source}
+    return origin | {"kept": count, "licence": facts["licence"], "origin": facts["origin"]}
+
+
+def kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
+    """Return the hash of every kept document of a source, uint64."""
+    orders = [np.zeros(0, np.uint64)]
+    for part in corpus.parts(source):
+        docs = part.table((DROP, "id"))
+        kept = docs.filter(pc.is_null(docs[DROP]))["id"].to_pylist()
+        orders.append(np.array([hash_id(raw, seed) for raw in kept], np.uint64))
+    return np.concatenate(orders)
+
+
+def highest_hash(orders: Sequence[np.ndarray], count: int) -> int:
+    """Return the hash up to which `count` documents of some sources are sampled; 0 if there is no document."""
+    every = np.sort(np.concatenate(orders))
+    return int(every[min(count, len(every)) - 1]) if len(every) else 0
+
+
+def hash_id(identifier: bytes, seed: int) -> int:
+    """Return the hash of an id, which decides the sampling."""
+    return xxhash.xxh3_64_intdigest(identifier, seed)

@@ -1,0 +1,233 @@
+"""Labelled documents as rows of numbers, for models of columns: from files of labelled ids, or from a contrast of sources."""
+
+import gzip
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.config import near_match
+from gristmill.errors import UserError
+from pipelines.classifiers.class_sources import hash_id, highest_hash, kept_orders, open_sources, source_facts
+from pipelines.classifiers.fasttext_training import LABELS
+from pipelines.contracts.columns import DROP, definition_of
+from pipelines.contracts.document import ID, document_id, file_key, parse_id
+from pipelines.contracts.lineage import Corpus
+from pipelines.stages.score.column_model import ModelColumn
+from pipelines.stages.score.column_values import column_values, is_number
+
+Labels = Mapping[bytes, tuple[bool, str]]
+"""Whether a document is positive, and the place of its label (`FILE:LINE`), by id."""
+
+
+@dataclass(frozen=True)
+class ColumnExamples:
+    """Labelled documents, sorted by a hash: `values` float64 [n, columns] with NaN for a missing one, `positive` and
+    `held_out` bool [n], and `sources` int64 [n], which index `names`. `facts` are the sources of each class.
+    """
+
+    columns: tuple[ModelColumn, ...]
+    values: np.ndarray
+    positive: np.ndarray
+    held_out: np.ndarray
+    sources: np.ndarray
+    names: tuple[str, ...]
+    facts: Mapping[str, list[dict[str, Any]]]
+
+    def of(self, positive: bool, held_out: bool) -> np.ndarray:
+        """Return whether each document is in this class and on this side of the split, bool [n]."""
+        chosen: np.ndarray = (self.positive == positive) & (self.held_out == held_out)
+        return chosen
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Documents of one source: hashes uint64 [n], values, and classes bool [n]."""
+
+    orders: np.ndarray
+    values: np.ndarray
+    positive: np.ndarray
+
+
+def contrast_examples(
+    classes: Mapping[str, Sequence[str]], columns: Sequence[str], limit: int, seed: int, held_out: float
+) -> ColumnExamples:
+    """Return the kept documents of the sources of two classes, at most `limit` of each, sampled by a hash of their ids."""
+    gathered, definitions = [], _Definitions(columns)
+    facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
+    owners: dict[tuple[str, str], str] = {}
+    for label in LABELS:
+        sources = [source for name in classes[label] for source in open_sources(name, label)]
+        for corpus, source in sources:
+            if (first := owners.setdefault((corpus.manifest.fingerprint, source), label)) != label:
+                raise UserError(
+                    f"{label}: the source {source!r} of the corpus {corpus.manifest.corpus!r} is also in {first}"
+                )
+        orders = [kept_orders(corpus, source, seed) for corpus, source in sources]
+        if not any(len(order) for order in orders):
+            raise UserError(f"{label}: no document of {', '.join(classes[label])} is kept; name other corpora")
+        highest = highest_hash(orders, limit)
+        for (corpus, source), order in zip(sources, orders, strict=True):
+            facts[label].append(source_facts(corpus, source, len(order)))
+            if not len(order):
+                continue
+            definitions.add(corpus, source)
+            rows = _kept_rows(corpus, source, columns, highest, seed, label == "positive")
+            gathered.append((f"{corpus.manifest.corpus}:{source}", rows))
+    return _assemble(gathered, definitions, facts, seed, held_out)
+
+
+def labelled_examples(
+    corpora: Sequence[str], files: Sequence[str], columns: Sequence[str], seed: int, held_out: float
+) -> ColumnExamples:
+    """Return the documents of some corpora that files of labels name, dropped ones too.
+
+    Raises UserError for an id that no corpus has, and for labels of one class only.
+    """
+    labels = read_labels(files)
+    for label in LABELS:
+        if all(positive is not (label == "positive") for positive, _ in labels.values()):
+            other = LABELS[1 - LABELS.index(label)]
+            raise UserError(
+                f"labels: all {len(labels):,} labels are {other}; a classifier needs documents of both classes"
+            )
+    gathered, definitions, known = [], _Definitions(columns), set()
+    facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
+    wanted = pa.array(list(labels), ID)
+    for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
+        found: list[bytes] = []
+        values = [np.zeros((0, len(columns)))]
+        for part in corpus.parts(source):
+            ids = part.table(("id",))["id"]
+            rows = pc.indices_nonzero(pc.is_in(ids, value_set=wanted))
+            if new := [row for row in rows.to_pylist() if ids[row].as_py() not in known]:
+                found += ids.take(pa.array(new)).to_pylist()
+                values.append(column_values(part, columns, pa.array(new)))
+        if not found:
+            continue
+        known.update(found)
+        definitions.add(corpus, source)
+        positive = np.array([labels[each][0] for each in found], bool)
+        for label in LABELS:
+            if count := int((positive == (label == "positive")).sum()):
+                facts[label].append(source_facts(corpus, source, count))
+        orders = np.array([hash_id(each, seed) for each in found], np.uint64)
+        gathered.append((f"{corpus.manifest.corpus}:{source}", _Rows(orders, np.concatenate(values), positive)))
+    if unknown := [where for identifier, (_, where) in labels.items() if identifier not in known]:
+        raise UserError(
+            f"{unknown[0]}: the corpora in `corpora` have no document with this id; so it is with {len(unknown):,} of "
+            f"{len(labels):,} labels. Remove them, or add the corpus"
+        )
+    return _assemble(gathered, definitions, facts, seed, held_out)
+
+
+def read_labels(files: Sequence[str]) -> Labels:
+    """Read files of labels: JSON lines such as {"id": "web/a.jsonl#17", "label": "positive"}, plain or .gz. Raises UserError,
+    with file and line, for anything else, and for an id with two labels.
+    """
+    labels: dict[bytes, tuple[bool, str]] = {}
+    for file in files:
+        for where, line in _lines(file):
+            identifier, positive = _parse_label(line, where)
+            first = labels.setdefault(identifier, (positive, where))
+            if first[0] is not positive:
+                raise UserError(f"{where}: this id has another label in {first[1]}; remove one of them")
+    if not labels:
+        raise UserError(f"labels: {', '.join(files)} hold no label; expected one {_EXPECTED} per line")
+    return labels
+
+
+_EXPECTED = '{"id": "SOURCE/PATH#RECORD", "label": "positive" or "negative"}'
+
+
+def _lines(file: str) -> Iterator[tuple[str, bytes]]:
+    try:
+        with gzip.open(file) if file.endswith(".gz") else Path(file).open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield f"{file}:{number}", line
+    except (OSError, EOFError) as error:
+        raise UserError(f"labels: {file}: cannot be read ({error})") from None
+
+
+def _parse_label(line: bytes, where: str) -> tuple[bytes, bool]:
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        entry = None
+    printed, label = (entry.get("id"), entry.get("label")) if isinstance(entry, dict) else (None, None)
+    if not isinstance(printed, str) or label not in LABELS:
+        raise UserError(f"{where}: expected {_EXPECTED}")
+    try:
+        source, path, record = parse_id(printed)
+        return document_id(file_key(source, path), record), label == "positive"
+    except (UserError, OverflowError):
+        raise UserError(f"{where}: the id is not of the form source/path#record") from None
+
+
+def _kept_rows(corpus: Corpus, source: str, columns: Sequence[str], highest: int, seed: int, positive: bool) -> _Rows:
+    """Return the kept documents of a source with a hash up to `highest`."""
+    orders, values = [np.zeros(0, np.uint64)], [np.zeros((0, len(columns)))]
+    for part in corpus.parts(source):
+        docs = part.table((DROP, "id"))
+        hashes = np.array([hash_id(raw, seed) for raw in docs["id"].to_pylist()], np.uint64)
+        kept = pc.is_null(docs[DROP]).to_numpy()
+        rows = np.flatnonzero(kept & (hashes <= np.uint64(highest)))
+        orders.append(hashes[rows])
+        values.append(column_values(part, columns, pa.array(rows)))
+    total = np.concatenate(orders)
+    return _Rows(total, np.concatenate(values), np.full(len(total), positive))
+
+
+class _Definitions:
+    """What each column means in the sources seen so far."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.found: dict[str, list[dict[str, Any]]] = {name: [] for name in columns}
+
+    def add(self, corpus: Corpus, source: str) -> None:
+        """Add a source. Raises UserError for a column that no step writes for it, and for one that holds no numbers."""
+        steps = [step for step in corpus.steps if any(part.source == source for part in step.manifest.parts)]
+        kinds = next(corpus.parts(source)).types if steps else pa.schema([])
+        for name, known in self.found.items():
+            writers = [step for step in steps if name in step.manifest.schema and step.stage != "read"]
+            where = f"columns.{name}: the source {source!r} of the corpus {corpus.manifest.corpus!r}"
+            if not writers:
+                written = [each for step in steps if step.stage != "read" for each in step.manifest.schema]
+                raise UserError(
+                    f"{where} has no such column{near_match(name, written)}; add the stage that writes it, or leave it out"
+                )
+            if not is_number(kinds.field(name).type):
+                raise UserError(
+                    f"{where} holds {kinds.field(name).type} in it, expected numbers or booleans; leave it out"
+                )
+            if (definition := definition_of(writers[0].manifest.identity)) not in known:
+                known.append(definition)
+
+
+def _assemble(
+    gathered: Sequence[tuple[str, _Rows]],
+    definitions: _Definitions,
+    facts: Mapping[str, list[dict[str, Any]]],
+    seed: int,
+    held_out: float,
+) -> ColumnExamples:
+    """Sort the documents by hash and split them by a hash of their numbers, so that copies of a text are on one side."""
+    names = tuple(dict.fromkeys(name for name, _ in gathered))
+    sources = [np.full(len(rows.orders), names.index(name)) for name, rows in gathered]
+    values = np.concatenate([rows.values for _, rows in gathered])
+    order = np.argsort(np.concatenate([rows.orders for _, rows in gathered]), kind="stable")
+    values, width = np.ascontiguousarray(values[order]), values.shape[1] * values.itemsize
+    data, threshold = memoryview(values.tobytes()), int(held_out * (1 << 64))
+    splits = [xxhash.xxh3_64_intdigest(data[at : at + width], seed) < threshold for at in range(0, len(data), width)]
+    columns = tuple(ModelColumn(name, tuple(found)) for name, found in definitions.found.items())
+    positive = np.concatenate([rows.positive for _, rows in gathered])[order]
+    return ColumnExamples(
+        columns, values, positive, np.array(splits, bool), np.concatenate(sources)[order], names, facts
+    )

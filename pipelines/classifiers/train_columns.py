@@ -1,0 +1,189 @@
+"""`classifier train` with `kind: columns`: train a model of columns, with metrics and a model card.
+
+No text is read. The output directory holds model.safetensors, metrics.json and MODEL_CARD.md, as for a fastText classifier.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from gristmill.config import plain
+from gristmill.errors import UserError
+from gristmill.storage.store import file_checksum
+from pipelines.classifiers.classifier_metrics import evaluate, roc_auc
+from pipelines.classifiers.column_examples import ColumnExamples, contrast_examples, labelled_examples
+from pipelines.classifiers.column_training import BoostedKnobs, Fit, RegressionKnobs
+from pipelines.classifiers.fasttext_training import LABELS, MAX_RATIO, MIN_DOCUMENTS, verdict
+from pipelines.stages.score.column_model import MODEL_FILE, ColumnModel, Method, probability, save_model
+
+
+@dataclass(frozen=True)
+class ColumnClassifierConfig:
+    """A classifier's YAML with `kind: columns`: columns that steps of built corpora wrote, and documents of two classes. The
+    classes are either those of files of labelled ids, or a contrast of sources that needs no labels, such as reference texts
+    against a crawl.
+    """
+
+    output: str
+    """Output directory, relative to the working directory."""
+    method: Method
+    """regression: logistic, of standardised columns. boosted: gradient-boosted trees, which scikit-learn trains (extra
+    `probe`); using the model needs no library."""
+    columns: Mapping[str, int]
+    """The columns, and the direction in which each may act: 1 if a higher value may only raise the score, -1 if it may only
+    lower it, 0 for either."""
+    kind: Literal["columns"] = "columns"
+    """Tells the kinds of classifiers apart."""
+    positive: tuple[str, ...] = ()
+    """Built corpora, as `DIRECTORY` or `DIRECTORY:SOURCE`, whose kept documents are the positive examples of a contrast."""
+    negative: tuple[str, ...] = ()
+    """Built corpora with the negative examples of a contrast, in the same form."""
+    labels: tuple[str, ...] = ()
+    """Files of labels instead of a contrast, plain or .gz: one {"id": "web/a.jsonl#17", "label": "positive"} per line, or
+    "negative". Documents that a step dropped may have labels, too."""
+    corpora: tuple[str, ...] = ()
+    """The built corpora with the labelled documents, in the same form as `positive`."""
+    documents_per_class: int = 1_000_000
+    """Maximum number of documents per class of a contrast, sampled by a hash of seed and id."""
+    held_out: float = 0.1
+    """Share of the documents used for measuring instead of training, chosen by a hash of their columns, so that copies of a
+    text are all on one side."""
+    seed: int = 0
+    """Determines the sample and the split."""
+    balance: Literal["none", "classes", "sources"] = "none"
+    """How training documents are weighted. none: all the same. classes: both classes together have the same weight. sources:
+    so have, within a class, all its sources."""
+    regression: RegressionKnobs = field(default_factory=RegressionKnobs)
+    """Arguments of the method `regression`."""
+    boosted: BoostedKnobs = field(default_factory=BoostedKnobs)
+    """Arguments of the method `boosted`."""
+
+    def check(self) -> None:
+        """Validate ranges, and check that classes are given in one of the two ways."""
+        if not self.columns:
+            raise ValueError(
+                "columns: got none, expected the columns and their signs: {classifier_score: 1, n_words: 0}"
+            )
+        for name, sign in self.columns.items():
+            if sign not in (-1, 0, 1):
+                raise ValueError(f"columns.{name}: got {sign}, expected 1, -1 or 0")
+        given = {name for name in ("positive", "negative", "labels", "corpora") if getattr(self, name)}
+        if given not in ({"positive", "negative"}, {"labels", "corpora"}):
+            got = ", ".join(sorted(given)) or "none of them"
+            raise ValueError(f"positive: expected `positive` and `negative`, or `labels` and `corpora`; got {got}")
+        if self.documents_per_class < 1:
+            raise ValueError(f"documents_per_class: got {self.documents_per_class}, expected 1 or more")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out: got {self.held_out}, expected a number between 0 and 1")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+
+
+def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
+    """Return the labelled documents. Raises UserError for too few of a class, and for a column that tells nothing."""
+    names, split = tuple(config.columns), (config.seed, config.held_out)
+    if config.labels:
+        examples = labelled_examples(config.corpora, config.labels, names, *split)
+    else:
+        classes = {label: getattr(config, label) for label in LABELS}
+        examples = contrast_examples(classes, names, config.documents_per_class, *split)
+    for label in LABELS:
+        train, held_out = (int(examples.of(label == "positive", side).sum()) for side in (False, True))
+        if min(train, held_out) < MIN_DOCUMENTS:
+            raise UserError(
+                f"{label}: {train} documents for training and {held_out} held out, expected at least {MIN_DOCUMENTS} of "
+                "each; add documents, or change `held_out`"
+            )
+    for name, column in zip(names, examples.values[~examples.held_out].T, strict=True):
+        different = np.unique(column[~np.isnan(column)])
+        if len(different) < 2:
+            value = f"is {different[0]:g} in all" if len(different) else "has no value in any of the"
+            raise UserError(f"columns.{name}: {value} {len(column):,} training documents; leave it out")
+    return examples
+
+
+def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, output: Path) -> dict[str, Any]:
+    """Train, measure and write a model of columns into a directory; return the facts for metrics.json and the card."""
+    signs = tuple(config.columns.values())
+    fit = Fit(config.method, examples.columns, signs, config.regression, config.boosted, config.seed)
+    model = _train(fit, examples, ~examples.held_out, config)
+    scores, contributions = _scores(model, examples, examples.held_out)
+    measures = evaluate(scores, examples.positive[examples.held_out])
+    with tempfile.TemporaryDirectory(dir=output) as directory:
+        trained = Path(directory) / MODEL_FILE
+        save_model(model, trained)
+        checksum, size = file_checksum(trained), trained.stat().st_size
+        trained.rename(output / MODEL_FILE)
+    left_out = _leave_one_source_out(fit, examples, config)
+    classes = {}
+    for label in LABELS:
+        train, held_out = (int(examples.of(label == "positive", side).sum()) for side in (False, True))
+        classes[label] = {"train": train, "held_out": held_out, "sources": examples.facts[label]}
+    strength = dict(zip(model.names, np.abs(contributions).mean(0).tolist(), strict=True))
+    return {
+        "model": {"path": MODEL_FILE, "bytes": size, "xxh3_128": checksum, "labels": list(LABELS)},
+        "columns_fingerprint": model.fingerprint,
+        "config": plain(config),
+        "classes": classes,
+        "contributions": strength,
+        "held_out": measures,
+        "leave_one_source_out": left_out,
+        "learned": verdict(measures["roc_auc"], left_out),
+        "warnings": _warnings(classes, config.balance),
+    }
+
+
+def _train(fit: Fit, examples: ColumnExamples, rows: np.ndarray, config: ColumnClassifierConfig) -> ColumnModel:
+    """Train on some documents, bool [n], weighted as `balance` says; the weights have the mean 1."""
+    positive, sources = examples.positive[rows], examples.sources[rows]
+    weights = np.ones(len(positive))
+    if config.balance != "none":
+        groups = positive * len(examples.names) + sources if config.balance == "sources" else positive.astype(np.int64)
+        number, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+        of_class = number // len(examples.names) if config.balance == "sources" else number
+        shares = 1.0 / np.bincount(of_class)[of_class]  # each class counts the same, and so do its groups
+        weights = (shares / counts)[inverse]
+        weights *= len(weights) / weights.sum()
+    return fit.train(examples.values[rows], positive, weights)
+
+
+def _scores(model: ColumnModel, examples: ColumnExamples, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    odds, contributions = model.evaluate(examples.values[rows])
+    return probability(odds), contributions
+
+
+def _leave_one_source_out(fit: Fit, examples: ColumnExamples, config: ColumnClassifierConfig) -> list[dict[str, Any]]:
+    """Train without each source of a class that has several, and measure on its held-out documents against the other class;
+    entries as `fasttext_training.leave_one_source_out` returns them.
+    """
+    entries: list[dict[str, Any]] = []
+    for label in LABELS:
+        here = examples.positive == (label == "positive")
+        numbers = np.unique(examples.sources[here])
+        for number in numbers.tolist() if len(numbers) > 1 else ():
+            without = here & (examples.sources == number)
+            train, measured = ~examples.held_out & ~without, examples.held_out & (without | ~here)
+            count = int((without & examples.held_out).sum())
+            entry = {"class": label, "source": examples.names[number], "held_out": count, "roc_auc": None}
+            if min(int((train & here).sum()), count) >= MIN_DOCUMENTS:
+                model = _train(fit, examples, train, config)
+                entry["roc_auc"] = roc_auc(_scores(model, examples, measured)[0], examples.positive[measured])
+            entries.append(entry)
+    return entries
+
+
+def _warnings(classes: Mapping[str, Mapping[str, Any]], balance: str) -> list[str]:
+    """Return warnings about classes of very different sizes."""
+    (large, most), (small, least) = sorted(
+        ((label, c["train"]) for label, c in classes.items()), key=lambda each: -each[1]
+    )
+    if balance != "none" or most < MAX_RATIO * least:
+        return []
+    return [
+        f"{most:,} {large} documents train and {least:,} {small} ones, {most / least:.0f} to 1: scores lean towards {large}; "
+        "`balance: classes` gives both the same weight"
+    ]

@@ -1,0 +1,44 @@
+"""Reservations of rights that a page declares: as a reader finds them, without judging what they mean.
+
+Three conventions: robots directives in HTML (`<meta name="robots" content="noai">`) and in HTTP (`X-Robots-Tag`), and the
+protocol TDMRep of W3C's community group of that name (2024): `tdm-reservation` and `tdm-policy`, as HTTP headers or in HTML.
+The stage `reservations` makes columns of them.
+"""
+
+import re
+from typing import Any
+
+VERSION = "1"
+"""Part of what the documents of pages depend on; increase it when other declarations are recorded."""
+FIELDS = ("robots", "x_robots_tag", "tdm_reservation", "tdm_policy")
+"""The fields of `meta`, each a list of texts as declared: those of HTTP before those of the page."""
+_HEADERS = {"x-robots-tag": "x_robots_tag", "tdm-reservation": "tdm_reservation", "tdm-policy": "tdm_policy"}
+_METAS = {"robots": "robots", "tdm-reservation": "tdm_reservation", "tdm-policy": "tdm_policy"}
+_HEADER = re.compile(rb"^(x-robots-tag|tdm-reservation|tdm-policy)[ \t]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_VALUES, _CHARACTERS = 20, 500  # recorded of each field, and of each value: more is an attack
+
+Reservations = dict[str, list[str]]
+
+
+def header_reservations(lines: bytes) -> Reservations:
+    """Return the reservations among HTTP header lines; a header may be repeated."""
+    found: Reservations = {}
+    for name, value in _HEADER.findall(lines):
+        _add(found, _HEADERS[name.decode().lower()], value.decode("latin-1"))
+    return found
+
+
+def page_reservations(tree: Any) -> Reservations:
+    """Return the reservations among the meta elements of a page, resiliparse's HTMLTree."""
+    found: Reservations = {}
+    for element in tree.document.query_selector_all("meta[name][content]"):
+        field = _METAS.get(element.getattr("name").strip().lower())
+        if field is not None:
+            _add(found, field, element.getattr("content"))
+    return found
+
+
+def _add(found: Reservations, field: str, value: str) -> None:
+    values = found.setdefault(field, [])
+    if len(values) < _VALUES:
+        values.append(" ".join(value[:_CHARACTERS].split()))

@@ -1,0 +1,99 @@
+"""Reservations: what a page declares about the use of its text, as columns for rules."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from pipelines.contracts.reads import Column, Input
+from pipelines.contracts.stage import PartStage
+from pipelines.reading.web.page_reservations import FIELDS
+
+RESERVATIONS = pa.schema(
+    [
+        ("robots", pa.string()),
+        ("robots_noindex", pa.bool_()),
+        ("robots_noai", pa.bool_()),
+        ("tdm_reserved", pa.bool_()),
+        ("tdm_policy", pa.string()),
+    ]
+)
+_AGENT = re.compile(r"[a-z0-9_*.-]+")
+_DIRECTIVE = re.compile(r"[a-z][a-z0-9_-]*")
+_VALUED = ("unavailable_after", "max-snippet", "max-image-preview", "max-video-preview")  # directives with a value
+_PAGE = ("charset", *FIELDS)  # a field of `meta` that only pages have
+
+
+@dataclass(frozen=True)
+class Reservations(PartStage):
+    """Write what pages declare about the use of their text; decide nothing. All columns are null for a document that was not
+    read from a page (formats warc and html), and `tdm_policy` also if the page names none.
+
+    | column | definition |
+    |---|---|
+    | robots | directives of `<meta name="robots">` and of the header `X-Robots-Tag`: lower case, sorted, joined by spaces |
+    | robots_noindex | whether one of them is `noindex` or `none` |
+    | robots_noai | whether one of them is `noai` |
+    | tdm_reserved | whether `tdm-reservation` is 1 in HTTP or in the page: rights of text and data mining are reserved |
+    | tdm_policy | the first `tdm-policy`: the URL of the terms |
+
+    Robots directives are those that search engines document, and `noai`, which DeviantArt introduced in 2022. TDMRep is the TDM
+    Reservation Protocol of W3C's community group of that name. A declaration in robots.txt or in tdmrep.json of a host is not
+    in its pages: make a list of these hosts for `exclude`.
+    """
+
+    agents: tuple[str, ...] = ()
+    """Names of crawlers whose own directives in `X-Robots-Tag` (`ccbot: noindex`) count, too. Without a name, a directive
+    is for all crawlers."""
+
+    def reads(self) -> tuple[Input, ...]:
+        """Return `meta`, where the reader leaves declarations."""
+        return (Column("meta"),)
+
+    def writes(self) -> pa.Schema:
+        """Return the columns of the table above."""
+        return RESERVATIONS
+
+    def check(self) -> None:
+        """Check that agents are names."""
+        for number, agent in enumerate(self.agents):
+            if not _AGENT.fullmatch(agent.lower()):
+                raise ValueError(f"agents[{number}]: got {agent!r}, expected the name of a crawler, such as ccbot")
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """Return the columns of each document."""
+        agents = frozenset(agent.lower() for agent in self.agents)
+        rows = [_row(None if text is None else orjson.loads(text), agents) for text in docs["meta"].to_pylist()]
+        columns = zip(*rows, strict=True) if rows else ([] for _ in RESERVATIONS)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, RESERVATIONS, strict=True)]
+        return pa.table(arrays, schema=RESERVATIONS)
+
+
+def _row(meta: Any, agents: frozenset[str]) -> tuple[Any, ...]:
+    """Return the columns of a document."""
+    if not isinstance(meta, dict) or not any(name in meta for name in _PAGE):
+        return (None,) * len(RESERVATIONS)
+    robots, header, reservation, policy = (_texts(meta.get(name)) for name in FIELDS)
+    directives = set(_directives(robots, frozenset())) | set(_directives(header, agents))
+    noindex = not directives.isdisjoint(("noindex", "none"))
+    reserved = any(value.strip() == "1" for value in reservation)
+    return " ".join(sorted(directives)), noindex, "noai" in directives, reserved, policy[0] if policy else None
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+
+
+def _directives(values: Iterable[str], agents: frozenset[str]) -> Iterable[str]:
+    """Yield the directives for all crawlers and for some. The name of a crawler is for the rest of its value."""
+    for value in values:
+        agent = "*"
+        for token in value.lower().split(","):
+            name, colon, rest = (piece.strip() for piece in token.partition(":"))
+            if colon and name not in _VALUED and _AGENT.fullmatch(name):
+                agent, name = name, rest.partition(":")[0].strip()
+            if _DIRECTIVE.fullmatch(name) and (agent == "*" or agent in agents):
+                yield name
