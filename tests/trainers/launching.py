@@ -103,9 +103,9 @@ def torchrun(workers, *script, restarts=0):
     return [*launcher, "--nproc-per-node", str(workers), *map(str, script)]
 
 
-def losses(run):
+def losses(run, name="loss"):
     """From each step in the log to its loss; the last one where a run has done a step again."""
-    return {entry["step"]: entry["loss"] for entry in read_events(run / "log.jsonl", "step")}
+    return {entry["step"]: entry[name] for entry in read_events(run / "log.jsonl", "step") if name in entry}
 
 
 class Record:
@@ -130,7 +130,9 @@ class Record:
 
 def digest(batch, row):
     """Of what the model is given in a row of a batch; how much padding follows depends on its neighbours."""
-    sides = [(batch.segments, [batch.inputs, batch.positions, batch.segments, batch.prefix, batch.token_types])]
+    sides = [
+        (batch.segments, [batch.inputs, batch.positions, batch.segments, batch.prefix, batch.token_types, batch.draws])
+    ]
     if batch.decoder is not None:
         decoder = batch.decoder
         sides.append((decoder.segments, [decoder.inputs, decoder.positions, decoder.segments]))

@@ -66,6 +66,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "mixture": (PAD, BOS, EOS, *SENTINELS, *SPARES[:3]),
     "next_sentence": (PAD, MASK, CLS, SEP),
     "prefix_lm": (PAD, BOS, EOS),
+    "replaced_tokens": (PAD, MASK, CLS, SEP),
     "sentence_order": (PAD, MASK, CLS, SEP),
     "span_corruption": (PAD, BOS, EOS, *SENTINELS),
     "all": SPECIALS,

@@ -3,10 +3,11 @@ nothing heavy.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
+from gristmill.config import ADDED
 from gristmill.errors import ConfigError
 
 Family = Literal["decoder", "encoder", "encoder_decoder"]
@@ -22,7 +23,8 @@ class Traits:
     apply to it. `decoder_start` is the special token that the decoder of a published encoder-decoder reads
     first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
-    in both directions within a prefix.
+    in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
+    the first.
     """
 
     family: Family
@@ -32,6 +34,7 @@ class Traits:
     feed_forward: Fraction = Fraction(4)
     fixed_feed_forward: bool = False
     causal_only: bool = False
+    token_types: bool = False
 
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
@@ -42,7 +45,8 @@ _STACKS = ("decoder_layers", "tied_stacks")
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
-    "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head")),
+    "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head"), token_types=True),
+    "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", "generator_size"), token_types=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
     "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),
@@ -68,8 +72,11 @@ _ABSENT: dict[str, object] = {
     "norm_epsilon": 1e-6,
     "dropout": 0.0,
     "initializer_range": 0.02,
+    "embedding_size": None,
+    "generator_size": None,
 }
 _VOCABULARY_MULTIPLE = 64
+_WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
 
 
 def require(condition: bool, message: str) -> None:
@@ -91,7 +98,11 @@ class Model:
     `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm
     (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no `initializer_range`.
 
-    Fields left null are computed: `decoder_layers` (= layers), `head_width` (width / heads),
+    `embedding_size` is the width of the embeddings, which a matrix maps to `width`. `generator_size` adds the
+    generator that objective replaced_tokens trains: as many layers, with that share of the heads, the width and the
+    feed-forward (Clark et al., 2020, table 6: 1/4 for small and large, 1/3 for base). It shares the embeddings.
+
+    Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
     `key_value_heads` (= heads), `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in
     Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own), `vocab_size` (the
     tokenizer's, rounded up to a multiple of 64 for the matrix products).
@@ -117,6 +128,8 @@ class Model:
     initializer_range: float = 0.02
     rope_base: float = 10000.0
     norm_epsilon: float = 1e-6
+    embedding_size: int | None = field(default=None, metadata=ADDED)
+    generator_size: float | None = field(default=None, metadata=ADDED)
 
     @property
     def traits(self) -> Traits:
@@ -137,7 +150,7 @@ class Model:
         """Validate the sizes, and that every field that is set applies to the architecture."""
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
-        for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size"):
+        for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size", "embedding_size"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
         require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 or more and below 1")
@@ -155,6 +168,7 @@ class Model:
         )
         self._check_heads()
         self._check_stacks()
+        self._check_generator()
 
     def _check_heads(self) -> None:
         require(
@@ -179,6 +193,37 @@ class Model:
             f"decoder_layers: got {self.decoder_layers}, tied_stacks needs as many as layers ({self.layers})",
         )
 
+    def _check_generator(self) -> None:
+        """Require whole heads, and so a whole width, which is not above the discriminator's."""
+        if self.generator_size is None:
+            return
+        require(
+            0 < self.generator_size <= 1,
+            f"generator_size: got {self.generator_size}, allowed above 0 and at most 1: a generator is not wider than its "
+            f"discriminator",
+        )
+        heads = self.generator_size * self.heads
+        require(
+            heads >= 1 - _WHOLE and abs(heads - round(heads)) < _WHOLE,
+            f"generator_size: got {self.generator_size}, which gives the generator {heads:.4g} of {self.heads} heads; allowed "
+            f"multiples of 1/{self.heads}",
+        )
+        inner = (self.feed_forward or _feed_forward(self)) * round(heads)
+        require(
+            inner % self.heads == 0,
+            f"generator_size: got {self.generator_size}, which gives the generator a feed_forward of {inner / self.heads:.4g}; "
+            f"allowed a feed_forward that is a multiple of heads ({self.heads})",
+        )
+
+
+def generator_of(model: Model) -> Model:
+    """Return the sizes of the generator of a resolved model that has one."""
+    assert model.generator_size is not None
+    heads = round(model.generator_size * model.heads)
+    width = model.width // model.heads * heads
+    inner = (model.feed_forward or _feed_forward(model)) * heads // model.heads
+    return replace(model, width=width, heads=heads, key_value_heads=heads, feed_forward=inner, generator_size=None)
+
 
 def fill(model: Model, tokens: int) -> Model:
     """Return the model with every null field computed, for a tokenizer with `tokens` tokens. Raises
@@ -197,6 +242,7 @@ def fill(model: Model, tokens: int) -> Model:
         key_value_heads=model.key_value_heads or model.heads,
         decoder_layers=(model.decoder_layers or model.layers) if "decoder_layers" in model.traits.has else None,
         head_width=(model.head_width or model.width // model.heads) if "head_width" in model.traits.has else None,
+        embedding_size=(model.embedding_size or model.width) if "embedding_size" in model.traits.has else None,
         position=model.scheme,
     )
 

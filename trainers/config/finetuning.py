@@ -217,6 +217,10 @@ class Finetuning(Job):
             not self.writes_text or self.model.family != "encoder",
             f"{wanted}, {self.model.architecture} is an encoder and writes no text; use a decoder or an encoder-decoder",
         )
+        require(
+            self.model.generator_size is None,
+            f"model.generator_size: got {self.model.generator_size}, a task trains the discriminator alone; leave it out",
+        )
         require(0 < self.layer_decay <= 1, f"layer_decay: got {self.layer_decay}, allowed above 0 and at most 1")
         require(
             self.unfreeze_every is None or self.unfreeze_every >= 1,

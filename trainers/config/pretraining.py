@@ -229,6 +229,7 @@ class Pretraining(Job):
             f"shorten the sequences or raise model.positions",
         )
         self._check_pairs()
+        self._check_generator()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
             require(
@@ -236,6 +237,15 @@ class Pretraining(Job):
                 f"data.phases[{number}].sequence_length: got {phase.sequence_length}, the model has "
                 f"{self.model.positions} positions; shorten the sequences or raise model.positions",
             )
+
+    def _check_generator(self) -> None:
+        """Require a generator for the objective that trains one, and none for the others."""
+        size = self.model.generator_size
+        require(
+            self.objective.needs_generator == (size is not None),
+            f"model.generator_size: got {'null' if size is None else size} with objective {self.objective.kind}; set the "
+            f"generator's share of the width (1/4 to 1/2) with replaced_tokens and electra, null with other objectives",
+        )
 
     def _check_isolation(self) -> None:
         """Require `isolation` for objectives that rewrite rows, in models with a position table. Their rows

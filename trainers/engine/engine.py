@@ -68,7 +68,7 @@ def hard_exit(status: int) -> NoReturn:
 class Totals:
     """Sums over all workers.
 
-    `sums` are nats and targets as in `engine.loss_metrics`, `loss` the loss of the step computed from them:
+    `sums` are those of `engine.loss_metrics`, `loss` the loss of the step computed from them:
     weight x nats per target, over all losses. `stops` workers requested a stop. `read` and `decoded` count
     the tokens that the model read, and that the decoder of an encoder-decoder read.
     """
@@ -95,7 +95,8 @@ class Engine:
         """
         self.rank, self.world = start_group()
         model = forward.model
-        self.losses, self._config, self._model = forward.losses, config, model
+        self.losses, self.names, self._measures = forward.losses, forward.names, forward.measures
+        self._config, self._model = config, model
         if self.world > 1:
             # This group uses gloo on the CPU under any launcher, so that no kernel waits on a device and NCCL's
             # watchdog cannot end the wait.
@@ -136,7 +137,7 @@ class Engine:
             group["lr"] = rate * peak / self._config.optimizer.learning_rate
         if not self._workers.forward.training:  # visiting every module takes 2 % of a small model's step
             self._workers.forward.train()
-        sums = no_sums(len(self.losses), sources)
+        sums = no_sums(len(self.names), sources)
         for number, batch in enumerate(batches):
             self._seed(dropout_seed(self._config.seed, step, self.rank, number))
             nats = self._nats(batch)
@@ -146,8 +147,8 @@ class Engine:
                 loss = self._scaled_loss(nats, batch, scales)
             if number < len(batches) - 1:
                 self._workers.backward(loss, is_last=False)
-                sums += sums_by_source(nats, batch, self.losses, sources)
-        totals = self._totals(sums + sums_by_source(nats, batch, self.losses, sources), stop)
+                sums += self._by_source(nats, batch, sources)
+        totals = self._totals(sums + self._by_source(nats, batch, sources), stop)
         # A loss that is not finite on one worker makes the gradients of all not finite, so that all skip the step.
         self._workers.backward(loss if math.isfinite(totals.loss) else loss * math.nan, is_last=True)
         gradients = self._ranks.gradients()
@@ -165,6 +166,9 @@ class Engine:
 
     def _nats(self, batch: Batch, predicts: bool = False) -> dict[str, Any]:
         return self._workers.forward(predicts=predicts, **tensors(batch, self._device))
+
+    def _by_source(self, found: Mapping[str, Any], batch: Batch, sources: int) -> np.ndarray:
+        return sums_by_source(found, batch, self.losses, sources, self._measures)
 
     def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
         """Return the loss that a step minimises, from the sums of nats and targets of each loss."""
@@ -197,10 +201,10 @@ class Engine:
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Return the sums over the batches of all workers, without an optimizer step."""
         self._workers.forward.eval()
-        sums = no_sums(len(self.losses), sources)
+        sums = no_sums(len(self.names), sources)
         with torch.no_grad():
             for batch in batches:
-                sums += sums_by_source(self._nats(batch), batch, self.losses, sources)
+                sums += self._by_source(self._nats(batch), batch, sources)
         return self._totals(sums, False)
 
     def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
@@ -211,11 +215,11 @@ class Engine:
         """
         kind = self._model.task_head.kind
         self._workers.forward.eval()
-        sums, parts = no_sums(len(self.losses), sources), []
+        sums, parts = no_sums(len(self.names), sources), []
         with torch.no_grad():
             for batch in batches:
                 made = self._nats(batch, predicts=True)
-                sums += sums_by_source(made, batch, self.losses, sources)
+                sums += self._by_source(made, batch, sources)
                 parts.append(outputs_of(kind, made["predictions"].cpu().numpy(), batch))
         gathered: list[Any] = [join_outputs(parts)] * self.world
         if self.world > 1:
@@ -283,7 +287,7 @@ class Engine:
     def _totals(self, sums: np.ndarray, stop: bool) -> Totals:
         *flat, stops = self._sum([*sums.flatten().tolist(), float(stop)])
         sums = np.array(flat).reshape(sums.shape)
-        return Totals(sums, float(self._loss(*sums.sum(axis=2).T)), int(stops))
+        return Totals(sums, float(self._loss(*sums[: len(self.losses)].sum(axis=2).T)), int(stops))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
         """Return the number of targets of each loss, of tokens in rows, and of tokens in the decoder's rows

@@ -15,7 +15,7 @@ import torch
 
 from trainers.config.architecture import ARCHITECTURES
 from trainers.config.job import Job
-from trainers.engine.losses import LOSSES, ForwardPass, Loss, losses_of
+from trainers.engine.losses import LOSSES, MEASURES, ForwardPass, Loss, Measure, losses_of
 from trainers.models import MODELS
 from trainers.models.heads.task_head import recorded_layers
 from trainers.models.interface import Inputs, Past
@@ -31,20 +31,33 @@ class Forward(torch.nn.Module):
     """
 
     def __init__(
-        self, model: Any, architecture: str, isolation: bool = True, losses: Sequence[Loss] = (LOSSES["loss"],)
+        self,
+        model: Any,
+        architecture: str,
+        isolation: bool = True,
+        losses: Sequence[Loss] = (LOSSES["loss"],),
+        measures: Sequence[Measure] = (),
     ) -> None:
         super().__init__()
         assert len({loss.name for loss in losses}) == len(losses)
-        self.model, self.isolation, self.losses = model, isolation, tuple(losses)
+        self.model, self.isolation, self.losses, self.measures = model, isolation, tuple(losses), tuple(measures)
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(self, predicts: bool = False, **arrays: Any) -> dict[str, Any]:
         """Return {name of a loss: nats of its targets} in the order of the losses, for the `tensors` of a
-        batch. With `predicts`, the key `predictions` holds those of the model's head.
+        batch, and the counts of its measures by name. With `predicts`, the key `predictions` holds those of the model's
+        head.
         """
         made = self._pass(arrays)
-        nats = {loss.name: loss.nats(made) for loss in self.losses}
-        return {**nats, "predictions": made.predictions} if predicts else nats
+        found = {loss.name: loss.nats(made) for loss in self.losses}
+        with torch.no_grad():
+            found |= {measure.name: measure.counts(made) for measure in self.measures}
+        return {**found, "predictions": made.predictions} if predicts else found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what a pass returns: losses, then measures."""
+        return [*(loss.name for loss in self.losses), *(measure.name for measure in self.measures)]
 
     def states(self, **arrays: Any) -> Any:
         """Return the final states [rows, length, width] of the positions that may have a target."""
@@ -113,6 +126,10 @@ class Forward(torch.nn.Module):
             own = self._mask(decoder_segments, decoder_segments, True)
             decoder = Inputs(arrays["decoder_inputs"], self._positions(arrays["decoder_positions"]), own)
             inputs = replace(inputs, decoder=decoder, cross=self._mask(decoder_segments, segments, False))
+        if "draws" in arrays:
+            generator = self.model.generator
+            states = self._architecture.hidden(generator, inputs)
+            return ForwardPass(generator, self._architecture, inputs, states, arrays, discriminator=self.model)
         head = getattr(self.model, "task_head", None)
         if head is None or head.layers == "last":
             states, layers = self._architecture.hidden(self.model, inputs), []
@@ -142,8 +159,10 @@ class Forward(torch.nn.Module):
 
 
 def forward_of(model: Any, config: Job) -> Forward:
-    """Return the forward pass of a run's model, with the losses of its objective."""
-    return Forward(model, config.model.architecture, config.isolates_documents, losses_of(config.objective.losses))
+    """Return the forward pass of a run's model, with the losses and measures of its objective."""
+    objective = config.objective
+    losses, measures = losses_of(objective.losses), [MEASURES[name] for name in objective.measures]
+    return Forward(model, config.model.architecture, config.isolates_documents, losses, measures)
 
 
 def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:

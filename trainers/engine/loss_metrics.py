@@ -1,4 +1,6 @@
-"""Sums of nats and targets by loss and source, and the losses and bits per byte that follow from them."""
+"""Sums of nats and targets by loss and source, and the losses and bits per byte that follow from them. Measures have a part
+and a whole in the place of nats and targets.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,26 +10,30 @@ import numpy as np
 
 from trainers.data.domain_weights import names_above
 from trainers.data.job_interface import JobSource
-from trainers.engine.losses import Loss
+from trainers.engine.losses import Loss, Measure
 from trainers.rows.batch import Batch
 
 
-def no_sums(losses: int, sources: int) -> np.ndarray:
-    """Return zeros, float64 [losses, 2, sources], to sum the nats and the number of targets of each loss by
-    source.
+def no_sums(terms: int, sources: int) -> np.ndarray:
+    """Return zeros, float64 [terms, 2, sources], to sum the nats and the number of targets of each loss by
+    source, and after the losses the same of each measure.
     """
-    return np.zeros((losses, 2, sources))
+    return np.zeros((terms, 2, sources))
 
 
-def sums_by_source(nats: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int) -> np.ndarray:
-    """Sum the nats and the number of targets of each loss in a batch by source: float64 [losses, 2, sources].
-    `nats` is what `Forward` returns.
+def sums_by_source(
+    found: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int, measures: Sequence[Measure] = ()
+) -> np.ndarray:
+    """Sum the nats and the number of targets of each loss in a batch by source, and after the losses the parts and wholes
+    of each measure: float64 [terms, 2, sources]. `found` is what `Forward` returns.
     """
-    sums = no_sums(len(losses), sources)
-    for loss, (its_nats, its_targets) in zip(losses, sums, strict=True):
-        rows = nats[loss.name].detach().double().reshape(len(batch.source), -1)
+    sums = no_sums(len(losses) + len(measures), sources)
+    for loss, (its_nats, its_targets) in zip(losses, sums, strict=False):
+        rows = found[loss.name].detach().double().reshape(len(batch.source), -1)
         np.add.at(its_nats, batch.source, rows.sum(dim=1).cpu().numpy())
         np.add.at(its_targets, batch.source, loss.targets(batch).reshape(len(batch.source), -1).sum(axis=1))
+    for measure, its in zip(measures, sums[len(losses) :], strict=True):
+        np.add.at(its.T, batch.source, found[measure.name].double().cpu().numpy())
     return sums
 
 
@@ -39,7 +45,7 @@ def loss_fields(
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a step or validation event from the sums of its batches: each loss that has
-    targets, by its name, in nats per target; `bits_per_byte` if the objective `predicts_text`; and all of
+    targets, by its name, in nats per target, and each measure; `bits_per_byte` if the objective `predicts_text`; and all of
     these by source. The first loss of `names` must have targets. Only sources in which it has targets are
     listed; their `tokens` is the number of these targets.
 

@@ -8,6 +8,9 @@ An objective names its losses and their weights (`objectives/`). The first is ca
 `..._loss`, also in `log.jsonl`. To add a loss, add an entry to LOSSES and its name to the objective that
 needs it. A job whose losses come from elsewhere (the head of a task, or a teacher) passes them to
 `engine.forward.Forward`.
+
+An objective may also name measures, which are logged like losses but not trained, so both their parts may follow from the
+model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from trainers.engine.cross_entropy import cross_entropy
+from trainers.engine.cross_entropy import cross_entropy, draw_tokens
 from trainers.models.interface import Architecture, Inputs
-from trainers.rows.batch import IGNORED, Batch
+from trainers.rows.batch import IGNORED, PADDING, Batch
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class ForwardPass:
 
     `states` [rows, length, width] are the final states of the stack that predicts, which in an
     encoder-decoder is the decoder. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
+
+    If tokens are drawn, `network` is the generator, and `discriminator` the network that it is a part of.
     """
 
     network: Any
@@ -36,6 +41,37 @@ class ForwardPass:
     states: Any
     arrays: Mapping[str, Any]
     layers: Sequence[Any] = ()
+    discriminator: Any = None
+
+    @cached_property
+    def outputs(self) -> tuple[Any, Any]:
+        """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss overwrites, and the
+        tokens int64 [n] that the generator draws from them; None without a generator.
+        """
+        chosen, states = self.arrays.get("chosen"), self.states.flatten(0, 1)
+        logits = self.architecture.logits(self.network, states if chosen is None else states[chosen])
+        if self.discriminator is None:
+            return logits, None
+        draws = self.arrays["draws"].flatten(0, 1)
+        return logits, draw_tokens(logits.detach(), draws if chosen is None else draws[chosen])
+
+    @cached_property
+    def judged(self) -> tuple[Any, Any]:
+        """The discriminator's logits that a token was replaced, fp32 [rows, length], and whether it was, bool. A token that
+        is drawn as it was is not replaced.
+        """
+        import torch
+
+        ids, targets = self.inputs.ids.flatten(), self.arrays["targets"].flatten()
+        original = torch.where(targets == IGNORED, ids, targets)
+        chosen = self.arrays.get("chosen")
+        its = targets if chosen is None else targets[chosen]
+        drawn = torch.where(its == IGNORED, original if chosen is None else original[chosen], self.outputs[1])
+        read = drawn if chosen is None else original.index_copy(0, chosen, drawn)
+        shape = self.inputs.ids.shape
+        assert self.architecture.replaced is not None
+        logits = self.architecture.replaced(self.discriminator, replace(self.inputs, ids=read.view(shape)))
+        return logits.float(), (read != original).view(shape)
 
     @cached_property
     def predictions(self) -> Any:
@@ -68,10 +104,10 @@ def _token_nats(made: ForwardPass) -> Any:
     import torch
 
     targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
+    its = targets.flatten() if chosen is None else targets.flatten()[chosen]
+    nats = cross_entropy(made.outputs[0][None], its[None])[0]
     if chosen is None:
-        return cross_entropy(made.architecture.logits(made.network, made.states), targets)
-    logits = made.architecture.logits(made.network, made.states.flatten(0, 1)[chosen])
-    nats = cross_entropy(logits[None], targets.flatten()[chosen][None])[0]
+        return nats.view(targets.shape)
     everywhere = torch.zeros(targets.numel(), dtype=nats.dtype, device=nats.device)
     return everywhere.index_copy(0, chosen, nats).view(targets.shape)
 
@@ -88,11 +124,63 @@ def _label_nats(made: ForwardPass) -> Any:
     return cross_entropy(logits[None], made.arrays["labels"][None])[0]
 
 
+def _read_targets(batch: Batch) -> np.ndarray:
+    read: np.ndarray = batch.segments != PADDING
+    return read
+
+
+def _discriminator_nats(made: ForwardPass) -> Any:
+    """Return the binary cross-entropy of every token that the discriminator reads, special ones included, as in the
+    authors' code.
+    """
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    logits, replaced = made.judged
+    nats = binary_cross_entropy_with_logits(logits, replaced.float(), reduction="none")
+    return nats * (made.arrays["segments"] != PADDING)
+
+
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
         Loss("loss", _token_targets, _token_nats),
         Loss("sentence_loss", _label_targets, _label_nats),
+        Loss("discriminator_loss", _read_targets, _discriminator_nats),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A share that is logged but not trained. `counts` returns [rows, 2]: the part and the whole in each row."""
+
+    name: str
+    counts: Callable[[ForwardPass], Any]
+
+
+def _shares(part: Any, whole: Any) -> Any:
+    """Count bool [rows, length] tensors by row."""
+    import torch
+
+    return torch.stack([(part & whole).sum(1), whole.sum(1)], 1)
+
+
+def _replaced_share(made: ForwardPass) -> Any:
+    return _shares(made.judged[1], made.arrays["segments"] != PADDING)
+
+
+def _accuracy(made: ForwardPass, of_replaced: bool) -> Any:
+    """Count the tokens that the discriminator tells right, among the replaced or the original ones."""
+    logits, replaced = made.judged
+    return _shares((logits > 0) == replaced, (replaced == of_replaced) & (made.arrays["segments"] != PADDING))
+
+
+MEASURES: dict[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure("replaced_share", _replaced_share),
+        Measure("original_accuracy", lambda made: _accuracy(made, of_replaced=False)),
+        Measure("replaced_accuracy", lambda made: _accuracy(made, of_replaced=True)),
     )
 }
 

@@ -64,10 +64,11 @@ def evaluate(
     forward = forward_of(trained.model.to(device), config)
 
     def total(batches: Iterable["Batch"], sources: int) -> "np.ndarray":
-        sums = no_sums(len(forward.losses), sources)
+        sums = no_sums(len(forward.names), sources)
         with torch.no_grad():
             for rows in batches:
-                sums += sums_by_source(forward(**tensors(rows, device)), rows, forward.losses, sources)
+                made = forward(**tensors(rows, device))
+                sums += sums_by_source(made, rows, forward.losses, sources, forward.measures)
         return sums
 
     sums, counts = total(data.batches(batch, 0, 1), len(data.sources)), _target_counts(data)
@@ -77,8 +78,7 @@ def evaluate(
             "--tokens, or hold out more documents"
         )
     assert isinstance(config.data.weights, dict)
-    names = [loss.name for loss in forward.losses]
-    fields = loss_fields(sums, names, data.sources, config.objective.predicts_text, config.data.weights)
+    fields = loss_fields(sums, forward.names, data.sources, config.objective.predicts_text, config.data.weights)
     documents = document_data(corpus, config)
     if documents is not None:
         measured = total(documents.batches(batch, 0, 1), len(documents.sources))

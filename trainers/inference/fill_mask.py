@@ -19,7 +19,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
 
     from trainers.engine.hardware.device import compute_device
     from trainers.inference.model_export import load_trained
-    from trainers.models import MODELS
+    from trainers.models import MODELS, language_model
     from trainers.models.interface import Inputs
 
     trained = load_trained(path)
@@ -35,7 +35,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     if len(ids) > sizes.positions:
         raise ConfigError(f"--text: has {len(ids)} tokens, the model has {sizes.positions} positions; shorten it")
     device = compute_device()
-    model = trained.model.to(device)
+    model, _ = language_model(trained.model.to(device), sizes)
     everything = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool, device=device)
     inputs = Inputs(torch.tensor([ids], device=device), torch.arange(len(ids), device=device)[None], everything)
     architecture = MODELS[sizes.architecture]

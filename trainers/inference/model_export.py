@@ -1,7 +1,8 @@
 """Export in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer` and an
 auto class can load.
 
-The auto class is `AutoModelForCausalLM`, `...MaskedLM` or `...Seq2SeqLM`; for tasks it is
+The auto class is `AutoModelForCausalLM`, `...MaskedLM` or `...Seq2SeqLM`, or `...PreTraining` for a discriminator, whose
+generator is in `generator/` with a tokenizer of its own; for tasks it is
 `...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering` or `...MultipleChoice`.
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that
@@ -41,7 +42,7 @@ from trainers.inference.export_form import (
 )
 from trainers.inference.task_model import threshold_of
 from trainers.inference.tokenizer_export import save_tokenizer
-from trainers.models import MODELS, build_model, stack_parameters, untie_stacks, why_not_stock
+from trainers.models import MODELS, build_model, stack_parameters, stock_parts, untie_stacks, why_not_stock
 from trainers.models.heads.stock_heads import stock_task_model
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
@@ -115,8 +116,8 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> 
     mark.touch()
     try:
         _silence_progress_bars()
-        _save_model(run, picked, form, attempt)
-        save_tokenizer(verified_copy(run), record["specials"], config, attempt)
+        for directory in _save_model(run, picked, form, attempt):
+            save_tokenizer(verified_copy(run), record["specials"], config, directory)
         names = sorted(str(file.relative_to(attempt)) for file in attempt.rglob("*") if file.is_file() and file != mark)
         for name in names:  # libraries do not flush the files they write to the disk
             with host().open(str(attempt / name)) as written:
@@ -239,15 +240,17 @@ def notes_of(export: LocalPath) -> list[str]:
     return list(read_json(export / ORIGIN)["transformers"]["notes"])
 
 
-def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm, output: LocalPath) -> None:
-    """Write config.json and the weights, or the adapter. A model that plain `transformers` cannot run gets a
-    `model_type` that `transformers` does not know. It would otherwise silently ignore weights and give
-    different results.
+def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm, output: LocalPath) -> list[LocalPath]:
+    """Write config.json and the weights, or the adapter. Returns the directories that hold a model: `output`, and that of
+    its generator.
+
+    A model that plain `transformers` cannot run gets a `model_type` that `transformers` does not know. It would otherwise
+    silently ignore weights and give different results.
     """
     config, specials = read_config(run), read_run(run)["specials"]
     if form.is_adapter:
         save_run_adapter(run, picked, output / ADAPTER)
-        return
+        return [output]
     model, sizes = trained_model(run, picked), config.model
     if form.merges:
         assert isinstance(config, Finetuning)
@@ -263,7 +266,7 @@ def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm,
         host().deliver(str(output / WEIGHTS), partial(save_file, weights))
         written = {**model.config.to_dict(), "model_type": f"gristmill_{sizes.architecture}"}
         (output / "config.json").write_text(json.dumps(written, indent=2), encoding="utf-8")
-        return
+        return [output]
     if sizes.tied_stacks:
         untie_stacks(model, sizes.architecture)
     architecture = MODELS[sizes.architecture]
@@ -273,7 +276,12 @@ def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm,
         architecture.publish(model, specials)
     if sizes.family != "encoder":
         model.config.use_cache = True
-    host().deliver(str(output), model.save_pretrained)
+    directories = []
+    for name, part in stock_parts(model, sizes).items():
+        directories.append(output / name if name else output)
+        directories[-1].mkdir(parents=True, exist_ok=True)
+        host().deliver(str(directories[-1]), part.save_pretrained)
+    return directories
 
 
 @dataclass(frozen=True)
@@ -345,6 +353,11 @@ def _exported_model(path: Path, sizes: Model) -> Any:
     import transformers
     from safetensors.torch import load_file
 
+    if sizes.generator_size is not None:
+        network = build_model(sizes, add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials), seed=0)
+        for directory, part in stock_parts(network, sizes).items():
+            part.load_state_dict(type(part).from_pretrained(lent(path / directory)).state_dict())
+        return network.eval()
     if why_not_stock(sizes) is None:
         name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         return getattr(transformers, name).from_pretrained(lent(path)).eval()

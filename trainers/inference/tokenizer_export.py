@@ -13,7 +13,6 @@ from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.examples.text_format import text_format
 from trainers.inference.prompt import spaces_lead
-from trainers.models import MODELS
 
 _NAMED = {
     "bos_token": "<bos>",
@@ -57,7 +56,7 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
     named: dict[str, Any] = {role: written[specials[token]] for role, token in _NAMED.items() if token in specials}
     others = [written[number] for number in sorted(set(specials.values())) if written[number] not in named.values()]
     writes = not isinstance(config, Finetuning) or config.writes_text
-    segments = ["token_type_ids"] if MODELS[config.model.architecture].sentence is not None else []
+    segments = ["token_type_ids"] if config.model.traits.token_types else []
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=lent(file),
         model_max_length=config.model.positions,

@@ -7,7 +7,7 @@ To add an architecture, write a file here and add a line with the same name to
 import importlib
 from typing import Any
 
-from trainers.config.architecture import ARCHITECTURES, Model
+from trainers.config.architecture import ARCHITECTURES, Model, generator_of
 from trainers.models.interface import Architecture
 
 MODELS: dict[str, Architecture] = {
@@ -55,6 +55,20 @@ def _fuse_gelu(network: Any) -> None:
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
                 setattr(module, name, GELU(approximate="tanh"))
+
+
+def language_model(network: Any, model: Model) -> tuple[Any, Model]:
+    """Return the network that predicts tokens, and its sizes: the generator of a network that has one, else the whole."""
+    return (network, model) if model.generator_size is None else (network.generator, generator_of(model))
+
+
+def stock_parts(network: Any, model: Model) -> dict[str, Any]:
+    """Return the stock models that a network consists of, by their directory in an export, "" for the export itself."""
+    if model.generator_size is None:
+        return {"": network}
+    parts = MODELS[model.architecture].parts
+    assert parts is not None
+    return parts(network)
 
 
 def stack_parameters(network: Any, model: Model) -> set[str]:

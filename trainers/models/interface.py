@@ -117,6 +117,11 @@ class Architecture:
     argument, and returns them, or a tuple that begins with them. `encoder_blocks` are those of the encoder of an
     encoder-decoder. `heads` gives the form of the head for each
     kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask.
+
+    Of a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the discriminator.
+    `replaced` returns its logits, [rows, length], that a token was replaced. `parts` returns the stock models that share
+    the network's parameters, by their directory in an export: the discriminator in the export itself, named "", and its
+    `generator`. The generator, as `network.generator`, is a network of the same architecture by itself.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
@@ -135,6 +140,8 @@ class Architecture:
     caches: bool = True
     unmasked: bool = False
     encoder_blocks: Callable[[Any], list[Any]] | None = None
+    replaced: Callable[[Any, Inputs], Any] | None = None
+    parts: Callable[[Any], dict[str, Any]] | None = None
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:

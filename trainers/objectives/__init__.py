@@ -13,6 +13,7 @@ from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentence_order import SentenceOrder
 from trainers.objectives.span_corruption import SpanCorruption
 
@@ -24,6 +25,7 @@ Objective = (
     | ObjectiveMixture
     | NextSentence
     | PrefixLM
+    | ReplacedTokens
     | SentenceOrder
     | SpanCorruption
 )

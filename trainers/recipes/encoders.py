@@ -1,4 +1,4 @@
-"""Recipes of encoders: BERT, RoBERTa and ModernBERT."""
+"""Recipes of encoders: BERT, RoBERTa, ModernBERT and ELECTRA."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Sc
 from trainers.config.pretraining import Data, LengthPhase, Pretraining, Validation
 from trainers.objectives.masked import Masked
 from trainers.objectives.next_sentence import NextSentence
+from trainers.objectives.replaced_tokens import ReplacedTokens
 
 
 def bert_base() -> Pretraining:
@@ -113,6 +114,52 @@ def modernbert_base() -> Pretraining:
     )
 
 
+def electra_small() -> Pretraining:
+    """ELECTRA-small (Clark et al., 2020, table 6): a discriminator of 13,549,057 parameters and a generator of a quarter of
+    its width, which share embeddings of width 128.
+
+    1,000,000 steps of 128 sequences of 128 at 5e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, epsilon
+    1e-6, weight decay 0.01, dropout 0.1, clipping at 1 (its code). 15 % of the tokens are drawn anew. Computed in bf16.
+
+    Left out: Adam without bias correction, and the two segments into which the authors' code divides a row.
+    """
+    return Pretraining(
+        name="electra_small",
+        model=Model(
+            "electra", layers=12, width=256, heads=4, positions=512, vocab_size=30522, dropout=0.1,
+            embedding_size=128, generator_size=0.25,
+        ),
+        objective=ReplacedTokens(),
+        data=Data(sequence_length=128),
+        batch=BatchSize(sequences=128),
+        budget=TrainingBudget(steps=1_000_000),
+        optimizer=Optimizer(learning_rate=5e-4, weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-6),
+        schedule=Schedule(kind="linear", warmup_steps=10_000, final_fraction=0.0),
+        precision="bf16",
+        validation=Validation(every=5000, tokens=1_048_576),
+        checkpoints=Checkpoints(every=5000, keep=3),
+        execution=Execution(zero_stage=1),
+    )  # fmt: skip
+
+
+def electra_base() -> Pretraining:
+    """ELECTRA-base (Clark et al., 2020, table 6): `electra_small` with a discriminator of the size of BERT-base, 109,483,009
+    parameters, a generator of a third of its width, and embeddings of width 768.
+
+    766,000 steps of 256 sequences of 512 at 2e-4.
+    """
+    small = electra_small()
+    return replace(
+        small,
+        name="electra_base",
+        model=replace(small.model, width=768, heads=12, embedding_size=768, generator_size=1 / 3),
+        data=replace(small.data, sequence_length=512),
+        batch=BatchSize(sequences=256),
+        budget=TrainingBudget(steps=766_000),
+        optimizer=replace(small.optimizer, learning_rate=2e-4),
+    )
+
+
 def tiny_roberta() -> Pretraining:
     """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
@@ -144,6 +191,17 @@ def tiny_bert() -> Pretraining:
         model=replace(roberta.model, architecture="bert", sentence_head=True),
         objective=NextSentence(),
         data=replace(roberta.data, packing="segment_pairs", isolation=False),
+    )
+
+
+def tiny_electra() -> Pretraining:
+    """An ELECTRA of toy size: `tiny_roberta` with its architecture and objective, a generator of half the width."""
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_electra",
+        model=replace(roberta.model, architecture="electra", embedding_size=32, generator_size=0.5),
+        objective=ReplacedTokens(),
     )
 
 

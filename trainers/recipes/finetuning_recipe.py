@@ -1,5 +1,7 @@
 """The default configuration of a fine-tuning run, before `a.b=value` assignments."""
 
+from dataclasses import replace
+
 from trainers.adapters import Method
 from trainers.config.architecture import Model
 from trainers.config.finetuning import Encoding, Finetuning
@@ -23,12 +25,12 @@ DEFAULT_RATE = 1e-3
 def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None, method: Method) -> Finetuning:
     """Return the fine-tuning job of a base: batches of 32, warm-up over 6 % of the steps, linear decay to 0,
     betas 0.9 and 0.98, weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10), 3 epochs (Devlin et al., 2019,
-    appendix A.3: 2 to 4), and the method's rate in `RATES`.
+    appendix A.3: 2 to 4), and the method's rate in `RATES`. The generator of a model is left out.
     """
     return Finetuning(
         name=name,
         tasks=tasks,
-        model=model,
+        model=replace(model, generator_size=None),
         init=None if base is None else Init(path=base),
         method=method,
         encoding=Encoding(text_to_text=len(tasks) > 1),

@@ -99,6 +99,8 @@ class Batch:
     `token_types`, int64 [rows, length], tell segment A from B, and `labels`, int64 [rows], are the classes of
     sentence pairs (-100 for none). `sentence_starts`, bool [rows, length], marks positions where sentences
     begin; it is set only for objectives that need it, until they are applied. `task` is set in the batches of tasks.
+    `draws`, float64 [rows, length, 2], are uniform numbers with which a generator draws the tokens that replace the
+    targets; it is set only for objectives with a generator.
     `trunks`, int64 [rows, length], are the segments that continuations of one context also see (-1 for none); the context is
     then read once for all of them. Only scoring sets it.
     """
@@ -118,6 +120,7 @@ class Batch:
     sentence_starts: np.ndarray | None = None
     task: TaskTargets | None = None
     trunks: np.ndarray | None = None
+    draws: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:

@@ -78,7 +78,7 @@ def line(event: str, fields: dict[str, Any]) -> str:
         shown = {
             "step": f"{fields['step']}/{fields['steps']}",
             "tokens": fields["tokens"],
-            **{_label(name): value for name, value in fields.items() if is_loss(name)},
+            **{_label(name): value for name, value in fields.items() if is_loss(name) or _is_measure(name)},
             "rate": fields["learning_rate"],
             "gradient": fields["gradient_norm"],
             "tokens/s": round(fields["tokens_per_second"]),
@@ -89,7 +89,8 @@ def line(event: str, fields: dict[str, Any]) -> str:
     if event == "validation":
         several = len(fields["sources"]) > 1  # a single source would only repeat the total
         per_source = [f"{name} {_losses(entry)}" for name, entry in fields["sources"].items()] if several else []
-        losses = {name: _label(name) for name in fields if is_loss(name) and (several or name != "uniform_loss")}
+        shown_losses = (name for name in fields if is_loss(name) and (several or name != "uniform_loss"))
+        losses = {name: _label(name) for name in (*shown_losses, *filter(_is_measure, fields))}
         named = losses | {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
         values = {shown: fields[key] for key, shown in named.items() if key in fields} | fields.get("scores", {})
         whole = human_line(**{name: f"{value:.4f}" for name, value in values.items()})
@@ -104,6 +105,11 @@ def is_loss(field: str) -> bool:
     (`trainers.engine.losses`).
     """
     return field == "loss" or field.endswith("_loss")
+
+
+def _is_measure(field: str) -> bool:
+    """Whether a field of a step or validation event is a measure (`trainers.engine.losses`)."""
+    return field.endswith(("_share", "_accuracy"))
 
 
 def _label(loss: str) -> str:

@@ -108,7 +108,7 @@ class Training:
         self.split = ParallelLayout(world, self.micro_batch)
         accumulation = -(-self.sequences // (self.micro_batch * world))
         self.engine = Engine(forward, config, self.micro_batch, accumulation)
-        self.names = [loss.name for loss in self.engine.losses]
+        self.names = self.engine.names
         self.judge = Judge(config, self.engine) if isinstance(config, Finetuning) else None
         self.validation = Validator(config, corpus, self.engine, self.micro_batch, self.judge)
         self.weights = online_weights_of(config, self.data.sources, self.data.row_lengths, self.engine)

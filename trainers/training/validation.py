@@ -39,8 +39,7 @@ class Validator:
             totals = self._engine.evaluate(batches, len(held_out.sources))
         if not totals.targets:
             return None
-        names = [loss.name for loss in self._engine.losses]
-        fields = loss_fields(totals.sums, names, held_out.sources, self._predicts, held_out.weights)
+        fields = loss_fields(totals.sums, self._engine.names, held_out.sources, self._predicts, held_out.weights)
         fields = add_document_fields(fields, self._document_fields())
         return fields | ({"scores": scores} if scores else {})
 

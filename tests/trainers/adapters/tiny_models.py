@@ -16,6 +16,7 @@ _SIZES = {"layers": 2, "width": 32, "heads": 4, "positions": 64, "initializer_ra
 SIZES = {
     "bart": tiny("bart", **_SIZES),
     "bert": tiny("bert", **_SIZES),
+    "electra": tiny("electra", **_SIZES, embedding_size=16),
     "gpt": tiny("gpt", **_SIZES),
     "gpt2": tiny("gpt2", **_SIZES),
     "llama": tiny("llama", **_SIZES, key_value_heads=2),

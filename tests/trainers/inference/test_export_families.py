@@ -44,6 +44,7 @@ def changed(recipe, objective=None, **model):
 RUNS = {
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
+    "electra": changed("tiny_electra"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
     "mixture": changed("tiny_t5", ObjectiveMixture()),
@@ -99,7 +100,8 @@ def plain_losses(export, config):
     import transformers
 
     name = "AutoModelForPreTraining" if config.model.sentence_head else AUTO[config.model.family]
-    model = getattr(transformers, name).from_pretrained(export).eval()
+    directory = export if config.model.generator_size is None else export / "generator"
+    model = getattr(transformers, name).from_pretrained(directory).eval()
     corpus = corpus_of(config)
     data = validation_data(corpus, config, 2000)
     sums = {source.name: {"loss": [], "sentence_loss": []} for source in data.sources}
@@ -152,6 +154,37 @@ def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
         assert found[source] == pytest.approx(plain[source], abs=1e-4)
         assert again[source] == pytest.approx(found[source], abs=1e-5)
     assert json.loads((export / "gristmill.json").read_text())["transformers"] == {"loads": True, "notes": []}
+
+
+def test_discriminator_and_generator_each_open_in_transformers_with_the_runs_logits(made):
+    from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+
+    run, export = made["electra"]
+    ours, again = load_trained(run).model, load_trained(export).model
+    state = ours.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in again.state_dict().items())
+    assert again.generator.electra.embeddings is again.electra.embeddings
+    discriminator = AutoModelForPreTraining.from_pretrained(export).eval()
+    generator = AutoModelForMaskedLM.from_pretrained(export / "generator").eval()
+    assert [type(each).__name__ for each in (discriminator, generator)] == [
+        "ElectraForPreTraining",
+        "ElectraForMaskedLM",
+    ]
+    tokenizers = [AutoTokenizer.from_pretrained(path) for path in (export, export / "generator")]
+    given, same = (tokenizer("abc <mask> def", "gh", return_tensors="pt") for tokenizer in tokenizers)
+    assert given["token_type_ids"].unique().tolist() == [0, 1]
+    assert torch.equal(given["input_ids"], same["input_ids"])
+    seen = torch.ones(1, 1, *(2 * [given["input_ids"].shape[1]]), dtype=torch.bool)
+    inputs = Inputs(given["input_ids"], torch.arange(seen.shape[-1])[None], seen, given["token_type_ids"])
+    architecture = MODELS["electra"]
+    with torch.no_grad():
+        states = architecture.hidden(ours.generator, inputs)
+        torch.testing.assert_close(architecture.logits(ours.generator, states), generator(**given).logits)
+        torch.testing.assert_close(architecture.replaced(ours, inputs), discriminator(**given).logits)
+    assert fill_mask(export, "abc <mask> def", top=2) == [
+        [(token, pytest.approx(share, abs=1e-5)) for token, share in tokens]
+        for tokens in fill_mask(run, "abc <mask> def", top=2)
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(NOT_STOCK))

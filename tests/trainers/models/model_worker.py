@@ -20,6 +20,7 @@ STEPS, SEQUENCES, RATE = 3, 6, 5e-3
 MODELS = {
     "bert, pairs": ("tiny_bert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
+    "electra": ("tiny_electra", {}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),
     "modernbert": ("tiny_modernbert", {}),

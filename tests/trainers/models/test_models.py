@@ -39,6 +39,8 @@ TINY = {
     "bert, clipped relative positions": tiny("bert", initializer_range=0.2, position="relative", relative_distance=3),
     "bert, sentence pairs": tiny("bert", initializer_range=0.2, sentence_head=True),
     "bert, sinusoids": tiny("bert", initializer_range=0.2, position="sinusoidal"),
+    "electra": tiny("electra", initializer_range=0.2, embedding_size=16),
+    "electra, embeddings of the width": tiny("electra", initializer_range=0.2),
     "gpt": tiny("gpt", initializer_range=0.2),
     "gpt2": tiny("gpt2", initializer_range=0.2),
     "gpt2, clipped relative positions": tiny("gpt2", initializer_range=0.2, position="relative"),

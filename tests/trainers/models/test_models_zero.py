@@ -1,5 +1,5 @@
 """Models that are more than stock ones, or are called in parts, under every ZeRO stage on two workers: tied stacks, an
-untied output layer, fixed tables, relative positions, layers called one by one, two losses.
+untied output layer, fixed tables, relative positions, layers called one by one, two losses, a generator.
 """
 
 import json
@@ -12,7 +12,6 @@ from tests.trainers.launching import run_workers
 from tests.trainers.models.model_worker import MODELS, RATE, SEQUENCES, STEPS, prepared
 from trainers.engine.forward import forward_of, tensors
 from trainers.engine.optimizers import parameter_groups
-from trainers.rows.batch import IGNORED
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 
@@ -36,9 +35,7 @@ def test_every_stage_has_the_losses_of_plain_torch(name, found, corpus_directory
     for step in range(STEPS):
         (batch,) = data.micro_batches(step * SEQUENCES, SEQUENCES, SEQUENCES, 0, 1)
         nats = forward(**tensors(batch, "cpu"))
-        loss = nats["loss"].sum() / int((batch.targets != IGNORED).sum())
-        if batch.labels is not None:
-            loss = loss + nats["sentence_loss"].sum() / int((batch.labels != IGNORED).sum())
+        loss = sum(each.weight * nats[each.name].sum() / int(each.targets(batch).sum()) for each in forward.losses)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.gradient_clipping)
         optimizer.step()

@@ -43,6 +43,8 @@ OF_RECIPE = {
     "bart_large": "bart",
     "bert_base": "bert",
     "bert_large": "bert",
+    "electra_base": "bert",
+    "electra_small": "bert",
     "gpt": "gpt",
     "gpt2_large": "gpt2",
     "gpt2_medium": "gpt2",
@@ -65,6 +67,8 @@ OF_RECIPE = {
 TRAINED = [
     "bart_base",
     "bert_base",
+    "electra_base",
+    "electra_small",
     "gpt",
     "gpt2_small",
     "llama_1b",
@@ -108,6 +112,8 @@ def narrow(recipe, directory, **model):
     config = RECIPES[recipe]() if isinstance(recipe, str) else recipe
     sizes = {"layers": 2, "width": 16, "heads": 2, "positions": 64, "key_value_heads": None, "dropout": 0.0}
     own = {"head_width": None, "feed_forward": None, "decoder_layers": None}
+    if config.model.generator_size is not None:
+        own |= {"generator_size": 0.5, "embedding_size": 8}
     config = replace(
         config,
         model=replace(config.model, **{**sizes, **own, **model}),
@@ -200,7 +206,8 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
     path.write_bytes(written(400, {}))
     content = add_reserved(read_definition(str(path)), [kind])
     family = {"denoising": "tiny_bart", "span_corruption": "tiny_t5", "mixture": "tiny_t5", "masked": "tiny_roberta",
-              "next_sentence": "tiny_bert", "sentence_order": "tiny_bert"}.get(kind, "tiny_prefix_lm")  # fmt: skip
+              "next_sentence": "tiny_bert", "sentence_order": "tiny_bert",
+              "replaced_tokens": "tiny_electra"}.get(kind, "tiny_prefix_lm")  # fmt: skip
     recipe = RECIPES[family]()
     corpus = corpora(f"nothing but {kind}", content)
     config = narrow(replace(recipe, objective=OBJECTIVES[kind]()), corpus)

@@ -19,6 +19,8 @@ COUNTS = {
     "bart_large": 406_291_456,
     "bert_base": 110_106_428,
     "bert_large": 336_226_108,
+    "electra_base": 119_386_427,
+    "electra_small": 14_196_219,
     "gpt": 116_534_784,
     "gpt2_large": 774_030_080,
     "gpt2_medium": 354_823_168,
@@ -37,7 +39,9 @@ COUNTS = {
     "t5_small": 60_506_624,
     "t5_v1_1_base": 247_577_856,
 }
-"""With the published vocabularies; embeddings that are the output layer as well count once."""
+"""With the published vocabularies; embeddings that are the output layer as well count once. ELECTRA's are those of both
+networks.
+"""
 
 
 def parameters(model, part=lambda network: network):
@@ -56,6 +60,19 @@ def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
     assert parameters(base, lambda network: network.bert) == 109_482_240
     assert parameters(large, lambda network: network.bert) == 335_141_888
     assert parameters(replace(base, sentence_head=False)) == 109_514_298
+
+
+@pytest.mark.parametrize(
+    ("name", "discriminator", "generator"),
+    [("electra_small", 13_549_057, 4_620_026), ("electra_base", 109_483_009, 33_740_602)],
+)
+def test_electras_networks_have_the_published_parameters(name, discriminator, generator):
+    """The paper gives 14 M and 110 M for the discriminator (table 1)."""
+    model = RECIPES[name]().model
+    assert parameters(model, lambda network: network.discriminator()) == discriminator
+    assert parameters(model, lambda network: network.generator) == generator
+    shared = parameters(model, lambda network: network.electra.embeddings)
+    assert parameters(model) == discriminator + generator - shared
 
 
 @pytest.mark.parametrize(
@@ -91,6 +108,8 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
         ("bert_base", (256, 1_000_000, 1e-4, 10_000)),
         ("bert_large", (256, 1_000_000, 1e-4, 10_000)),
         ("byt5_small", (1024, 1_000_000, None, None)),
+        ("electra_base", (256, 766_000, 2e-4, 10_000)),
+        ("electra_small", (128, 1_000_000, 5e-4, 10_000)),
         ("gpt", (64, None, 2.5e-4, 2000)),
         ("roberta_base", (8192, 500_000, 6e-4, 24_000)),
         ("roberta_large", (8192, 500_000, 4e-4, 30_000)),

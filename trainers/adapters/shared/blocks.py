@@ -38,6 +38,7 @@ _PARTS: dict[str, dict[str, str]] = {
         "down": r"fc2",
     },
     "bert": _BERT,
+    "electra": _BERT,
     "gpt": _GPT,
     "gpt2": _GPT,
     "llama": {
@@ -69,6 +70,7 @@ _PARTS: dict[str, dict[str, str]] = {
 STACKS: dict[str, tuple[str, ...]] = {
     "bart": ("model",),
     "bert": ("bert",),
+    "electra": ("electra",),
     "gpt": ("transformer",),
     "gpt2": ("transformer",),
     "llama": ("model",),
@@ -81,6 +83,7 @@ STACKS: dict[str, tuple[str, ...]] = {
 _ATTENTIONS = {
     "bart": r".*\.(?:self_attn|encoder_attn)",
     "bert": r".*\.attention\.self",
+    "electra": r".*\.attention\.self",
     "gpt": r".*\.attn",
     "gpt2": r".*\.attn",
     "llama": r".*\.self_attn",

@@ -27,7 +27,7 @@ class TextFormat:
     """The ids `before` the first text, `between` two texts and `after` the last one, and the state that
     represents the segment: the last token's if `reads_last`, else the first's.
 
-    `token_types` says whether token types distinguish the second text from the first (BERT). `decoder_start`,
+    `token_types` says whether token types distinguish the second text from the first. `decoder_start`,
     for encoder-decoders only, is the id that their decoder reads first. `target_before` and `target_after`
     enclose the target of text to text.
 
@@ -90,8 +90,8 @@ def text_format(
 def _encoder(model: Model, roles: Mapping[str, int]) -> TextFormat:
     cls, sep = roles.get(CLS, roles[BOS]), roles.get(SEP, roles[EOS])
     between = (sep, sep) if model.architecture == "roberta" else (sep,)
-    types = model.architecture == "bert"
-    return TextFormat((cls,), between, (sep,), False, roles.get(PAD, 0), token_types=types)
+    padding = roles.get(PAD, 0)
+    return TextFormat((cls,), between, (sep,), False, padding, token_types=model.traits.token_types)
 
 
 def _decoder(roles: Mapping[str, int], text_to_text: bool) -> TextFormat:

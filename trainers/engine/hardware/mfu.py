@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.config.architecture import Model
+from trainers.config.architecture import Model, generator_of
 from trainers.config.job import Job
 
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity. fp32 is
@@ -56,7 +56,7 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     sequence length (Chowdhery et al., 2022, appendix B). By convention attention counts in full, although a
     causal mask and isolated documents need less than half of it. The cross-attention of a decoder counts as
     much again. A decoder-only model predicts every token that it reads, so its `read` and `predicted` add up
-    to the published formula.
+    to the published formula. A generator reads every token too, and its output layer predicts the targets.
     """
     import torch
 
@@ -71,6 +71,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     attention = 12 * width * sequence_length
     predicted = 6.0 * head.numel()
     if sizes.family != "encoder_decoder":
+        if sizes.generator_size is not None:
+            attention += 12 * generator_of(sizes).width * sequence_length
         return Flops(6.0 * multiplied(model) + attention * sizes.layers, 0.0, predicted)
     decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)

@@ -21,6 +21,7 @@ from trainers.evaluation.scoring.pieces import Piece, sum_pieces
 from trainers.evaluation.scoring.token_choices import TokenChoice, choose_tokens
 from trainers.evaluation.scoring.written_texts import TextWriter, WrittenText
 from trainers.inference.model_export import Trained, load_trained
+from trainers.models import language_model
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED
 from trainers.tasks.schema.task_prompt import Generation
@@ -89,7 +90,8 @@ class Scorer:
         """Return the scorer of a loaded model. Raises UserError if it gives no likelihoods."""
         encoder = Encoder.load(lent(trained.tokenizer))
         config = trained.config
-        return cls(name, trained.model, config.model, config.objective, encoder, pseudo)
+        network, sizes = language_model(trained.model, config.model)
+        return cls(name, network, sizes, config.objective, encoder, pseudo)
 
     def score(self, contexts: Sequence[str], continuations: Sequence[str]) -> Likelihoods:
         """Return the log-likelihood of each continuation given its context.

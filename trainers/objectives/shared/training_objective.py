@@ -43,6 +43,16 @@ class TrainingObjective(Protocol):
         return {"loss": 1.0}
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of measures in `trainers.engine.losses` that are logged beside the losses."""
+        return ()
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether a generator replaces tokens, which the model tells from those of the text (`Model.generator_size`)."""
+        return False
+
+    @property
     def predicts_text(self) -> bool:
         """Whether every token of the text is a target exactly once; only then can the loss be given in bits
         per byte.

@@ -222,6 +222,7 @@ def test_the_heads_of_pretraining_are_frozen():
         network = network_of(tiny(name, **({"sentence_head": True} if name == "bert" else {})), "classify")
         frozen = {n.split(".")[0] for n, p in network.named_parameters() if not p.requires_grad and ".pooler." not in n}
         expected = {"bert": {"cls"}, "modernbert": {"head", "decoder"}, "roberta": {"lm_head"}, "llama": set()}
+        expected["electra"] = {"generator_predictions", "generator_lm_head"}
         assert frozen == expected.get(name, set()), name
         assert network.get_input_embeddings().weight.requires_grad
     assert not network_of(SIZES["t5"], "tag").lm_head.weight.requires_grad

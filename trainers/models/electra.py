@@ -1,0 +1,99 @@
+"""ELECTRA (Clark et al., 2020), with the blocks of `transformers`: BERT with embeddings of their own width, as a masked
+language model, or as a discriminator with the generator that it is trained with.
+"""
+
+from typing import Any
+
+from trainers.config.architecture import Model, generator_of
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from transformers import ElectraConfig
+
+    return ElectraConfig(
+        vocab_size=model.vocab_size,
+        max_position_embeddings=model.positions,
+        embedding_size=model.embedding_size,
+        hidden_size=model.width,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        intermediate_size=model.feed_forward,
+        hidden_dropout_prob=model.dropout,
+        attention_probs_dropout_prob=model.dropout,
+        summary_last_dropout=model.dropout,
+        initializer_range=model.initializer_range,
+        **special_ids(specials),
+    )
+
+
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "electra",
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.hidden_dropout_prob,
+        initializer_range=configuration.initializer_range,
+        embedding_size=configuration.embedding_size,
+    )
+
+
+def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
+    from transformers import ElectraForMaskedLM
+
+    if model.generator_size is None:
+        return ElectraForMaskedLM._from_config(configuration)
+    from trainers.models.replaced_tokens_model import ReplacedTokensModel
+
+    smaller = _configuration(generator_of(model), specials)
+    smaller._attn_implementation, smaller.dtype = configuration._attn_implementation, configuration.dtype
+    network = ReplacedTokensModel._from_config(configuration)
+    network.add_generator(ElectraForMaskedLM._from_config(smaller))
+    return network
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    reads = {"input_ids": inputs.ids, "position_ids": inputs.positions, "token_type_ids": inputs.token_types}
+    return network.electra(**reads, attention_mask=inputs.mask).last_hidden_state
+
+
+def _replaced(network: Any, inputs: Inputs) -> Any:
+    return network.discriminator_predictions(_hidden(network, inputs))
+
+
+def _parts(network: Any) -> dict[str, Any]:
+    return {"": network.discriminator(), "generator": network.generator}
+
+
+_POOLED = HeadForm(
+    "ElectraForSequenceClassification",
+    "classifier.out_proj",
+    dense="classifier.dense",
+    activation="gelu",
+    drops_first=True,
+)
+_CHOICE = HeadForm("ElectraForMultipleChoice", "classifier", dense="sequence_summary.summary", activation="gelu")
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _POOLED,
+    "regress": _POOLED,
+    "tag": HeadForm("ElectraForTokenClassification", "classifier"),
+    "span": HeadForm("ElectraForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": _CHOICE,
+}
+
+ARCHITECTURE = Architecture(
+    _configuration,
+    _sizes,
+    _hidden,
+    logits=lambda network, states: network.generator_lm_head(network.generator_predictions(states)),
+    blocks=lambda network: list(network.electra.encoder.layer),
+    heads=_HEADS,
+    create=_create,
+    unmasked=True,
+    replaced=_replaced,
+    parts=_parts,
+)

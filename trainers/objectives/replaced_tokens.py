@@ -1,0 +1,55 @@
+"""Replaced token detection (ELECTRA: Clark et al., 2020, section 2).
+
+    text            the   chef   cooked  the   meal
+    masked          the  <mask>  cooked  the   meal       the generator predicts "chef" at <mask>: `loss`
+    a token drawn   the   cook   cooked  the   meal       from the generator's softmax, without a gradient
+    told            no    yes    no      no    no         by the discriminator, for every token: `discriminator_loss`
+
+A token that is drawn as it was in the text counts as original.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from trainers.objectives.masked import Masking
+from trainers.objectives.shared.context import Context
+from trainers.rows.batch import Batch
+
+
+@dataclass(frozen=True)
+class ReplacedTokens(Masking):
+    """Train a discriminator to tell tokens that a generator has replaced, and the generator to predict masked tokens.
+
+    The minimised loss is that of the generator at the chosen tokens, `loss`, plus `discriminator_weight` times the binary
+    cross-entropy over all tokens that the discriminator reads, `discriminator_loss`. Of the chosen tokens, `mask_share`
+    become `<mask>` for the generator and the rest stay, as in the authors' code (the paper masks all). The discriminator
+    reads a token drawn from the generator in the place of each. Logged are also `replaced_share`, the share of tokens that
+    are then not those of the text, and the discriminator's accuracy on these, `replaced_accuracy`, and on the others,
+    `original_accuracy`. The other fields are those of `masked`. Requires `model.generator_size`.
+    """
+
+    mask_share: float = 0.85
+    random_share: float = 0.0
+    discriminator_weight: float = 50.0
+    kind: Literal["replaced_tokens"] = "replaced_tokens"
+
+    measures: ClassVar[tuple[str, ...]] = ("replaced_share", "original_accuracy", "replaced_accuracy")
+    needs_generator: ClassVar[bool] = True
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """The generator's loss with weight 1, and the discriminator's."""
+        return {"loss": 1.0, "discriminator_loss": self.discriminator_weight}
+
+    def check(self) -> None:
+        """Validate ranges."""
+        super().check()
+        if not 0 < self.discriminator_weight < float("inf"):
+            raise ValueError(f"discriminator_weight: got {self.discriminator_weight}, allowed above 0")
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Return the batch with tokens masked, and with the numbers that draw tokens in their place."""
+        masked = super().apply(batch, context)
+        rows, length = batch.inputs.shape
+        return replace(masked, draws=self._uniforms(batch, context, "replacement", 2 * length).reshape(rows, length, 2))
