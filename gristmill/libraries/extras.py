@@ -36,6 +36,11 @@ for name in sys.argv[1:]:
 """
 
 
+def extra_of(module: str) -> str:
+    """Return the extra that installs an optional module."""
+    return next(extra for extra, modules in EXTRAS.items() if module in modules)
+
+
 def install_extra(extra: str) -> str:
     """Return the command that installs an extra, in the versions that were tested."""
     return f"pip install --constraint constraints.txt --editable '.[{extra}]'"

@@ -17,7 +17,7 @@ from pipelines.contracts.document import file_key
 from pipelines.reading.entries.archives import Entry, open_entries
 from pipelines.reading.entries.files import SourceFile
 from pipelines.reading.entries.reasons import BrokenInput
-from pipelines.reading.entries.records import Bad, TextRecord, WebPage
+from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
 from pipelines.reading.part_writer import PartBuilder, ReadPart
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
@@ -79,7 +79,7 @@ def read_documents(
         yield from builder.finish()
 
 
-def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
+def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the records of an entry. If its stream breaks, the records before the break are kept and one Bad
     follows them.
     """

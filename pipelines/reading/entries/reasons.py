@@ -6,6 +6,7 @@ REASONS = {
     "bad_coding": "a transfer or content coding of an HTTP response cannot be undone",
     "bad_header": "the header block of a message has a line that is neither `Name: value` nor a continuation",
     "bad_http": "the record is declared an HTTP response but does not begin with a status line and headers",
+    "bad_post": "a post of a Stack Exchange dump without a number as id, parent or score, or with the id of another",
     "bad_quotes": "a CSV row has a quote or a lone carriage return where RFC 4180 allows none",
     "corrupt": "the bytes are not what the compression, archive or Parquet format allows; what came before is kept",
     "decoded_limit": "the file decodes to more than max_decoded_bytes or 1,000 times its size; what came before is kept",
@@ -23,6 +24,7 @@ REASONS = {
     "malformed_record": "bytes of a web archive that form no record (no header, or a wrong length), up to the next record",
     "metadata": "a metadata record of a web archive (in WAT files, all)",
     "nested_archive": "an archive inside an archive, or more than two layers of compression; it is not opened",
+    "no_question": "an answer whose question the Stack Exchange dump does not hold",
     "no_text": "the record has no text field, or it is null",
     "no_text_extracted": "the page holds no text, or none that the extractor considers content",
     "not_arrow": "not an Arrow IPC file or stream",
@@ -32,7 +34,9 @@ REASONS = {
     "not_mediawiki": "not the XML of a MediaWiki dump",
     "not_object": "the line or element is JSON, but not an object",
     "not_parquet": "not a Parquet file, or one inside an archive or a compressed file, where it cannot be read",
+    "not_question": "a post of a Stack Exchange dump that is neither a question nor an answer, such as the wiki of a tag",
     "not_regular": "the archive member is a link, a device or a pipe",
+    "not_stack_exchange": "not the XML of Posts.xml in a Stack Exchange data dump",
     "not_wikitext": "the page of a MediaWiki dump is not wikitext",
     "oversized": "the record is longer than max_document_bytes",
     "forgotten": "the user had the document removed from the corpus",
@@ -58,8 +62,8 @@ REASONS = {
 
 STRUCTURAL = frozenset(
     {
-        "dns", "forgotten", "http_status", "metadata", "not_article", "not_html", "not_regular", "not_wikitext", "poison",
-        "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
+        "dns", "forgotten", "http_status", "metadata", "not_article", "not_html", "not_question", "not_regular", "not_wikitext",
+        "poison", "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
 """Reasons that are expected: the record is not a document, or the user set it aside. Any number of such

@@ -12,19 +12,24 @@ class Format:
 
     `reader` is a function below `pipelines.reading`, as MODULE:NAME. `record` says what a record is, in the reference of
     the corpus file. `libraries` are the distributions that decode the format: the step `read` depends on their versions.
-    `pages`: records can be HTML pages, whose text is extracted. `lines`: the bytes are divided at line feeds before they are
+    `module`: the optional module that they need. `parser` is the function that extracts the text of raw records in a child
+    process, as MODULE:NAME; `pages`: these are HTML pages, and the source chooses their extractor. `joined`: no record is known
+    before the whole file is read. `lines`: the bytes are divided at line feeds before they are
     decoded. `only_utf8` gives the reason why no other encoding is possible.
     """
 
     reader: str
     record: str
     libraries: tuple[str, ...] = ()
+    module: str = ""
+    parser: str = ""
     pages: bool = False
+    joined: bool = False
     lines: bool = False
     only_utf8: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
-        """Import the reader: (Entry, Source) -> a TextRecord, Bad or WebPage per record, in order.
+        """Import the reader: (Entry, Source) -> a TextRecord, Bad or RawRecord per record, in order.
 
         It raises BrokenInput if the bytes end early.
         """
@@ -53,9 +58,16 @@ FORMATS = {
     "warc": Format(
         "web.warc:read_warc",
         "a record of a WARC, WET or ARC file; HTTP responses with HTML, and plain text taken from them, become documents",
-        pages=True,
+        parser="web.extraction:page_text", pages=True,
     ),
-    "html": Format("web.warc:read_html", "a file, which is a page", pages=True),
+    "html": Format(
+        "web.warc:read_html", "a file, which is a page", parser="web.extraction:page_text", pages=True,
+    ),
+    "stack_exchange": Format(
+        "formats.stack_exchange:read_stack_exchange",
+        "a question with its answers, of Posts.xml in a Stack Exchange data dump", ("resiliparse",),
+        parser="rich.threads:thread_text", joined=True, only_utf8="dumps are UTF-8",
+    ),
 }  # fmt: skip
 """Every format, by its name in a corpus file."""
 
