@@ -14,6 +14,7 @@ from gristmill.storage.remote import Remote
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
+from pipelines.contracts.record_field import RecordField
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
@@ -23,7 +24,7 @@ from pipelines.stages.materialise.group_by import GroupBy
 from pipelines.stages.materialise.shards import Shards
 from pipelines.stages.measure.decontaminate import Decontaminate
 from pipelines.stages.measure.evaluation_sets import EvaluationSet
-from pipelines.stages.measure.record_fields import RecordField, RecordFields
+from pipelines.stages.measure.record_fields import RecordFields
 
 HEAD = """\
 # The corpus file

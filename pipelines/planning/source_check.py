@@ -23,6 +23,7 @@ from pipelines.reading.entries.archives import Entry, open_entries
 from pipelines.reading.entries.files import SourceFile
 from pipelines.reading.entries.reasons import REASONS, STRUCTURAL
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
+from pipelines.reading.entries.typed_columns import check_types
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 
@@ -36,7 +37,7 @@ _LACKS_TEXT = ("no_text", "text_not_string")
 _CHECK = {
     "no_text": "text_field", "text_not_string": "text_field", "undecodable": "encoding", "oversized": "max_document_bytes",
     "html_bytes": "max_html_bytes", "html_nodes": "max_html_nodes", "html_depth": "max_html_depth",
-    "no_text_extracted": "extract", "decoded_limit": "max_decoded_bytes",
+    "no_text_extracted": "extract", "wrong_type": "columns", "decoded_limit": "max_decoded_bytes",
 } | dict.fromkeys(
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_json", "not_mediawiki", "not_object",
      "not_parquet", "not_stack_exchange", "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
@@ -110,7 +111,8 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
     size = 0
     joined = FORMATS[source.format].joined
     for entry in open_entries(file, source):
-        for record in islice(_sampled(entry, source, limit) if joined else read_records(entry, source), quota):
+        records = _sampled(entry, source, limit) if joined else read_records(entry, source)
+        for record in islice(check_types(records, source), quota):
             quota -= 1
             size += record.size or 0
             if isinstance(record, Bad):

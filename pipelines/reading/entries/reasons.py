@@ -55,6 +55,7 @@ REASONS = {
     "unknown_record_type": "the WARC standard does not know the type of the record",
     "unsupported_compression": "the archive member uses a compression that Python cannot read",
     "warcinfo": "a record about the web archive itself",
+    "wrong_type": "a field does not have the type that `columns` of the source gives it",
     "wrong_suffix": "the file name has the suffix of a compression that the bytes do not have",
     "xml_doctype": "the XML declares a document type or entities, which are not expanded; what came before is kept",
 }

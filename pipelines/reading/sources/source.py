@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,6 +10,7 @@ from gristmill.config import ADDED
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
+from pipelines.contracts.record_field import ColumnType, RecordField, check_columns
 from pipelines.reading.sources.registry import FORMATS, FormatName
 
 # No dot: it separates the fields of `sources.NAME.root=...`, a step from its source, and the units of stages from parts.
@@ -53,6 +55,10 @@ class Source:
     """Field, or column, of a record that holds the text."""
     url_field: str = "url"
     """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
+    columns: Mapping[str, ColumnType | RecordField] | None = field(default=None, hash=False, metadata=ADDED)
+    """Fields of the records to read as columns, with their types: `{score: int, created: date, licence: string}`, or, for a
+    field with another name or inside an object, as in `record_fields`: `{stars: {field: stats.stars, type: int}}`. Rules, orders
+    of preference and groups use the columns. A missing field is null; a record with a value of another type is set aside."""
     unicode_form: Literal["NFC", "none"] = "NFC"
     """Unicode normalisation of the stored text. Regardless of this field, line ends, form feeds and vertical
     tabs become line feeds, U+0080 to U+009F become the characters of the same code in Windows-1252, as in
@@ -135,7 +141,19 @@ class Source:
                 raise ValueError(
                     f"split: field: got {name!r}, the text or the URL of a record; name one of its other fields"
                 )
+        if self.columns is not None:
+            check_columns(self.columns)
+        for name, each in self.typed_fields():
+            if each.field in (self.text_field, self.url_field):
+                raise ValueError(
+                    f"columns.{name}: got {each.field!r}, the text or the URL of a record; name one of its other fields"
+                )
         check_format(self)
+
+    def typed_fields(self) -> list[tuple[str, RecordField]]:
+        """Return the name and the field of every column of `columns`."""
+        columns = self.columns or {}
+        return [(n, each if isinstance(each, RecordField) else RecordField(n, each)) for n, each in columns.items()]
 
 
 def check_format(source: Source) -> None:

@@ -1,6 +1,8 @@
 """The corpus files of docs/sources.md build, from files of the kind that each section is about."""
 
+import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,27 @@ def build(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> OpenCo
 
 def kept(corpus: OpenCorpus) -> list[str]:
     return corpus.documents().read_all()["text"].to_pylist()
+
+
+def test_columns_of_records(tmp_path, monkeypatch):
+    (tmp_path / "posts").mkdir()
+    rows = [
+        ("one", 9, "2016-05-01"),
+        ("two", 1, "2016-05-01"),
+        ("three", 9, "2014-12-31"),
+        ("four", 9, ""),
+        ("five", 2, "2015-01-01"),
+    ]
+    lines = [{"text": text, "stats": {"score": score}, "created": created} for text, score, created in rows]
+    lines += [{"text": "six", "stats": {"score": "many"}, "created": "2016-01-01"}, {"text": "seven", "created": 2016}]
+    (tmp_path / "posts/a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "posts/b.jsonl").write_text(json.dumps(lines[0]))
+    corpus = build("Fields of records as columns", tmp_path, monkeypatch)
+    assert kept(corpus) == ["one"]
+    assert corpus.corpus.manifest.sources["posts"]["quarantined"] == {"wrong_type": 2}
+    verdicts = corpus.verdicts().read_all()
+    assert Counter(verdicts["drop"].to_pylist()) == {None: 1, "created": 2, "score": 2, "dedup_exact": 1}
+    assert [str(corpus.columns.field(name).type) for name in ("score", "created")] == ["int64", "timestamp[us]"]
 
 
 def test_stack_exchange(tmp_path, monkeypatch):
