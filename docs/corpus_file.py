@@ -14,8 +14,8 @@ from gristmill.storage.remote import Remote
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
-from pipelines.contracts.record_field import RecordField
 from pipelines.planning.corpus import CorpusConfig
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 EXTRAS = {
     "trafilatura": ("trafilatura",),
     "s3": ("s3fs",),
+    "documents": ("pypdfium2",),
     "kenlm": ("kenlm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),

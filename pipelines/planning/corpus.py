@@ -15,9 +15,9 @@ from gristmill.storage.parsing import expand_location, parse_local, parse_locati
 from gristmill.storage.remote import Remote, check_url
 from pipelines.contracts.given_split import IdSplit
 from pipelines.contracts.reads import Input
-from pipelines.contracts.record_field import RecordField
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.planning.installed_stages import StageClass, stage_class, step_name
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 from pipelines.stages.measure.record_fields import RecordFields

@@ -25,7 +25,7 @@ _FORMATS = {
     **dict.fromkeys((".arrow", ".feather"), "arrow"), **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".txt", ".text", ".rst"), "text"), **dict.fromkeys((".md", ".markdown"), "markdown"),
     **dict.fromkeys((".warc", ".wet", ".arc"), "warc"), **dict.fromkeys((".html", ".htm"), "html"),
-    "posts.xml": "stack_exchange",
+    "posts.xml": "stack_exchange", ".pdf": "pdf", ".epub": "epub", ".docx": "docx", ".eml": "mail", ".mbox": "mbox",
 }  # fmt: skip
 CODE = (
     ".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".java", ".js", ".jl", ".kt", ".lua", ".m", ".php", ".pl", ".py",

@@ -37,10 +37,12 @@ _LACKS_TEXT = ("no_text", "text_not_string")
 _CHECK = {
     "no_text": "text_field", "text_not_string": "text_field", "undecodable": "encoding", "oversized": "max_document_bytes",
     "html_bytes": "max_html_bytes", "html_nodes": "max_html_nodes", "html_depth": "max_html_depth",
-    "no_text_extracted": "extract", "wrong_type": "columns", "decoded_limit": "max_decoded_bytes",
+    "no_text_extracted": "extract", "wrong_type": "columns",
+    "file_bytes": "max_file_bytes", "decoded_limit": "max_decoded_bytes",
 } | dict.fromkeys(
-    ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_json", "not_mediawiki", "not_object",
-     "not_parquet", "not_stack_exchange", "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
+    ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_docx", "not_epub", "not_json",
+     "not_mbox", "not_mediawiki", "not_object", "not_parquet", "not_pdf", "not_stack_exchange", "trailing_bytes",
+     "unclosed_quote", "wrong_suffix"), "format",
 )  # fmt: skip
 """The field of the source that is the most likely cause if a reason is frequent."""
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from pipelines.contracts.record_field import load_meta
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
+from pipelines.reading.sources.record_field import load_meta
 from pipelines.reading.sources.source import Source
 
 Record = TypeVar("Record", TextRecord | Bad, TextRecord | Bad | RawRecord)

@@ -10,7 +10,7 @@ from gristmill.config import ADDED
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
-from pipelines.contracts.record_field import ColumnType, RecordField, check_columns
+from pipelines.reading.sources.record_field import ColumnType, RecordField, check_columns
 from pipelines.reading.sources.registry import FORMATS, FormatName
 
 # No dot: it separates the fields of `sources.NAME.root=...`, a step from its source, and the units of stages from parts.
@@ -71,17 +71,20 @@ class Source:
     """The library that extracts the main text of HTML. resiliparse is tens of times faster; trafilatura is an
     extra to install."""
     max_html_bytes: int = 16 << 20
-    """A longer page is quarantined, as `html_bytes`. (Common Crawl cuts pages at 5 MiB.)"""
+    """A longer page is quarantined, as `html_bytes`; so is a question with its answers, and a book with a longer chapter.
+    (Common Crawl cuts pages at 5 MiB.)"""
     max_html_nodes: int = 1_000_000
     """A page with more elements is quarantined, as `html_nodes`."""
     max_html_depth: int = 4096
     """A page whose elements nest deeper is quarantined, as `html_depth`. Chromium flattens beyond 512; the time that
     resiliparse takes grows with the square, and 4,096 levels take 0.3 s."""
     page_cpu_seconds: int = 60
-    """CPU time for one page, in seconds. Reading stops at a page that takes more, and names it. Wall-clock
+    """CPU time for one page or document, in seconds. Reading stops at a page that takes more, and names it. Wall-clock
     time has no influence."""
     page_memory_bytes: int = 2 << 30
-    """Memory for parsing one page; reading stops at a page that takes more, and names it."""
+    """Memory for parsing one page or document; reading stops at a page that takes more, and names it."""
+    max_file_bytes: int = field(default=256 << 20, metadata=ADDED)
+    """A longer PDF, EPUB, Word document or message is quarantined, as `file_bytes`; it is held in memory."""
     max_decoded_bytes: int = 64 << 30
     """Bytes that one file may decompress to; the rest of a larger file is quarantined. Regardless of this
     field, a file may not decompress to more than 1 GiB and more than 1,000 times its size."""
@@ -109,13 +112,14 @@ class Source:
         """Validate ranges."""
         if not re.fullmatch(SOURCE_NAME, self.name):
             raise ValueError(f"name: got {self.name!r}, expected letters, digits, - and _, a letter first")
-        for name in ("max_document_bytes", "max_decoded_bytes", "part_bytes", "max_html_bytes", "page_memory_bytes"):
+        most = ("max_document_bytes", "part_bytes", "max_html_bytes", "max_file_bytes")
+        for name in (*most, "max_decoded_bytes", "page_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected a positive number of bytes")
         for name in ("max_html_nodes", "max_html_depth", "page_cpu_seconds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
-        for name in ("max_document_bytes", "part_bytes", "max_html_bytes"):
+        for name in most:
             if getattr(self, name) > 1 << 30:  # URLs and meta have 32-bit offsets, and tasks hold whole parts in memory
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at most 1 GiB")
         if not 0 <= self.max_quarantined <= 1:

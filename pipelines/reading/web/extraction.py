@@ -15,7 +15,8 @@ from pipelines.reading.web.charset import decode_page, is_undecodable
 @dataclass(frozen=True)
 class PageLimits:
     """The function that parses a record (`parser` of a Format), the extractor of pages, and the limits: bytes of a
-    page, number and depth of its elements, bytes of the text, and the CPU seconds and bytes of memory of the worker.
+    page, number and depth of its elements, bytes of the text, bytes that a file may decode to, and the CPU seconds and
+    bytes of memory of the worker.
     """
 
     parser: str
@@ -24,6 +25,7 @@ class PageLimits:
     nodes: int
     depth: int
     text_bytes: int
+    decoded_bytes: int
     cpu_seconds: int
     memory_bytes: int
 

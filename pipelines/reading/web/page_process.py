@@ -117,6 +117,7 @@ class Extractor:
             source.max_html_nodes,
             source.max_html_depth,
             source.max_document_bytes,
+            source.max_decoded_bytes,
             source.page_cpu_seconds,
             source.page_memory_bytes,
         )
@@ -180,14 +181,14 @@ class Extractor:
     def _poison(self, record: str, reason: str) -> PoisonError:
         name = self._source.name
         return PoisonError(
-            f"read: page {name}/{record} breaks its parser, alone and repeatedly: {self._parser()} {reason}; raise "
-            "the limit, or set the page aside with build --quarantine-poison",
+            f"read: {name}/{record} breaks its parser, alone and repeatedly: {self._parser()} {reason}; raise "
+            "the limit, or set it aside with build --quarantine-poison",
             "read", name, record, reason,
         )  # fmt: skip
 
     def _parser(self) -> str:
         kind = FORMATS[self._source.format]
-        return self._source.extract if kind.pages else kind.libraries[0]
+        return self._source.extract if kind.pages else next(iter(kind.libraries), self._source.format)
 
     def _outcome(self, page: RawRecord, answer: _Answer) -> TextRecord | Bad:
         reason = answer.head.get("reason")

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input, column_named
-from pipelines.contracts.record_field import parse_date
 from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.reading.sources.record_field import parse_date
 from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule, Threshold, group_names, values_of
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.contracts.record_field import parse_date
+from pipelines.reading.sources.record_field import parse_date
 from pipelines.stages.decide.rule_sets import SETS, Limit
 
 Value = str | bool | int | float

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.contracts.reads import Column, Input
-from pipelines.contracts.record_field import ARROW_TYPES, RecordField, check_columns, load_meta
 from pipelines.contracts.stage import PartStage
+from pipelines.reading.sources.record_field import ARROW_TYPES, RecordField, check_columns, load_meta
 
 
 @dataclass(frozen=True)

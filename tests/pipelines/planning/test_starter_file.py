@@ -77,12 +77,22 @@ def test_a_single_format_has_the_name_of_the_directory(files, monkeypatch):
 
 
 def test_formats_that_their_names_tell(tmp_path):
-    for name in ("a.com/Posts.xml", "a.com/Users.xml", "b.com-Posts.xml.zst"):
+    for name in (
+        "a.com/Posts.xml",
+        "a.com/Users.xml",
+        "b.com-Posts.xml.zst",
+        "a.PDF",
+        "b.epub",
+        "c.docx",
+        "d.eml",
+        "e.mbox",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     groups, unknown = group_files(tmp_path)
     assert {group.format: (group.files, group.patterns) for group in groups} == {
-        "stack_exchange": (2, ("**/*Posts.xml", "**/*Posts.xml.zst")),
+        "stack_exchange": (2, ("**/*Posts.xml", "**/*Posts.xml.zst")), "pdf": (1, ("**/*.PDF",)), "epub": (1, ("**/*.epub",)),
+        "docx": (1, ("**/*.docx",)), "mail": (1, ("**/*.eml",)), "mbox": (1, ("**/*.mbox",)),
     }  # fmt: skip
     assert unknown == {".xml": 1}
 

@@ -10,6 +10,8 @@ import pytest
 import pipelines
 from pipelines import OpenCorpus
 from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
+from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
+from tests.pipelines.reading.rich.test_mail import HEAD, message
 
 PAGE = Path(__file__).parents[3] / "docs/sources.md"
 SECTIONS = {
@@ -58,3 +60,29 @@ def test_stack_exchange(tmp_path, monkeypatch):
     (dump / "Users.xml").write_text("<users />")
     corpus = build("Questions and answers: Stack Exchange", tmp_path, monkeypatch)
     assert kept(corpus) == ["Q: Title 1\n\nbody\n\nA: answer"]
+
+
+def test_documents_with_layout(tmp_path, monkeypatch):
+    pytest.importorskip("pypdfium2")
+    library = tmp_path / "library"
+    library.mkdir()
+    for name, pages in {"a": [["Head", "one"], ["Head", "two"]], "b": [["single"]], "scan": [[], []]}.items():
+        (library / f"{name}.pdf").write_bytes(pdf(pages))
+    (library / "book.epub").write_bytes(epub({"1.html": "<p>chapter"}, "<dc:language>en</dc:language>"))
+    (library / "c.docx").write_bytes(docx(paragraph("report")))
+    (library / "reports.zip").write_bytes(zipped({"d.docx": docx(paragraph("packed"))}))
+    corpus = build("PDF, EPUB and Word", tmp_path, monkeypatch)
+    assert kept(corpus) == ["one\ntwo", "chapter", "report", "packed"]
+    assert corpus.corpus.manifest.sources["papers"]["quarantined"] == {"no_text_layer": 1}
+
+
+def test_mail(tmp_path, monkeypatch):
+    for name in ("lists", "letters"):
+        (tmp_path / name).mkdir()
+    first = message("Hello.\n-- \nEva", Subject="x", Date="Wed, 4 Mar 2015 06:06:07 +0100")
+    again = message("> Hello?\n\nHello.", Subject="y", Date="Tue, 3 Mar 2015 06:06:07 +0100")
+    (tmp_path / "lists/2015.mbox").write_bytes(HEAD + first + b"\n" + HEAD + again)
+    (tmp_path / "letters/a.eml").write_bytes(message("Write to bob@example.org.", Subject="z"))
+    corpus = build("Mail", tmp_path, monkeypatch)
+    assert kept(corpus) == ["Hello.", "Write to <EMAIL_ADDRESS>."]
+    assert [json.loads(meta)["subject"] for meta in corpus.documents().read_all()["meta"].to_pylist()] == ["y", "z"]

@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.config import parse
 from gristmill.errors import ConfigError
-from pipelines.contracts.record_field import RecordField
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.stages.measure.record_fields import RecordFields
 
 RECORDS = [
