@@ -147,7 +147,10 @@ class Rule:
             if all(bound is None for bound in bounds.values()):
                 raise ValueError(f"{name}: got a mapping without a bound: it would test nothing")
         for group in dict.fromkeys(key for bounds in (*self.mappings().values(), (DEFAULT,)) for key in bounds):
-            low, high = (_ordered(self.bound(side, group), side) for side in ("at_least", "at_most"))
+            low, high = (
+                _ordered(self.bound(side, group), f"{side}.{group}" if side in self.mappings() else side)
+                for side in ("at_least", "at_most")
+            )
             if low is not None and high is not None and low > high:
                 among = f" for {group}" if self.mappings() else ""
                 raise ValueError(
@@ -189,14 +192,14 @@ class Rule:
         return self.name or self.signal
 
 
-def _ordered(bound: Threshold | None, side: str) -> tuple[bool, Any] | None:
+def _ordered(bound: Threshold | None, where: str) -> tuple[bool, Any] | None:
     """Return what orders bounds, numbers before dates. Raises ValueError for a text that is no date."""
     if not isinstance(bound, str):
         return None if bound is None else (False, bound)
     try:
         return True, parse_date(bound)
     except ValueError:
-        raise ValueError(f"{side}: got {bound!r}, expected a number, or a date such as 2015-01-01") from None
+        raise ValueError(f"{where}: got {bound!r}, expected a number, or a date such as 2015-01-01") from None
 
 
 def _rule(family: str, limit: Limit) -> Rule:
