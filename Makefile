@@ -79,7 +79,7 @@ bench: .venv/installed
 # What the image installs: every package with the hashes of its files. Versions are those of constraints.txt; of packages that
 # are not in it (CUDA's), those that the lock has already, or the newest where it has none.
 lock: build/tools/installed
-	build/tools/bin/uv --no-config pip compile pyproject.toml --constraint constraints.txt --extra s3 --extra trafilatura \
+	build/tools/bin/uv --no-config pip compile pyproject.toml --constraint constraints.txt --extra documents --extra s3 --extra trafilatura \
 	  --generate-hashes --only-binary :all: --no-binary deepspeed --python-version 3.11 \
 	  --python-platform x86_64-manylinux_2_28 --no-annotate --custom-compile-command "make lock" --quiet --output-file $(LOCK)
 

@@ -31,7 +31,7 @@ from benchmarks.signals import machine
 from pipelines.reading.documents import read_documents, read_records
 from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.entries.records import TextRecord, WebPage
+from pipelines.reading.entries.records import RawRecord, TextRecord
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.extraction import extract_with_resiliparse, extract_with_trafilatura
 from pipelines.reading.web.page_process import Extractor
@@ -72,7 +72,7 @@ def by_reader(path: Path, extract: str) -> Iterator[str]:
     (file,) = list_files(source)
     with Extractor(source) as extractor:
         for entry in open_entries(file, source):
-            pages = (record for record in read_records(entry, source) if isinstance(record, WebPage))
+            pages = (record for record in read_records(entry, source) if isinstance(record, RawRecord))
             for record in extractor.extract(entry.path, 0, pages):
                 yield record.text if isinstance(record, TextRecord) else ""
 

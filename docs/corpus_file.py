@@ -17,6 +17,7 @@ from pipelines.classifiers.train_classifier import ClassifierConfig
 from pipelines.classifiers.train_columns import ColumnClassifierConfig
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.planning.corpus import CorpusConfig
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
@@ -26,7 +27,7 @@ from pipelines.stages.materialise.group_by import GroupBy
 from pipelines.stages.materialise.shards import Shards
 from pipelines.stages.measure.decontaminate import Decontaminate
 from pipelines.stages.measure.evaluation_sets import EvaluationSet
-from pipelines.stages.measure.record_fields import RecordField, RecordFields
+from pipelines.stages.measure.record_fields import RecordFields
 
 HEAD = """\
 # The corpus file

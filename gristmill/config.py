@@ -37,7 +37,7 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """SafeLoader with the numbers and booleans of YAML 1.2, text as keys, no duplicate keys, and limits on
+    """SafeLoader with the types of YAML 1.2 (dates are texts there), text as keys, no duplicate keys, and limits on
     aliases and on their expansion.
 
     libyaml does the parsing, several times as fast as PyYAML. Its composer is not used, because deep nesting
@@ -48,7 +48,7 @@ class _Loader(Composer, yaml.CSafeLoader):
     # YAML 1.1, which PyYAML implements, reads `no`, the code of Norwegian, as false. In YAML 1.2 only true
     # and false are booleans.
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("bool", "timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 EXTRAS = {
     "trafilatura": ("trafilatura",),
     "s3": ("s3fs",),
+    "documents": ("pypdfium2",),
     "kenlm": ("kenlm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
@@ -34,6 +35,11 @@ for name in sys.argv[1:]:
     except BaseException as error:
         print(json.dumps(["fail", name, type(error).__name__ + ": " + str(error)]), flush=True)
 """
+
+
+def extra_of(module: str) -> str:
+    """Return the extra that installs an optional module."""
+    return next(extra for extra, modules in EXTRAS.items() if module in modules)
 
 
 def install_extra(extra: str) -> str:

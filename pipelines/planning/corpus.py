@@ -17,8 +17,10 @@ from pipelines.contracts.given_split import IdSplit
 from pipelines.contracts.reads import Input
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.planning.installed_stages import StageClass, stage_class, step_name
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
+from pipelines.stages.measure.record_fields import RecordFields
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REMOTE = Remote()
@@ -59,7 +61,8 @@ class CorpusConfig:
     sources: tuple[Source, ...]
     """The sources, at least one."""
     steps: tuple[StepConfig, ...]
-    """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` next to it if wanted."""
+    """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` next to it if wanted. Steps named
+    `source_columns`, which write the columns of sources that have `columns`, come first by themselves."""
     remote: Remote = _REMOTE
     """How the URL of `output` is opened; same fields as `remote` of a source."""
 
@@ -96,7 +99,8 @@ def load_corpus_config(
         )
         for number, source in enumerate(head.sources)
     )
-    config = CorpusConfig(head.name, expand_location(head.output, f"{where}: output"), sources, parsed, head.remote)
+    steps = (*column_steps(sources), *parsed)
+    config = CorpusConfig(head.name, expand_location(head.output, f"{where}: output"), sources, steps, head.remote)
     _check(config, where)
     return config
 
@@ -117,10 +121,28 @@ def _at_home(source: Source, where: str) -> Source:
     return replace(source, split=replace(split, validation=files[0], test=files[1]))
 
 
+def column_steps(sources: Sequence[Source]) -> tuple[StepConfig, ...]:
+    """Return the steps that write the columns of sources: one for each choice of columns, over the sources that share it."""
+    shared: list[tuple[dict[str, RecordField], list[str]]] = []
+    for source in sources:
+        if columns := dict(source.typed_fields()):
+            names = next((names for known, names in shared if known == columns), None)
+            if names is None:
+                names = []
+                shared.append((columns, names))
+            names.append(source.name)
+    steps = []
+    for number, (columns, names) in enumerate(shared, 1):
+        name = f"source_columns_{number}" if number > 1 else "source_columns"
+        steps.append(StepConfig(name, RecordFields(columns), "record_fields", tuple(names)))
+    return tuple(steps)
+
+
 def plain_config(config: CorpusConfig) -> dict[str, Any]:
     """Return the configuration as plain YAML data: a valid corpus file."""
     steps = []
-    for step in config.steps:
+    of_sources = column_steps(config.sources)
+    for step in (step for step in config.steps if step not in of_sources):
         entry: dict[str, Any] = {step.stage_name: _plain_knobs(step)}
         if step.name != step_name(step.stage_name):
             entry["name"] = step.name

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 import tarfile
 import zipfile
 from collections import Counter
@@ -24,6 +25,7 @@ _FORMATS = {
     **dict.fromkeys((".arrow", ".feather"), "arrow"), **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".txt", ".text", ".rst"), "text"), **dict.fromkeys((".md", ".markdown"), "markdown"),
     **dict.fromkeys((".warc", ".wet", ".arc"), "warc"), **dict.fromkeys((".html", ".htm"), "html"),
+    "posts.xml": "stack_exchange", ".pdf": "pdf", ".epub": "epub", ".docx": "docx", ".eml": "mail", ".mbox": "mbox",
 }  # fmt: skip
 CODE = (
     ".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".java", ".js", ".jl", ".kt", ".lua", ".m", ".php", ".pl", ".py",
@@ -95,7 +97,11 @@ def _walk(directory: Path) -> Iterator[Path]:
 
 
 def _suffix(path: Path | PurePosixPath) -> str:
-    """Return the suffix of a file, with that of its compression: `.jsonl.gz`."""
+    """Return the suffix of a file, with that of its compression: `.jsonl.gz`. Of the posts of a Stack Exchange dump, whose
+    suffix says nothing, it is the end of their name.
+    """
+    if posts := re.search(r"Posts\.xml(\.\w+)?$", path.name):
+        return posts[0]
     if path.suffix.lower() in _PACKED:
         return PurePosixPath(path.stem).suffix + path.suffix
     return path.suffix

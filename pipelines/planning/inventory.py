@@ -11,7 +11,7 @@ from gristmill.config import plain
 from gristmill.errors import CorruptFileError, SourceError
 from gristmill.storage.location import Location
 from gristmill.storage.store import digest, read_json, write_json
-from pipelines.contracts.stage import Stage, library_versions
+from pipelines.contracts.stage import Stage
 from pipelines.reading import documents as read
 from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
 from pipelines.reading.entries.listing import list_files
@@ -64,9 +64,8 @@ class Read(Stage):
 
     def depends(self) -> dict[str, str]:
         """Return the versions of everything that decodes and normalises."""
-        kind = FORMATS[self.source.format]
-        extractor = page_process.libraries(self.source) | {"reservations": RESERVATIONS_VERSION} if kind.pages else {}
-        return read.depends() | library_versions(*kind.libraries) | extractor
+        reservations = {"reservations": RESERVATIONS_VERSION} if FORMATS[self.source.format].pages else {}
+        return read.depends() | page_process.libraries(self.source) | reservations
 
     def knobs(self) -> dict[str, Any]:
         """Return the fields of the source that the documents depend on."""

@@ -9,7 +9,7 @@ from gristmill.libraries.extras import import_failures
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import library_of_scheme
 from pipelines.planning.corpus import CorpusConfig
-from pipelines.reading.web.page_process import library_of_extractor
+from pipelines.reading.web.page_process import optional_library
 
 
 class Need(NamedTuple):
@@ -26,8 +26,8 @@ def needs_of(config: CorpusConfig) -> Iterator[Need]:
     for source in config.sources:
         yield from _of_url(f"source {source.name!r}: root", source.root)
         yield from _of_url(f"source {source.name!r}: files", source.files or "")
-        if library := library_of_extractor(source.extract):
-            yield Need(f"source {source.name!r}: extract", *library)
+        if library := optional_library(source):
+            yield Need(f"source {source.name!r}: {library[0]}", *library[1:])
     for step in config.steps:
         yield from (Need(f"step {step.name}", *library) for library in step.stage.libraries())
 

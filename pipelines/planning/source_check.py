@@ -6,9 +6,9 @@ and the counts of the whole source are checked once it is read.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import pyarrow as pa
@@ -19,10 +19,12 @@ from gristmill.storage.location import Location
 from pipelines.contracts.document import QUARANTINE, is_empty
 from pipelines.contracts.manifest import StepManifest, read_table, schema_facts
 from pipelines.reading.documents import read_records
-from pipelines.reading.entries.archives import open_entries
+from pipelines.reading.entries.archives import Entry, open_entries
 from pipelines.reading.entries.files import SourceFile
 from pipelines.reading.entries.reasons import REASONS, STRUCTURAL
-from pipelines.reading.entries.records import Bad, TextRecord
+from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
+from pipelines.reading.entries.typed_columns import check_types
+from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 
 _RECORDS = 1000
@@ -35,10 +37,12 @@ _LACKS_TEXT = ("no_text", "text_not_string")
 _CHECK = {
     "no_text": "text_field", "text_not_string": "text_field", "undecodable": "encoding", "oversized": "max_document_bytes",
     "html_bytes": "max_html_bytes", "html_nodes": "max_html_nodes", "html_depth": "max_html_depth",
-    "no_text_extracted": "extract", "decoded_limit": "max_decoded_bytes",
+    "no_text_extracted": "extract", "wrong_type": "columns",
+    "file_bytes": "max_file_bytes", "decoded_limit": "max_decoded_bytes",
 } | dict.fromkeys(
-    ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_json", "not_mediawiki", "not_object",
-     "not_parquet", "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
+    ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_docx", "not_epub", "not_json",
+     "not_mbox", "not_mediawiki", "not_object", "not_parquet", "not_pdf", "not_stack_exchange", "trailing_bytes",
+     "unclosed_quote", "wrong_suffix"), "format",
 )  # fmt: skip
 """The field of the source that is the most likely cause if a reason is frequent."""
 
@@ -107,8 +111,10 @@ def _is_searched(file: SourceFile, source: Source) -> bool:
 def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: SampleTally) -> int:
     """Add the records of one file to `tally`; returns their size in bytes."""
     size = 0
+    joined = FORMATS[source.format].joined
     for entry in open_entries(file, source):
-        for record in islice(read_records(entry, source), quota):
+        records = _sampled(entry, source, limit) if joined else read_records(entry, source)
+        for record in islice(check_types(records, source), quota):
             quota -= 1
             size += record.size or 0
             if isinstance(record, Bad):
@@ -126,6 +132,23 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
         if quota <= 0:
             break
     return size
+
+
+def _sampled(entry: Entry, source: Source, limit: int) -> Iterator[TextRecord | Bad | RawRecord]:
+    """Yield the records in the first `limit` bytes of an entry whose format joins records of the whole file."""
+    left = limit
+
+    def head() -> Iterator[bytes]:
+        nonlocal left
+        for chunk in entry.chunks:
+            left -= len(chunk)
+            if left < 0:
+                return
+            yield chunk
+
+    for record in read_records(replace(entry, chunks=head()), source):
+        if left >= 0 or record != Bad("truncated"):
+            yield record
 
 
 def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:

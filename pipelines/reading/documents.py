@@ -17,7 +17,8 @@ from pipelines.contracts.document import file_key
 from pipelines.reading.entries.archives import Entry, open_entries
 from pipelines.reading.entries.files import SourceFile
 from pipelines.reading.entries.reasons import BrokenInput
-from pipelines.reading.entries.records import Bad, TextRecord, WebPage
+from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
+from pipelines.reading.entries.typed_columns import check_types
 from pipelines.reading.part_writer import PartBuilder, ReadPart
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
@@ -67,8 +68,9 @@ def read_documents(
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
                 records = extractor.extract(entry.path, first, _bounded(read_records(entry, source), left), poison)
+                typed = check_types(records, source)
                 try:
-                    yield from builder.extend(entry.path, first, records)
+                    yield from builder.extend(entry.path, first, typed)
                 except MemoryError as error:
                     position = f"record {source.name}/{entry.path}#{builder.next_record} or soon after"
                     raise TaskMemoryError(position) from error
@@ -79,7 +81,7 @@ def read_documents(
         yield from builder.finish()
 
 
-def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
+def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the records of an entry. If its stream breaks, the records before the break are kept and one Bad
     follows them.
     """

@@ -227,9 +227,9 @@ def _test(threshold: Mapping[str, Any]) -> str:
     return f"{column} {' and '.join(conditions)}"
 
 
-def _bound(bound: float | Mapping[str, float | None], per: str) -> str:
-    """Format a bound; if it is a mapping, with the value of `per` to which each bound applies."""
+def _bound(bound: float | str | Mapping[str, float | str | None], per: str) -> str:
+    """Format a bound, a number or a date; if it is a mapping, with the value of `per` to which each bound applies."""
     if not isinstance(bound, Mapping):
-        return f"{bound:,g}"
-    bounds = [f"{key} {NONE if value is None else f'{value:,g}'}" for key, value in bound.items()]
+        return bound if isinstance(bound, str) else f"{bound:,g}"
+    bounds = [f"{key} {NONE if value is None else _bound(value, per)}" for key, value in bound.items()]
     return f"({per}: {', '.join(bounds)})"

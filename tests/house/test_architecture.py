@@ -37,6 +37,7 @@ HOMES = {
     "resiliparse": ("pipelines/stages/", "pipelines/reading/"),
     "fastwarc": ("pipelines/reading/",),
     "kenlm": ("pipelines/stages/score/perplexity.py",),
+    "pypdfium2": ("pipelines/reading/rich/pdf.py",),
     "trafilatura": ("pipelines/reading/web/extraction.py",),
     "zlib_ng": ("pipelines/reading/entries/decompress.py",),
     "tokenizers": ("tokenizer/",),
@@ -237,7 +238,7 @@ def test_planning_loads_nothing_heavy():
     code = (
         "import sys, pipelines.__main__, pipelines.planning.plan, pipelines.commands.show_plan, tokenizer.__main__\n"
         "heavy = {'ray', 'torch', 'numba', 'presidio_analyzer', 'spacy', 'fasttext', 'transformers', 'deepspeed', "
-        " 'tokenizers', 'gigatoken', 'datasketch', 'resiliparse', 'fastwarc', 'trafilatura', 'scipy', 'jinja2', "
+        " 'tokenizers', 'gigatoken', 'datasketch', 'resiliparse', 'pypdfium2', 'fastwarc', 'trafilatura', 'scipy', 'jinja2', "
         " 'fsspec', 's3fs', 'aiohttp'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

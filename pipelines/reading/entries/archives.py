@@ -5,6 +5,7 @@ that name.
 """
 
 import errno
+import re
 import stat
 import tarfile
 import zipfile
@@ -20,6 +21,7 @@ from pipelines.reading.entries.decompress import DecodeBudget, broken_stream, de
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks, printable_name
 from pipelines.reading.entries.globs import matches
 from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
+from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 
 _TAR_HEADER_BYTES = 1 << 20  # longer extended headers are an attack; tarfile would hold them in memory
@@ -61,7 +63,7 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
         head, chunks, layers = decompress(file.path, raw, budget)
         if _is_tar(file.path, head):
             yield from _TarReader(file.path, chunks, source, budget).entries()
-        elif _is_zip(head):
+        elif _is_zip(head) and not _is_package(file.path, head, source):
             yield from (
                 _zip_members(file, source, budget)
                 if layers == 0
@@ -81,14 +83,24 @@ def _is_tar(path: str, head: bytes) -> bool:
     return head[257:265] in (b"ustar\x0000", b"ustar  \0") or (named and bool(head))
 
 
+def _is_package(path: str, head: bytes, source: Source) -> bool:
+    """Whether a zip is a file of the source's format, such as an EPUB."""
+    kind = FORMATS[source.format]
+    if not kind.zip_name:
+        return False
+    name = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # of the first member
+    named = PurePosixPath(path.lower()).suffix == kind.zip_suffix
+    return named or re.fullmatch(kind.zip_name, name.decode("latin-1")) is not None
+
+
 def _is_zip(head: bytes) -> bool:
     return head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08"))
 
 
-def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, budget: DecodeBudget) -> Entry:
+def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, source: Source, budget: DecodeBudget) -> Entry:
     path = f"{archive}!{printable_name(name)}"
     head, chunks, layers = decompress(name, chunks, budget)
-    if _is_zip(head) or _is_tar(name, head):
+    if (_is_zip(head) and not _is_package(name, head, source)) or _is_tar(name, head):
         chunks = broken_stream("nested_archive")
     return Entry(path, chunks, size=None if layers else size)
 
@@ -196,7 +208,7 @@ class _TarReader:
             # Not through extractfile, which discards a partial read at the end of the stream.
             archive.fileobj.seek(member.offset_data)
             data = self._contents(archive.fileobj, member.size)
-        return _member(self._path, member.name, data, member.size, self._budget)
+        return _member(self._path, member.name, data, member.size, self._source, self._budget)
 
     def _contents(self, handle: Any, left: int) -> Iterator[bytes]:
         while left:
@@ -242,7 +254,7 @@ def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
                 chunks = broken_stream("encrypted")
             else:
                 chunks = budget.bound(_zip_contents(archive, info, file))
-            yield _member(file.path, info.filename, chunks, info.file_size, budget)
+            yield _member(file.path, info.filename, chunks, info.file_size, source, budget)
 
 
 def _open_zip(file: SourceFile) -> zipfile.ZipFile:

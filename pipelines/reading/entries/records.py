@@ -27,9 +27,9 @@ class Bad(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-class WebPage(NamedTuple):
-    """A record whose text has yet to be extracted: bytes of HTML and the charset that HTTP declares (or "").
-    The other fields are those of TextRecord, but `meta` does not yet hold the charset.
+class RawRecord(NamedTuple):
+    """A record whose text a child process has yet to extract: the bytes of a page or a document, and the charset
+    that HTTP declares (or ""). The other fields are those of TextRecord, but `meta` lacks what the child finds.
     """
 
     content: bytes | memoryview

@@ -1,19 +1,15 @@
-"""MediaWiki XML dumps (https://www.mediawiki.org/wiki/Help:Export): one record per page, streamed through
-expat.
-"""
+"""MediaWiki XML dumps (https://www.mediawiki.org/wiki/Help:Export): one record per page, streamed."""
 
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote
-from xml.parsers import expat
 
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
+from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.formats.wikitext import plain_text
+from pipelines.reading.formats.xml_stream import XmlStream
 from pipelines.reading.sources.source import Source
 
-_TOKEN_BYTES = 16 << 20  # expat holds a tag or comment whole; those of dumps are under a megabyte
 _ARTICLES, _FILES, _CATEGORIES = "0", "6", "14"
 _FIELDS = {
     ("siteinfo", "base"), ("page", "title"), ("page", "ns"), ("page", "id"), ("revision", "id"),
@@ -33,14 +29,12 @@ def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     as `xml_doctype` before anything is expanded.
     """
     dump = _Dump(source)
-    for chunk in entry.chunks:
-        for start in range(0, len(chunk), CHUNK_BYTES):
-            yield from dump.feed(chunk[start : start + CHUNK_BYTES])
-    yield from dump.feed(b"", last=True)
+    for _ in XmlStream("mediawiki", "not_mediawiki", dump.start, dump.end, dump.data).parse(entry.chunks):
+        yield from dump.take()
 
 
 class _Dump:
-    """The state of the parser: the path of open elements and the fields of the open page."""
+    """The path of open elements, the fields of the open page, and the records found since the last `take`."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -51,41 +45,15 @@ class _Dump:
         self._redirect = self._oversized = False
         self._pieces: list[str] | None = None  # contents of the open element, if it is one of _FIELDS
         self._size = 0
-        self._fed = 0
         self._found: list[TextRecord | Bad] = []
-        self._parser = expat.ParserCreate()
-        self._parser.buffer_text = True
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._data
-        self._parser.StartDoctypeDeclHandler = self._refuse
-        self._parser.EntityDeclHandler = self._refuse
 
-    def feed(self, chunk: bytes, *, last: bool = False) -> Iterator[TextRecord | Bad]:
-        """Yield the pages that end within a chunk, then BrokenInput if the XML is malformed in it or ends too
-        early.
-        """
-        self._fed += len(chunk)
-        failure = None
-        try:
-            self._parser.Parse(chunk, last)
-            if not last and self._fed - self._parser.CurrentByteIndex > _TOKEN_BYTES:
-                failure = "corrupt"
-        except expat.ExpatError:
-            failure = "truncated" if last else "corrupt" if self._path else "not_mediawiki"
-        except BrokenInput as error:
-            failure = error.reason
+    def take(self) -> list[TextRecord | Bad]:
+        """Return the pages that have ended since the last call."""
         found, self._found = self._found, []
-        yield from found
-        if failure:
-            raise BrokenInput(failure)
+        return found
 
-    def _refuse(self, *_: Any) -> None:
-        raise BrokenInput("xml_doctype")
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if not self._path and name != "mediawiki":
-            raise BrokenInput("not_mediawiki")
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        """Open an element."""
         parent = self._path[-1] if self._path else ""
         self._path.append(name)
         if name == "page":
@@ -99,7 +67,8 @@ class _Dump:
             if name == "text":
                 self._oversized = False
 
-    def _data(self, data: str) -> None:
+    def data(self, data: str) -> None:
+        """Add contents to the open element."""
         if self._pieces is None:
             return
         is_text = self._path[-1] == "text"
@@ -111,7 +80,8 @@ class _Dump:
         else:
             raise BrokenInput("corrupt")
 
-    def _end(self, name: str) -> None:
+    def end(self, name: str) -> None:
+        """Close the open element."""
         self._path.pop()
         parent = self._path[-1] if self._path else ""
         if self._pieces is not None:

@@ -10,21 +10,33 @@ from typing import TYPE_CHECKING, Any, Literal
 class Format:
     """How the files of a format are read.
 
-    `reader` is a function below `pipelines.reading`, as MODULE:NAME. `record` says what a record is, in the reference of
-    the corpus file. `libraries` are the distributions that decode the format: the step `read` depends on their versions.
-    `pages`: records can be HTML pages, whose text is extracted. `lines`: the bytes are divided at line feeds before they are
-    decoded. `only_utf8` gives the reason why no other encoding is possible.
+    - `reader`: a function below `pipelines.reading`, as MODULE:NAME.
+    - `record`: what a record is, in the reference of the corpus file.
+    - `libraries`: the distributions that decode the format; the step `read` depends on their versions. `module`: the optional
+      module of theirs that is imported.
+    - `parser`: the function that extracts the text of raw records in a child process, as MODULE:NAME. `pages`: these are HTML
+      pages, and the source chooses their extractor.
+    - `lines`: the bytes are divided at line feeds before they are decoded. `joined`: no record is known before the whole file
+      is read.
+    - `zip_name`, `zip_suffix`: a zip whose first member has a name that matches the expression, or whose own name has the
+      suffix, is a file of the format instead of an archive.
+    - `only_utf8`: the reason why no other encoding is possible.
     """
 
     reader: str
     record: str
     libraries: tuple[str, ...] = ()
+    module: str = ""
+    parser: str = ""
     pages: bool = False
+    joined: bool = False
+    zip_name: str = ""
+    zip_suffix: str = ""
     lines: bool = False
     only_utf8: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
-        """Import the reader: (Entry, Source) -> a TextRecord, Bad or WebPage per record, in order.
+        """Import the reader: (Entry, Source) -> a TextRecord, Bad or RawRecord per record, in order.
 
         It raises BrokenInput if the bytes end early.
         """
@@ -32,6 +44,7 @@ class Format:
         return reader
 
 
+_OWN_ENCODING = "files of this format say themselves how they are encoded"
 FORMATS = {
     "text": Format("formats.plain:read_text", "a file"),
     "jsonl": Format("formats.json_lines:read_jsonl", "a line", ("orjson",), lines=True),
@@ -53,9 +66,37 @@ FORMATS = {
     "warc": Format(
         "web.warc:read_warc",
         "a record of a WARC, WET or ARC file; HTTP responses with HTML, and plain text taken from them, become documents",
-        pages=True,
+        parser="web.extraction:page_text", pages=True,
     ),
-    "html": Format("web.warc:read_html", "a file, which is a page", pages=True),
+    "html": Format(
+        "web.warc:read_html", "a file, which is a page", parser="web.extraction:page_text", pages=True,
+    ),
+    "stack_exchange": Format(
+        "formats.stack_exchange:read_stack_exchange",
+        "a question with its answers, of Posts.xml in a Stack Exchange data dump", ("resiliparse",),
+        parser="rich.threads:thread_text", joined=True, only_utf8="dumps are UTF-8",
+    ),
+    "pdf": Format(
+        "rich.whole_file:read_whole", "a PDF, whose text layer is the text", ("pypdfium2",), module="pypdfium2",
+        parser="rich.pdf:pdf_text", only_utf8=_OWN_ENCODING,
+    ),
+    "epub": Format(
+        "rich.whole_file:read_whole", "an EPUB, whose chapters in reading order are the text", ("resiliparse",),
+        parser="rich.epub:epub_text", zip_name=r"mimetype", zip_suffix=".epub", only_utf8=_OWN_ENCODING,
+    ),
+    "mail": Format(
+        "rich.whole_file:read_whole", "a file with a MIME message, such as .eml and those of a Maildir", ("resiliparse",),
+        parser="rich.mail_text:mail_text", only_utf8=_OWN_ENCODING,
+    ),
+    "mbox": Format(
+        "rich.mbox:read_mbox", "a message of an mbox file", ("resiliparse",), parser="rich.mail_text:mail_text",
+        only_utf8=_OWN_ENCODING,
+    ),
+    "docx": Format(
+        "rich.whole_file:read_whole", "a Word document (.docx)", parser="rich.docx:docx_text",
+        zip_name=r"\[Content_Types\]\.xml|(_rels|word|docProps|customXml)/.*\.(xml|rels)", zip_suffix=".docx",
+        only_utf8=_OWN_ENCODING,
+    ),
 }  # fmt: skip
 """Every format, by its name in a corpus file."""
 

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,6 +10,7 @@ from gristmill.config import ADDED
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
+from pipelines.reading.sources.record_field import ColumnType, RecordField, check_columns
 from pipelines.reading.sources.registry import FORMATS, FormatName
 
 # No dot: it separates the fields of `sources.NAME.root=...`, a step from its source, and the units of stages from parts.
@@ -53,6 +55,10 @@ class Source:
     """Field, or column, of a record that holds the text."""
     url_field: str = "url"
     """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
+    columns: Mapping[str, ColumnType | RecordField] | None = field(default=None, hash=False, metadata=ADDED)
+    """Fields of the records to read as columns, with their types: `{score: int, created: date, licence: string}`, or, for a
+    field with another name or inside an object, as in `record_fields`: `{stars: {field: stats.stars, type: int}}`. Rules, orders
+    of preference and groups use the columns. A missing field is null; a record with a value of another type is set aside."""
     unicode_form: Literal["NFC", "none"] = "NFC"
     """Unicode normalisation of the stored text. Regardless of this field, line ends, form feeds and vertical
     tabs become line feeds, U+0080 to U+009F become the characters of the same code in Windows-1252, as in
@@ -65,17 +71,20 @@ class Source:
     """The library that extracts the main text of HTML. resiliparse is tens of times faster; trafilatura is an
     extra to install."""
     max_html_bytes: int = 16 << 20
-    """A longer page is quarantined, as `html_bytes`. (Common Crawl cuts pages at 5 MiB.)"""
+    """A longer page is quarantined, as `html_bytes`; so is a question with its answers, and a book with a longer chapter.
+    (Common Crawl cuts pages at 5 MiB.)"""
     max_html_nodes: int = 1_000_000
     """A page with more elements is quarantined, as `html_nodes`."""
     max_html_depth: int = 4096
     """A page whose elements nest deeper is quarantined, as `html_depth`. Chromium flattens beyond 512; the time that
     resiliparse takes grows with the square, and 4,096 levels take 0.3 s."""
     page_cpu_seconds: int = 60
-    """CPU time for one page, in seconds. Reading stops at a page that takes more, and names it. Wall-clock
+    """CPU time for one page or document, in seconds. Reading stops at a page that takes more, and names it. Wall-clock
     time has no influence."""
     page_memory_bytes: int = 2 << 30
-    """Memory for parsing one page; reading stops at a page that takes more, and names it."""
+    """Memory for parsing one page or document; reading stops at a page that takes more, and names it."""
+    max_file_bytes: int = field(default=256 << 20, metadata=ADDED)
+    """A longer PDF, EPUB, Word document or message is quarantined, as `file_bytes`; it is held in memory."""
     max_decoded_bytes: int = 64 << 30
     """Bytes that one file may decompress to; the rest of a larger file is quarantined. Regardless of this
     field, a file may not decompress to more than 1 GiB and more than 1,000 times its size."""
@@ -103,13 +112,14 @@ class Source:
         """Validate ranges."""
         if not re.fullmatch(SOURCE_NAME, self.name):
             raise ValueError(f"name: got {self.name!r}, expected letters, digits, - and _, a letter first")
-        for name in ("max_document_bytes", "max_decoded_bytes", "part_bytes", "max_html_bytes", "page_memory_bytes"):
+        most = ("max_document_bytes", "part_bytes", "max_html_bytes", "max_file_bytes")
+        for name in (*most, "max_decoded_bytes", "page_memory_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected a positive number of bytes")
         for name in ("max_html_nodes", "max_html_depth", "page_cpu_seconds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
-        for name in ("max_document_bytes", "part_bytes", "max_html_bytes"):
+        for name in most:
             if getattr(self, name) > 1 << 30:  # URLs and meta have 32-bit offsets, and tasks hold whole parts in memory
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at most 1 GiB")
         if not 0 <= self.max_quarantined <= 1:
@@ -135,7 +145,19 @@ class Source:
                 raise ValueError(
                     f"split: field: got {name!r}, the text or the URL of a record; name one of its other fields"
                 )
+        if self.columns is not None:
+            check_columns(self.columns)
+        for name, each in self.typed_fields():
+            if each.field in (self.text_field, self.url_field):
+                raise ValueError(
+                    f"columns.{name}: got {each.field!r}, the text or the URL of a record; name one of its other fields"
+                )
         check_format(self)
+
+    def typed_fields(self) -> list[tuple[str, RecordField]]:
+        """Return the name and the field of every column of `columns`."""
+        columns = self.columns or {}
+        return [(n, each if isinstance(each, RecordField) else RecordField(n, each)) for n, each in columns.items()]
 
 
 def check_format(source: Source) -> None:

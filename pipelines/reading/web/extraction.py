@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pipelines.reading.web.charset import decode_page, is_undecodable
 from pipelines.reading.web.page_reservations import page_reservations
@@ -15,13 +15,18 @@ from pipelines.reading.web.page_reservations import page_reservations
 
 @dataclass(frozen=True)
 class PageLimits:
-    """The extractor and its limits: the number and depth of a page's elements, and the CPU seconds and bytes of
-    memory of the worker.
+    """The function that parses a record (`parser` of a Format), the extractor of pages, and the limits: bytes of a
+    page, number and depth of its elements, bytes of the text, bytes that a file may decode to, and the CPU seconds and
+    bytes of memory of the worker.
     """
 
+    parser: str
     extract: str
+    html_bytes: int
     nodes: int
     depth: int
+    text_bytes: int
+    decoded_bytes: int
     cpu_seconds: int
     memory_bytes: int
 
@@ -36,17 +41,37 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
     html, charset, replaced = decode_page(data, label)
     tree = HTMLTree.parse(html)
-    nodes = len(tree.document.get_elements_by_tag_name("*"))
-    if nodes > limits.nodes:
-        return {"reason": "html_nodes"}, ""
-    if nodes > limits.depth and tree.document.query_selector(_deeper_than(limits.depth)) is not None:
-        return {"reason": "html_depth"}, ""
+    if reason := excess(tree, limits):
+        return {"reason": reason}, ""
     text = EXTRACTORS[limits.extract](html, tree)
     if not text or text.isspace():
         return {"reason": "no_text_extracted"}, ""
     if replaced and is_undecodable(text):
         return {"reason": "undecodable"}, ""
-    return {"charset": charset, "replaced": replaced, "reservations": page_reservations(tree)}, text
+    return {"meta": {"charset": charset, "replaced": replaced}, "reservations": page_reservations(tree)}, text
+
+
+def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
+    """Return ({}, the whole text of a piece of HTML), or a head with the reason why there is none."""
+    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
+
+    tree = HTMLTree.parse(html)
+    if reason := excess(tree, limits):
+        return {"reason": reason}, ""
+    return {}, extract_plain_text(tree, alt_texts=False)
+
+
+def excess(tree: Any, limits: PageLimits) -> str | None:
+    """Return the reason to set a parsed page aside for its number or depth of elements; None if it is within the
+    limits.
+    """
+    nodes = len(tree.document.get_elements_by_tag_name("*"))
+    if nodes > limits.nodes:
+        return "html_nodes"
+    if nodes > limits.depth and tree.document.query_selector(_deeper_than(limits.depth)) is not None:
+        return "html_depth"
+    return None
 
 
 @cache

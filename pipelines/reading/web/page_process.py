@@ -24,10 +24,11 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from gristmill.errors import PoisonError, SourceError
-from gristmill.libraries.extras import install_extra
+from gristmill.libraries.extras import extra_of, install_extra
 from pipelines.contracts.stage import library_versions
 from pipelines.reading.entries.normalise import normalise
-from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
+from pipelines.reading.entries.records import Bad, RawRecord, TextRecord, to_json
+from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.extraction import PageLimits
 from pipelines.reading.web.page_worker import MEMORY_EXIT
@@ -43,27 +44,32 @@ _LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "t
 
 
 def libraries(source: Source) -> dict[str, str]:
-    """Return the versions of the libraries that extract text from a source's pages. Raises SourceError if one
-    is not installed.
+    """Return the versions of the libraries that decode a source's records and extract their text. Raises SourceError
+    if one is not installed.
     """
+    kind = FORMATS[source.format]
     try:
-        return library_versions(*_LIBRARIES[source.extract])
+        return library_versions(*kind.libraries, *(_LIBRARIES[source.extract] if kind.pages else ()))
     except PackageNotFoundError as missing:
         raise _unavailable(source, f"the package {missing.name} is not installed") from None
 
 
-def library_of_extractor(extract: str) -> tuple[str, str] | None:
-    """Return the optional module that an extractor imports and the command that installs it; None if it needs
-    none.
+def optional_library(source: Source) -> tuple[str, str, str] | None:
+    """Return the field that needs an optional module, the module, and the command that installs it; None if a source
+    needs none.
     """
-    return (_EXTRA, install_extra(_EXTRA)) if extract == _EXTRA else None
+    kind = FORMATS[source.format]
+    if kind.module:
+        return "format", kind.module, install_extra(extra_of(kind.module))
+    return ("extract", _EXTRA, install_extra(_EXTRA)) if kind.pages and source.extract == _EXTRA else None
 
 
 def _unavailable(source: Source, reason: str) -> SourceError:
-    library = library_of_extractor(source.extract)
-    remedy = f"run: {library[1]}, or use `extract: resiliparse`" if library else "install gristmill again"
+    field, _, install = optional_library(source) or ("format", "", "")
+    remedy = f"run: {install}" + (", or use `extract: resiliparse`" if field == "extract" else "")
     return SourceError(
-        f"source {source.name!r}: extract: got {source.extract!r}, which cannot be used ({reason}); {remedy}"
+        f"source {source.name!r}: {field}: got {getattr(source, field)!r}, which cannot be used ({reason}); "
+        f"{remedy if install else 'install gristmill again'}"
     )
 
 
@@ -79,22 +85,22 @@ class _Batch:
     """
 
     number: int
-    records: list[TextRecord | Bad | WebPage] = field(default_factory=list)
+    records: list[TextRecord | Bad | RawRecord] = field(default_factory=list)
     bytes: int = 0
     sent_to: subprocess.Popen | None = None
     first: int = 0
 
     @property
-    def pages(self) -> list[WebPage]:
-        return [record for record in self.records if isinstance(record, WebPage)]
+    def pages(self) -> list[RawRecord]:
+        return [record for record in self.records if isinstance(record, RawRecord)]
 
     @property
     def next_number(self) -> int:
         return self.number + len(self.records)
 
-    def add(self, record: TextRecord | Bad | WebPage) -> None:
+    def add(self, record: TextRecord | Bad | RawRecord) -> None:
         self.records.append(record)
-        self.bytes += len(record.content) if isinstance(record, WebPage) else 0
+        self.bytes += len(record.content) if isinstance(record, RawRecord) else 0
 
 
 class Extractor:
@@ -105,9 +111,13 @@ class Extractor:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._limits = PageLimits(
+            FORMATS[source.format].parser,
             source.extract,
+            source.max_html_bytes,
             source.max_html_nodes,
             source.max_html_depth,
+            source.max_document_bytes,
+            source.max_decoded_bytes,
             source.page_cpu_seconds,
             source.page_memory_bytes,
         )
@@ -126,7 +136,11 @@ class Extractor:
         os.close(self._shared)
 
     def extract(
-        self, path: str, first_record: int, records: Iterator[TextRecord | Bad | WebPage], poison: Collection[str] = ()
+        self,
+        path: str,
+        first_record: int,
+        records: Iterator[TextRecord | Bad | RawRecord],
+        poison: Collection[str] = (),
     ) -> Iterator[TextRecord | Bad]:
         """Yield the records of an entry, in order, with pages turned into documents or set aside.
 
@@ -138,7 +152,7 @@ class Extractor:
         for record in records:
             if poison and f"{path}#{batch.next_number}" in poison:
                 record = Bad("poison", record.size)
-            if not waiting and not batch.records and not isinstance(record, WebPage):
+            if not waiting and not batch.records and not isinstance(record, RawRecord):
                 yield record
                 batch.number += 1
                 continue
@@ -156,7 +170,7 @@ class Extractor:
     def _results(self, path: str, batch: _Batch) -> Iterator[TextRecord | Bad]:
         answers = self._answers(batch)
         for number, record in enumerate(batch.records, batch.number):
-            if isinstance(record, WebPage):
+            if isinstance(record, RawRecord):
                 answer = next(answers)
                 if isinstance(answer, str):
                     raise self._poison(f"{path}#{number}", answer)
@@ -167,20 +181,24 @@ class Extractor:
     def _poison(self, record: str, reason: str) -> PoisonError:
         name = self._source.name
         return PoisonError(
-            f"read: page {name}/{record} breaks its parser, alone and repeatedly: {self._source.extract} {reason}; raise "
-            "the limit, or set the page aside with build --quarantine-poison",
+            f"read: {name}/{record} breaks its parser, alone and repeatedly: {self._parser()} {reason}; raise "
+            "the limit, or set it aside with build --quarantine-poison",
             "read", name, record, reason,
         )  # fmt: skip
 
-    def _outcome(self, page: WebPage, answer: _Answer) -> TextRecord | Bad:
+    def _parser(self) -> str:
+        kind = FORMATS[self._source.format]
+        return self._source.extract if kind.pages else next(iter(kind.libraries), self._source.format)
+
+    def _outcome(self, page: RawRecord, answer: _Answer) -> TextRecord | Bad:
         reason = answer.head.get("reason")
         if reason:
             return Bad(reason, page.size)
         limit = self._source.max_document_bytes
         if len(answer.text) * 12 > limit and self._length(answer.text) > limit:  # 4 bytes each, tripled by NFC at most
             return Bad("oversized", page.size)
-        meta = page.meta | {name: answer.head[name] for name in ("charset", "replaced")}
-        for name, values in answer.head["reservations"].items():
+        meta = page.meta | answer.head["meta"]
+        for name, values in answer.head.get("reservations", {}).items():
             meta[name] = [*meta.get(name, ()), *values]
         return TextRecord(answer.text, page.size, page.url, to_json(meta))
 
@@ -215,7 +233,7 @@ class Extractor:
             self._send(waiting, waiting.pages)
         self._send(batch, batch.pages)
 
-    def _send(self, batch: _Batch, pages: list[WebPage]) -> None:
+    def _send(self, batch: _Batch, pages: list[RawRecord]) -> None:
         if not pages:
             return
         if self._child is None:

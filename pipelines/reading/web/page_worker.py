@@ -6,7 +6,7 @@ shared memory, and sends one line of JSON: their offset, the number of the first
 length] per page. Each page is answered on standard output as soon as it is done: the lengths of head and text
 (two little-endian uint32), the head (JSON), the text (UTF-8). A head is {"page": its number} plus
 
-- {"charset", "replaced", "reservations"} with a text,
+- {"meta": fields to add to the record} with a text, and of a page its "reservations", which are added to the record's,
 - {"reason"} for a page over a deterministic limit or without text, or
 - {"failed"} with the type of an exception.
 
@@ -18,6 +18,7 @@ Nothing here looks at a clock.
 
 import json
 import os
+import pkgutil
 import resource
 import struct
 import sys
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from pipelines.reading.web.extraction import PageLimits, page_text
+from pipelines.reading.web.extraction import PageLimits
 
 MEMORY_EXIT = 3  # exit status for a MemoryError
 
@@ -53,11 +54,9 @@ def _answer(out: IO[bytes], head: dict[str, object], text: str = "") -> None:
 
 
 def serve(
-    limits: PageLimits,
-    shared: int,
-    parse: Callable[[bytes, str, PageLimits], tuple[dict[str, object], str]] = page_text,
+    limits: PageLimits, shared: int, parse: Callable[[bytes, str, PageLimits], tuple[dict[str, object], str]]
 ) -> None:
-    """Answer batches until the input ends. Tests pass a `parse` that fails on purpose."""
+    """Answer batches until the input ends. `parse` returns (head without "page", text) of a record."""
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the answers
     most = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -68,6 +67,8 @@ def serve(
     except ImportError as error:
         _answer(out, {"unavailable": f"{type(error).__name__}: {' '.join(str(error).split())}"})
         return
+    except Exception:
+        pass  # the probe is a page, which is not a document of every format
     _limit_memory(limits.memory_bytes)
     _answer(out, {"ready": True})
     for batch in source:
@@ -89,4 +90,5 @@ def main() -> None:
     """Parse the command line and serve. The arguments are PageLimits as JSON, and the file descriptor of the
     shared memory.
     """
-    serve(PageLimits(**json.loads(sys.argv[1])), int(sys.argv[2]))
+    limits = PageLimits(**json.loads(sys.argv[1]))
+    serve(limits, int(sys.argv[2]), pkgutil.resolve_name(f"pipelines.reading.{limits.parser}"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
+from pipelines.reading.entries.records import Bad, RawRecord, TextRecord, to_json
 from pipelines.reading.formats.plain import split_text
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.charset import codec_of_label, decode, is_undecodable
@@ -24,7 +24,7 @@ _ASIDE = ("warcinfo", "request", "metadata", "revisit")
 _PAYLOAD_TYPES = ("response", "resource", "conversion")
 
 
-def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
+def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the records of a WARC or ARC stream.
 
     The URL is WARC-Target-URI. `meta` holds, if present, `date`, `record_id`, `content_type` (of the payload,
@@ -52,7 +52,7 @@ def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPa
             yield Bad("malformed_record" if isinstance(record, Malformed) else "truncated", record.size)
 
 
-def read_html(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
+def read_html(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
     """Yield the whole stream as one page."""
     held = bytearray()
     for chunk in entry.chunks:
@@ -60,7 +60,7 @@ def read_html(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPa
         if len(held) > source.max_html_bytes:
             yield Bad("html_bytes", entry.size)
             return
-    yield WebPage(bytes(held), "", len(held), None, {}) if held else Bad("empty", 0)
+    yield RawRecord(bytes(held), "", len(held), None, {}) if held else Bad("empty", 0)
 
 
 def _type(fields: dict[str, str]) -> str:
@@ -95,7 +95,7 @@ def _text(record: Record, source: Source) -> Iterator[TextRecord | Bad]:
         yield Bad("oversized", record.size)
 
 
-def _page(record: Record, source: Source) -> Bad | WebPage:
+def _page(record: Record, source: Source) -> Bad | RawRecord:
     fields, kind = record.fields, _type(record.fields)
     declared = fields.get("content-type", "")
     if kind in _ASIDE:
@@ -130,7 +130,7 @@ def _page(record: Record, source: Source) -> Bad | WebPage:
     if len(content) > source.max_html_bytes:
         return Bad("html_bytes", record.size)
     return (
-        WebPage(content, charset_of(declared), record.size, _url(fields), meta)
+        RawRecord(content, charset_of(declared), record.size, _url(fields), meta)
         if content
         else Bad("empty", record.size)
     )

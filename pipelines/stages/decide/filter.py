@@ -11,8 +11,9 @@ from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.reading.sources.record_field import parse_date
 from pipelines.stages.decide.quantiles import Quantiles
-from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule, group_names, values_of
+from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule, Threshold, group_names, values_of
 
 Thresholds = Mapping[Quantile, Mapping[str, float]]
 """Computed thresholds by group: the value of `per`, or "" if it is null or there is no `per`."""
@@ -179,17 +180,23 @@ def _check_keys(rule: Rule, kind: pa.DataType) -> None:
                 raise ConfigError(f"{where}, but {name} has the key {key!r}; expected integers and `default`")
 
 
-def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(bound, _comparable(rule, kind))
+def _bound(rule: Rule, bound: Threshold | None, kind: pa.DataType) -> pa.Scalar:
+    comparable = _comparable(rule, kind)
+    if bound is not None and isinstance(bound, str) != pa.types.is_timestamp(kind):
+        expected = "a date such as 2015-01-01" if pa.types.is_timestamp(kind) else "a number"
+        raise ConfigError(
+            f"filter: rule {rule.reason()!r}: {rule.signal} holds {kind}, its bound is {bound!r}, expected {expected}"
+        )
+    return pa.scalar(parse_date(bound) if isinstance(bound, str) else bound, comparable)
 
 
 def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
     """Return the type in which a column is compared with a bound."""
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(kind) or pa.types.is_timestamp(kind):
         return kind  # in float64, a float32 ratio of exactly 0.1 would be greater than the bound 0.1
     if pa.types.is_integer(kind):
         return pa.float64()
-    message = f"{rule.signal} holds {kind}, at_least and at_most need numbers; use one_of"
+    message = f"{rule.signal} holds {kind}, at_least and at_most need numbers or dates; use one_of"
     raise ConfigError(f"filter: rule {rule.reason()!r}: {message}")
 
 

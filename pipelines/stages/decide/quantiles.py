@@ -55,7 +55,8 @@ class Quantiles(CorpusStage):
         for number, request in enumerate(self.requests):
             groups = {}
             for at in sorted(at for at in fine if at[0] == number):
-                is_integer = pa.types.is_integer(parts[0].types.field(request.signal).type)
+                kind = parts[0].types.field(request.signal).type
+                is_integer = pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
                 groups[at[1]] = {
                     "value": _value(_at_rank(fine[at], ranks[at][1])[0], is_integer),
                     "documents": sum(coarse[at].values()),
@@ -152,10 +153,10 @@ def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
 def _keys(column: pa.Array, request: Quantile) -> np.ndarray:
     """Return unsigned keys that sort like the values."""
     values = column.drop_null()
-    if pa.types.is_integer(values.type):
+    if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type):
         return values.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN
     if not pa.types.is_floating(values.type):
-        raise UserError(f"filter: {request.signal} holds {column.type}, a quantile needs numbers")
+        raise UserError(f"filter: {request.signal} holds {column.type}, a quantile needs numbers or dates")
     numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
     bits = numbers[~np.isnan(numbers)].view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)

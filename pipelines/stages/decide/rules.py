@@ -13,10 +13,12 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.reading.sources.record_field import parse_date
 from pipelines.stages.decide.rule_sets import SETS, Limit
 
 Value = str | bool | int | float
-Bound = float | Mapping[str, float | None]
+Threshold = float | str
+Bound = Threshold | Mapping[str, Threshold | None]
 DEFAULT = "default"
 """The key, in a mapping of bounds, of the bound for all values not listed."""
 
@@ -49,8 +51,8 @@ class Rule:
     names a column that an earlier step writes (or `url`, `source`, ...), with at least one of the tests; all
     of them must hold.
 
-    A bound is a number or, for thresholds by language, script or source, a mapping from the values of the
-    column `per` to numbers:
+    A bound is a number, a date for a column of dates (`2015-01-01`), or, for thresholds by language, script or
+    source, a mapping from the values of the column `per` to bounds:
     `{signal: mean_word_length, per: language, at_least: {en: 3, ko: 1.5, default: 1}}`. `default` is
     required: it applies to every other value and to null; `default: null` sets no bound there.
 
@@ -66,10 +68,10 @@ class Rule:
     signal: str | None = None
     """The column tested."""
     at_least: Bound | None = None
-    """Keep if the value is at least this. Compared in the column's own type. NaN satisfies no bound. A number, or a
-    mapping by the values of `per`."""
+    """Keep if the value is at least this. Compared in the column's own type. NaN satisfies no bound. A number, a
+    date, or a mapping by the values of `per`."""
     at_most: Bound | None = None
-    """Keep if the value is at most this. A number, or a mapping by the values of `per`."""
+    """Keep if the value is at most this. A number, a date, or a mapping by the values of `per`."""
     one_of: tuple[Value, ...] = ()
     """Keep if the value is one of these. Documents without a language have the language `und`."""
     none_of: tuple[Value, ...] = ()
@@ -143,19 +145,25 @@ class Rule:
                     f"values of {self.per}; add it (default: null sets no bound)"
                 )
             if all(bound is None for bound in bounds.values()):
-                raise ValueError(f"{name}: got a mapping without a number: it would test nothing")
+                raise ValueError(f"{name}: got a mapping without a bound: it would test nothing")
         for group in dict.fromkeys(key for bounds in (*self.mappings().values(), (DEFAULT,)) for key in bounds):
-            low, high = self.bound("at_least", group), self.bound("at_most", group)
+            low, high = (
+                _ordered(self.bound(side, group), f"{side}.{group}" if side in self.mappings() else side)
+                for side in ("at_least", "at_most")
+            )
             if low is not None and high is not None and low > high:
                 among = f" for {group}" if self.mappings() else ""
-                raise ValueError(f"at_least: got {low}, above at_most {high}{among}: nothing would be kept")
+                raise ValueError(
+                    f"at_least: got {self.bound('at_least', group)}, above at_most {self.bound('at_most', group)}{among}: "
+                    "nothing would be kept"
+                )
 
-    def mappings(self) -> dict[str, Mapping[str, float | None]]:
+    def mappings(self) -> dict[str, Mapping[str, Threshold | None]]:
         """Return the bounds that are mappings, by name of the test."""
         sides = {"at_least": self.at_least, "at_most": self.at_most}
         return {name: bound for name, bound in sides.items() if isinstance(bound, Mapping)}
 
-    def bound(self, side: str, group: str = DEFAULT) -> float | None:
+    def bound(self, side: str, group: str = DEFAULT) -> Threshold | None:
         """Return the bound `at_least` or `at_most` for one value of `per`; None if there is none."""
         bound = self.at_least if side == "at_least" else self.at_most
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
@@ -182,6 +190,16 @@ class Rule:
         """Return the value of `drop` if this rule fails."""
         assert self.signal is not None
         return self.name or self.signal
+
+
+def _ordered(bound: Threshold | None, where: str) -> tuple[bool, Any] | None:
+    """Return what orders bounds, numbers before dates. Raises ValueError for a text that is no date."""
+    if not isinstance(bound, str):
+        return None if bound is None else (False, bound)
+    try:
+        return True, parse_date(bound)
+    except ValueError:
+        raise ValueError(f"{where}: got {bound!r}, expected a number, or a date such as 2015-01-01") from None
 
 
 def _rule(family: str, limit: Limit) -> Rule:

@@ -12,6 +12,7 @@ import pytest
 import pipelines
 from pipelines.__main__ import main
 from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.file_groups import group_files
 
 PROSE = (
     "The miller and the men of the village have been at work with the mill, and that is what they do to be paid. " * 6
@@ -73,6 +74,27 @@ def test_a_single_format_has_the_name_of_the_directory(files, monkeypatch):
     (files / "notes" / "a.txt").write_text(PROSE)
     assert main(["init", "notes", "notes", "--output", "x.yaml"]) == 0
     assert [source.name for source in load_corpus_config(files / "x.yaml").sources] == ["notes", "notes_2"]
+
+
+def test_formats_that_their_names_tell(tmp_path):
+    for name in (
+        "a.com/Posts.xml",
+        "a.com/Users.xml",
+        "b.com-Posts.xml.zst",
+        "a.PDF",
+        "b.epub",
+        "c.docx",
+        "d.eml",
+        "e.mbox",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    groups, unknown = group_files(tmp_path)
+    assert {group.format: (group.files, group.patterns) for group in groups} == {
+        "stack_exchange": (2, ("**/*Posts.xml", "**/*Posts.xml.zst")), "pdf": (1, ("**/*.PDF",)), "epub": (1, ("**/*.epub",)),
+        "docx": (1, ("**/*.docx",)), "mail": (1, ("**/*.eml",)), "mbox": (1, ("**/*.mbox",)),
+    }  # fmt: skip
+    assert unknown == {".xml": 1}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ def arrow() -> bytes:
     return sink.getvalue()
 
 
+POSTS = """<posts><row Id="1" PostTypeId="1" Title="one" /><row Id="2" PostTypeId="2" ParentId="1" Body="a" />
+<row Id="3" PostTypeId="1" Title="two" Body="&lt;p&gt;b" /></posts>"""
 PAGE = "<page><title>{0}</title><ns>0</ns><revision><text>{0}</text></revision></page>"
 FILES = {
     "text": ("a.txt", b"one", ["one"]),
@@ -37,6 +39,7 @@ FILES = {
     "markdown": ("a.md", b"---\ntitle: x\n---\none", ["one"]),
     "mediawiki": ("a.xml", f"<mediawiki>{PAGE.format('one')}{PAGE.format('two')}</mediawiki>".encode(), ["one", "two"]),
     "arrow": ("a.arrow", arrow(), ["one", "two"]),
+    "stack_exchange": ("Posts.xml", POSTS.encode(), ["Q: one\n\nA: a", "Q: two\n\nb"]),
 }
 
 

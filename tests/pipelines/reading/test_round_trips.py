@@ -203,10 +203,22 @@ def test_members_of_archives_come_back_in_order(tmp_path_factory, named, archive
     assert [reason for _, _, reason, _ in found.bad] == ["empty"] * len(aside)
 
 
-KINDS = ["text", "jsonl", "parquet", "message", "arrow", "csv", "json", "markdown", "mediawiki", "warc"]
+KINDS = [
+    "text",
+    "jsonl",
+    "parquet",
+    "message",
+    "arrow",
+    "csv",
+    "json",
+    "markdown",
+    "mediawiki",
+    "warc",
+    "stack_exchange",
+]
 HEADS = st.sampled_from(
     [b"", b"\x1f\x8b\x08", b"BZh91AY&SY", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"PK\3\4", b"PK\5\6", b"PAR1", b"ARROW1\0\0",
-     b"WARC/1.0\r\n", b"{", b"[", b"text\n", b"<mediawiki>", b"---\n", b"\xff\xfe", b"\xef\xbb\xbf"]
+     b"WARC/1.0\r\n", b"{", b"[", b"text\n", b"<mediawiki>", b"<posts>", b"---\n", b"\xff\xfe", b"\xef\xbb\xbf"]
 )  # fmt: skip
 
 

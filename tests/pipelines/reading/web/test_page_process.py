@@ -11,7 +11,7 @@ from gristmill.errors import PoisonError, SourceError
 from pipelines.reading.documents import read_documents, read_records
 from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.entries.records import Bad, TextRecord, WebPage
+from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
 from pipelines.reading.web.charset import decode_page
@@ -78,9 +78,9 @@ def test_a_page_that_breaks_its_parser_is_named_and_can_be_quarantined(
 
 
 def test_what_was_done_before_the_failure_stays(failing: None) -> None:
-    def records() -> Iterator[TextRecord | Bad | WebPage]:
+    def records() -> Iterator[TextRecord | Bad | RawRecord]:
         for number in range(600):
-            yield WebPage(page(number, "CRASH NOW" if number == 450 else ""), "", 9, None, {})
+            yield RawRecord(page(number, "CRASH NOW" if number == 450 else ""), "", 9, None, {})
 
     done: list[str] = []
     with Extractor(Source(name="web", root="x", format="warc")) as extractor:
@@ -101,7 +101,7 @@ def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing
 @pytest.mark.parametrize("label", ["\U0001f600" * 40, "\x01" * 40])
 def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
     """Of 256 of these, escaped, more than a pipe holds: both sides would write, and none read."""
-    pages = (WebPage(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))
+    pages = (RawRecord(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))
     with Extractor(Source(name="web", root="x", format="warc")) as extractor:
         found = list(extractor.extract("p", 0, pages))
     assert [record.text.splitlines()[0] for record in found] == [TEXT.format(i) for i in range(800)]
@@ -158,7 +158,7 @@ def test_results_depend_on_nothing_but_the_page(tmp_path: Path, shared_data: Pat
     path = shared_data / "raw_web" / "readability_pages.warc.gz"
     source = Source(name="web", root=str(path), format="warc", extract=extract)
     records = [r for e in open_entries(list_files(source)[0], source) for r in read_records(e, source)]
-    pages = [record for record in records if isinstance(record, WebPage)][:40]
+    pages = [record for record in records if isinstance(record, RawRecord)][:40]
     with Extractor(source) as extractor:
         there = [record.text for record in extractor.extract("p", 0, iter(pages + pages))]
     with Extractor(source) as extractor:

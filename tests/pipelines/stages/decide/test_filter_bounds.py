@@ -54,7 +54,7 @@ def test_whole_numbers_as_groups_and_norwegian():
         ({"per": "lang", "at_least": {}}, r"got bounds for nothing without `default`"),
         ({"at_least": {"en": 1, "default": 0}}, "at_least: got a mapping of bounds without `per`"),
         ({"per": "lang", "at_least": 1}, "per: got 'lang' without a quantile or a mapping of bounds"),
-        ({"per": "lang", "at_least": {"default": None}}, "a mapping without a number"),
+        ({"per": "lang", "at_least": {"default": None}}, "a mapping without a bound"),
         ({"per": "lang", "at_least": {"en": "much", "default": 0}}, r"at_least.en: got 'much', expected a number"),
         (
             {"per": "lang", "at_least": {"en": 5, "default": 0}, "at_most": {"ko": 1, "default": 3}},

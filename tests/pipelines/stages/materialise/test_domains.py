@@ -56,7 +56,7 @@ sources:
   - {{name: web, root: {tmp_path}/web.jsonl, format: jsonl, part_bytes: {part_bytes}}}
   - {{name: code, root: {tmp_path}/code.jsonl, format: jsonl}}
 steps:
-  - record_fields: {{columns: {{topic: {{field: topic}}, score: {{field: score, type: number}}}}}}
+  - record_fields: {{columns: {{topic: {{field: topic}}, score: {{field: score, type: float}}}}}}
     sources: [web]
   - text_hash: {{}}
 {more}  - dedup_exact: {{}}

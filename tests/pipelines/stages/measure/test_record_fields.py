@@ -1,12 +1,14 @@
 """Fields of records as columns."""
 
 import json
+from datetime import datetime
 
 import pyarrow as pa
 import pytest
 
 from gristmill.config import parse
 from gristmill.errors import ConfigError
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.stages.measure.record_fields import RecordFields
 
 RECORDS = [
@@ -18,7 +20,7 @@ RECORDS = [
 ]
 YAML = {
     "year": {"field": "date", "first": 4},
-    "score": {"field": "score", "type": "number"},
+    "score": {"field": "score", "type": "float"},
     "origin": {"field": "source.name"},
     "tags": {"field": "tags"},
     "whole": {"field": "year"},
@@ -42,6 +44,38 @@ def test_values_of_each_type_and_of_nested_fields():
     assert table.schema == parse(RecordFields, {"columns": YAML}, "x").writes()
 
 
+TYPES = {
+    "int": [(7, 7), ("-07", -7), (2**63 - 1, 2**63 - 1), (2**63, None), (7.0, None), (True, None), ("7.0", None), ("7 ", None)],
+    "float": [(7, 7.0), (0.5, 0.5), ("1e3", 1000.0), (10**400, None), ("1e999", None), ("nan", None), ("1_0", None)],
+    "bool": [(True, True), ("false", False), (1, None), ("True", None)],
+    "date": [
+        ("2015-03-04", datetime(2015, 3, 4)), ("2015-03-04T05:06:07.5", datetime(2015, 3, 4, 5, 6, 7, 500_000)),
+        ("2015-03-04T01:00:00+02:00", datetime(2015, 3, 3, 23)), ("2015-03-04T05:06:07Z", datetime(2015, 3, 4, 5, 6, 7)),
+        (2015, None), ("March 2015", None), ("2015-13-01", None), ("0001-01-01T00:00:00+05:00", None),
+    ],
+    "string": [("x", "x"), ("", ""), ("\ud800", None), ({"a": "\ud800"}, None), ({"a": "ü"}, '{"a":"ü"}')],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_values_of_another_type_are_null(kind):
+    records = [{"field": value} for value, _ in TYPES[kind]] + [{"field": None}, {}, {"field": " "}]
+    column = annotate(records, {"column": {"field": "field", "type": kind}})["column"]
+    expected = [value for _, value in TYPES[kind]] + [None, None, " " if kind == "string" else None]
+    assert column.to_pylist() == expected
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_source_refuses_exactly_what_becomes_null(kind):
+    field = RecordField("field", kind)
+    for value, expected in TYPES[kind]:
+        if expected is None or (kind == "string" and not isinstance(value, str)):
+            with pytest.raises(ValueError):
+                field.read({"field": value})
+        else:
+            assert field.read({"field": value}) == expected
+
+
 def test_no_documents_give_empty_columns():
     assert annotate([], YAML).to_pydict() == {name: [] for name in YAML}
 
@@ -52,9 +86,9 @@ def test_no_documents_give_empty_columns():
         ({}, "columns: got an empty mapping"),
         ({"text": {"field": "a"}}, "columns.text: expected letters"),
         ({"a b": {"field": "a"}}, "columns.a b: expected letters"),
-        ({"a": {"field": "a", "first": 0}}, "columns.a.first: got 0 for a text, expected 1 or more"),
-        ({"a": {"field": "a", "type": "number", "first": 2}}, "columns.a.first: got 2 for a number"),
-        ({"a": {"field": "a", "type": "int"}}, "columns.a.type: got 'int'"),
+        ({"a": {"field": "a", "first": 0}}, "columns.a.first: got 0 for the type string, expected 1 or more"),
+        ({"a": {"field": "a", "type": "int", "first": 2}}, "columns.a.first: got 2 for the type int"),
+        ({"a": {"field": "a", "type": "number"}}, "columns.a.type: got 'number'"),
         ({"a": {}}, "columns.a.field: missing"),
     ],
 )

@@ -174,7 +174,7 @@ def test_mistakes_are_found_by_the_plan(folder, steps, message):
 def test_a_column_that_ranks_nothing_is_refused(tmp_path, field, message):
     (tmp_path / "web.jsonl").write_text('{"text": "a", "same": 3}\n{"text": "b", "same": 3}\n{"text": "c"}\n')
     steps = [
-        f"record_fields: {{columns: {{x: {{field: {field}, type: number}}}}}}",
+        f"record_fields: {{columns: {{x: {{field: {field}, type: float}}}}}}",
         "score: {method: rank_sum, columns: {x: 1}}",
     ]
     with pytest.raises(UserError, match=message):

@@ -1,0 +1,94 @@
+"""The text layer of a PDF, by pdfium, without what repeats on its pages.
+
+pdfium gives the text of a page in the order in which the page draws it, which is the reading order of what word
+processors and TeX write, columns included. `pipelines.reading.rich.page_lines` takes the lines from there.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from pipelines.reading.rich.page_lines import join_pages
+from pipelines.reading.web.extraction import PageLimits
+
+_BAD_PAGES = 100  # pages that cannot be loaded before the file counts as corrupt: a page tree may claim billions
+_HEAD_BYTES = 1024  # in which the header of a PDF may begin (PDF 32000-1, annex H, note 13)
+_CODE_PASSWORD, _CODE_SECURITY = 4, 5  # FPDF_ERR_PASSWORD, FPDF_ERR_SECURITY
+_COUNT = re.compile(rb"/Count\s+(\d+)")  # of pages, for which pdfium takes memory; one is longer than a byte
+_DATE = re.compile(r"D:(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?")
+_TEXTS = {"Title": "title", "Author": "author"}
+
+
+def pdf_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
+    """Return (fields of the worker's answer, text) of a PDF.
+
+    Reasons: `not_pdf`, `encrypted` (it needs a password), `corrupt` (no page can be loaded, or more than 100 cannot),
+    `no_text_layer` (a scan), `oversized`. `meta` gets `title`, `author` and `created` if the file has them, `pages`, and
+    `pages_without_text`, of which some may be scans.
+    """
+    import pypdfium2
+
+    if b"%PDF-" not in data[:_HEAD_BYTES]:
+        return {"reason": "not_pdf"}, ""
+    if any(int(count) > len(data) for count in _COUNT.findall(data)):
+        return {"reason": "corrupt"}, ""
+    try:
+        document = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError as error:
+        locked = error.err_code in (_CODE_PASSWORD, _CODE_SECURITY)
+        return {"reason": "encrypted" if locked else "corrupt"}, ""
+    with document:
+        pages: list[str] = []
+        size = bad = 0
+        for page in _pages(document, pypdfium2.PdfiumError):
+            if page is None:
+                bad += 1
+                if bad > _BAD_PAGES:
+                    return {"reason": "corrupt"}, ""
+                continue
+            pages.append(page)
+            size += len(page)
+            if size > limits.text_bytes:
+                return {"reason": "oversized"}, ""
+        empty = sum(not page.strip() for page in pages)
+        if not pages or empty == len(pages):
+            return {"reason": "no_text_layer" if pages else "corrupt"}, ""
+        meta = {**_information(document), "pages": len(pages) + bad, "pages_without_text": empty}
+    return {"meta": {**meta, **({"pages_unreadable": bad} if bad else {})}}, join_pages(pages)
+
+
+def _pages(document: Any, error: type[Exception]) -> Iterator[str | None]:
+    """Yield the text of each page, None for one that cannot be loaded."""
+    for number in range(len(document)):
+        try:
+            page = document[number]
+        except error:
+            yield None
+            continue
+        try:
+            yield page.get_textpage().get_text_bounded()
+        except error:
+            yield None
+        finally:
+            page.close()  # and its text
+
+
+def _information(document: Any) -> dict[str, str]:
+    """Return the title, the author and the time of creation, as far as the file has them."""
+    found = document.get_metadata_dict(skip_empty=True)
+    texts = {name: found[key].strip("\0 \t\r\n") for key, name in _TEXTS.items() if key in found}
+    created = _date(found.get("CreationDate", ""))
+    return {**{name: text for name, text in texts.items() if text}, **({"created": created} if created else {})}
+
+
+def _date(written: str) -> str | None:
+    """Return a date of a PDF (PDF 32000-1, 7.9.4), without its zone, in ISO 8601; None if it is not valid."""
+    match = _DATE.match(written)
+    if match is None:
+        return None
+    parts = [int(part) for part in match.groups() if part]
+    try:
+        return datetime(*[*parts, *(1, 1)[len(parts) - 1 :]]).isoformat()  # type: ignore[arg-type]
+    except ValueError:
+        return None

@@ -1,0 +1,20 @@
+"""The text of a question with its answers, from the HTML of a Stack Exchange data dump."""
+
+from pipelines.reading.web.extraction import PageLimits, fragment_text
+
+
+def thread_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
+    """Return (fields of the worker's answer, text) of a question: `Q: `, its title and its body, then `A: ` and the body
+    of each answer. `data` holds title, question and answers in HTML, divided by NUL.
+    """
+    title, *bodies = data.decode().split("\0")
+    texts = []
+    for body in bodies:
+        head, text = fragment_text(body, limits)
+        if head:
+            return head, ""
+        texts.append(text)
+    question, *answers = texts
+    return {"meta": {}}, "\n\n".join(
+        ["\n\n".join(filter(None, [f"Q: {title}", question])), *(f"A: {answer}" for answer in answers if answer)]
+    )

@@ -1,0 +1,18 @@
+"""Formats in which a whole file is one document with layout: its bytes, for the process that extracts the text."""
+
+from collections.abc import Iterator
+
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.records import Bad, RawRecord
+from pipelines.reading.sources.source import Source
+
+
+def read_whole(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
+    """Yield the whole stream as one record."""
+    held = bytearray()
+    for chunk in entry.chunks:
+        held += chunk
+        if len(held) > source.max_file_bytes:
+            yield Bad("file_bytes", entry.size)
+            return
+    yield RawRecord(bytes(held), "", len(held), None, {}) if held else Bad("empty", 0)

@@ -1,0 +1,88 @@
+"""The corpus files of docs/sources.md build, from files of the kind that each section is about."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import pipelines
+from pipelines import OpenCorpus
+from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
+from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
+from tests.pipelines.reading.rich.test_mail import HEAD, message
+
+PAGE = Path(__file__).parents[3] / "docs/sources.md"
+SECTIONS = {
+    section.splitlines()[0]: re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    for section in PAGE.read_text().split("\n## ")[1:]
+}
+
+
+def build(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> OpenCorpus:
+    """The corpus of the first YAML below a heading, built in `folder`."""
+    monkeypatch.chdir(folder)
+    (folder / "corpus.yaml").write_text(SECTIONS[heading][0])
+    return pipelines.build("corpus.yaml", in_process=True)
+
+
+def kept(corpus: OpenCorpus) -> list[str]:
+    return corpus.documents().read_all()["text"].to_pylist()
+
+
+def test_columns_of_records(tmp_path, monkeypatch):
+    (tmp_path / "posts").mkdir()
+    rows = [
+        ("one", 9, "2016-05-01"),
+        ("two", 1, "2016-05-01"),
+        ("three", 9, "2014-12-31"),
+        ("four", 9, ""),
+        ("five", 2, "2015-01-01"),
+    ]
+    lines = [{"text": text, "stats": {"score": score}, "created": created} for text, score, created in rows]
+    lines += [{"text": "six", "stats": {"score": "many"}, "created": "2016-01-01"}, {"text": "seven", "created": 2016}]
+    (tmp_path / "posts/a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "posts/b.jsonl").write_text(json.dumps(lines[0]))
+    corpus = build("Fields of records as columns", tmp_path, monkeypatch)
+    assert kept(corpus) == ["one"]
+    assert corpus.corpus.manifest.sources["posts"]["quarantined"] == {"wrong_type": 2}
+    verdicts = corpus.verdicts().read_all()
+    assert Counter(verdicts["drop"].to_pylist()) == {None: 1, "created": 2, "score": 2, "dedup_exact": 1}
+    assert [str(corpus.columns.field(name).type) for name in ("score", "created")] == ["int64", "timestamp[us]"]
+
+
+def test_stack_exchange(tmp_path, monkeypatch):
+    dump = tmp_path / "dumps/math.stackexchange.com"
+    dump.mkdir(parents=True)
+    rows = [question(1, Score=3), question(2, Score=0), question(3, Score=5), answer(4, 1), answer(5, 2)]
+    (dump / "Posts.xml").write_bytes(posts(*rows))
+    (dump / "Users.xml").write_text("<users />")
+    corpus = build("Questions and answers: Stack Exchange", tmp_path, monkeypatch)
+    assert kept(corpus) == ["Q: Title 1\n\nbody\n\nA: answer"]
+
+
+def test_documents_with_layout(tmp_path, monkeypatch):
+    pytest.importorskip("pypdfium2")
+    library = tmp_path / "library"
+    library.mkdir()
+    for name, pages in {"a": [["Head", "one"], ["Head", "two"]], "b": [["single"]], "scan": [[], []]}.items():
+        (library / f"{name}.pdf").write_bytes(pdf(pages))
+    (library / "book.epub").write_bytes(epub({"1.html": "<p>chapter"}, "<dc:language>en</dc:language>"))
+    (library / "c.docx").write_bytes(docx(paragraph("report")))
+    (library / "reports.zip").write_bytes(zipped({"d.docx": docx(paragraph("packed"))}))
+    corpus = build("PDF, EPUB and Word", tmp_path, monkeypatch)
+    assert kept(corpus) == ["one\ntwo", "chapter", "report", "packed"]
+    assert corpus.corpus.manifest.sources["papers"]["quarantined"] == {"no_text_layer": 1}
+
+
+def test_mail(tmp_path, monkeypatch):
+    for name in ("lists", "letters"):
+        (tmp_path / name).mkdir()
+    first = message("Hello.\n-- \nEva", Subject="x", Date="Wed, 4 Mar 2015 06:06:07 +0100")
+    again = message("> Hello?\n\nHello.", Subject="y", Date="Tue, 3 Mar 2015 06:06:07 +0100")
+    (tmp_path / "lists/2015.mbox").write_bytes(HEAD + first + b"\n" + HEAD + again)
+    (tmp_path / "letters/a.eml").write_bytes(message("Write to bob@example.org.", Subject="z"))
+    corpus = build("Mail", tmp_path, monkeypatch)
+    assert kept(corpus) == ["Hello.", "Write to <EMAIL_ADDRESS>."]
+    assert [json.loads(meta)["subject"] for meta in corpus.documents().read_all()["meta"].to_pylist()] == ["y", "z"]
