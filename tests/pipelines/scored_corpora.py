@@ -34,7 +34,7 @@ def write_records(file: Path, shift: float, count: int = 120, seed: int = 0) -> 
 
 def fields(names=NAMES) -> str:
     """The step that makes columns of the numbers."""
-    return f"record_fields: {{columns: {json.dumps({name: {'field': name, 'type': 'number'} for name in names})}}}"
+    return f"record_fields: {{columns: {json.dumps({name: {'field': name, 'type': 'float'} for name in names})}}}"
 
 
 def plan_corpus(folder: Path, name: str, steps, sources=("ref", "web"), part_bytes=400):
