@@ -14,8 +14,6 @@ import numpy as np
 
 from gristmill.compilation import kernel
 
-_BLOCK = 256  # rows that go through a tree one after the other, so that its nodes stay in the first-level cache
-
 
 class Trees(NamedTuple):
     """Trees as arrays over all nodes; the nodes of a tree follow one another, parents before children."""
@@ -34,19 +32,19 @@ def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np
     """Add the leaves that each row of `values`, float64 [n, columns], reaches to `results`, float64 [n], tree by tree; and
     the changes on the way to `changes`, float64 [n, columns].
     """
-    for start in range(0, len(values), _BLOCK):
+    for row in range(len(values)):
+        total = results[row]
         for root in trees.roots:
-            for row in range(start, min(start + _BLOCK, len(values))):
-                node = root
+            node = root
+            while trees.columns[node] >= 0:
                 column = trees.columns[node]
-                while column >= 0:
-                    value = values[row, column]
-                    if np.isnan(value):
-                        left = trees.missing_left[node]
-                    else:
-                        left = value <= trees.thresholds[node]
-                    child = trees.lefts[node] if left else trees.rights[node]
-                    changes[row, column] += trees.expected[child] - trees.expected[node]
-                    node = child
-                    column = trees.columns[node]
-                results[row] += trees.expected[node]
+                value = values[row, column]
+                if np.isnan(value):
+                    left = trees.missing_left[node]
+                else:
+                    left = value <= trees.thresholds[node]
+                child = trees.lefts[node] if left else trees.rights[node]
+                changes[row, column] += trees.expected[child] - trees.expected[node]
+                node = child
+            total += trees.expected[node]
+        results[row] = total
