@@ -104,7 +104,7 @@ def test_an_unknown_field_is_refused_where_the_parser_refuses_it(tmp_path, file)
         ("split", "validation", True),
         ("split", {"kind": "field", "field": "x", "validation": ["dev"]}, True),
         ("split", "dev", False),
-        ("format", "docx", False),
+        ("format", "xlsx", False),
         ("tokenizer_share", True, False),
         ("part_bytes", 1.6e7, True),
         ("files", None, True),
