@@ -54,6 +54,7 @@ def rows_of(ids, segments, positions):
 
 EXPECTED = {
     "bert": lambda a, b: [5, *a, 6, *b, 6],
+    "electra": lambda a, b: [5, *a, 6, *b, 6],
     "modernbert": lambda a, b: [5, *a, 6, *b, 6],
     "roberta": lambda a, b: [5, *a, 6, 6, *b, 6],
     "gpt": lambda a, b: [1, *a, 6, *b, 5],
