@@ -124,7 +124,7 @@ def _check_tokenizers(corpora: Sequence[TrainingCorpus], study: Study) -> None:
     if len(tokenizers) > 1 and study.metrics.measure != "document_bits_per_byte":
         raise ConfigError(
             f"metrics.measure: got {study.metrics.measure}, which depends on the tokenizer, but the corpora of the "
-            f"study have {len(tokenizers)} different tokenizers; set it to document_bits_per_byte"
+            f"study have {len(tokenizers)} tokenizers; set it to document_bits_per_byte"
         )
 
 

@@ -80,7 +80,7 @@ def read_ladder(path: Path, metric: str | None = None, key: str | None = None) -
         if name not in read.columns:
             raise ConfigError(f"{path}: has no column {name}; a ladder needs the parameters and the tokens of each run")
     if len(others) != 1:
-        raise ConfigError(f"{path}: has the metrics {listed(others) or '(none)'}; choose one with --metric")
+        raise ConfigError(f"{path}: has the metrics {listed(others) or 'none'}; choose one with --metric")
     sizes, tokens, losses = (read.values[:, read.columns.index(name)] for name in (*_SIZES, others[0]))
     runs = next(iter(read.keys.values()))
     for run, *its in zip(runs, sizes, tokens, strict=True):
