@@ -278,5 +278,5 @@ def test_tokens_that_do_not_spell_the_text_are_refused(corpus_directory, decoder
 
 
 def test_shots_before_facts_are_refused(capitals, decoder_run):
-    with pytest.raises(ConfigError, match="shots: got 1, facts"):
+    with pytest.raises(ConfigError, match="shots: got 1, but facts"):
         evaluate_models([decoder_run], [(capitals, "test")], None, EvaluationSettings(shots=1), print)

@@ -101,7 +101,7 @@ def test_a_document_longer_than_the_model_is_read_in_pieces(folder):
 
 def test_unknown_layers_are_refused(folder):
     with pytest.raises(
-        ConfigError, match=r"layers: got '7', t5 has all, encoder\.0, encoder\.1, encoder\.2, decoder\.0"
+        ConfigError, match=r"layers: got '7', allowed for t5: all, encoder\.0, encoder\.1, encoder\.2, decoder\.0"
     ):
         reader_of("t5", folder).choose_layers("encoder.1,7")
 
