@@ -113,7 +113,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: got {_kind(data)}, expected a mapping of fields")
+        raise ConfigError(f"{path}: holds {_kind(data)}, expected a mapping of fields")
     return data
 
 

@@ -90,7 +90,7 @@ def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path
         here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
         if here != there and (None not in (here, there) or (name in _FIXED and there is not None)):
             raise ConfigError(
-                f"init.path: {name}: {path}/config.json has {there!r}, this run's model has {here!r}; change the model "
+                f"init.path: {name}: {path}/config.json has {there!r}, this run's model {here!r}; change the model "
                 f"section, or use another parent"
             )
     types = [_rope_types(each.get("rope_parameters") or {}) for each in (ours, theirs)]

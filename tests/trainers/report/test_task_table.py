@@ -116,7 +116,7 @@ def test_the_page_of_fine_tuned_runs_speaks_of_tasks(tmp_path):
     Strict().feed(page)
     assert "best accuracy at a validation, step 5" in page
     assert "accuracy, validation" in page
-    for words in ("bits per byte", "mixture asks for", "that <code>pretrain</code> takes", "<th>source</th>"):
+    for words in ("bits per byte", "mixture requests", "that <code>pretrain</code> takes", "<th>source</th>"):
         assert words not in page
         assert words in render(read_runs([make_run(tmp_path / words.split()[0].strip("<>"), [(0, [2.0])])]))
 

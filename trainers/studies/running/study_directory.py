@@ -33,7 +33,7 @@ def load_study(path: Path, overrides: Iterable[str] = ()) -> Study:
     """
     file = path / STUDY if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        raise ConfigError(f"{path}: has no {STUDY}; give a study file, or a directory in which a study has run")
+        raise ConfigError(f"{path}: holds no {STUDY}; give a study file, or a directory in which a study has run")
     return parse(Study, override(load_yaml(file), list(overrides)), str(file))
 
 
