@@ -83,7 +83,7 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
     ("text", "message"),
     [
         ("size: 1\nsize: 2\n", "the key 'size' occurs twice"),
-        ("- 1\n", "got a list, expected a mapping of fields"),
+        ("- 1\n", "holds a list, expected a mapping of fields"),
         ("a: [", "not valid YAML"),
         ("a: " + "[" * 100_000, "not valid YAML"),
         ("a: !!python/object/apply:os.system ['true']\n", "not valid YAML"),

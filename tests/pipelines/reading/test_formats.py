@@ -83,7 +83,7 @@ def test_formats_under_compression_and_in_archives(read: Callable, kind: str, su
 def test_every_format_has_a_reader_and_names_what_it_depends_on(kind: str) -> None:
     assert FORMATS[kind].load_reader().__name__.startswith("read_")
     depends = Read(Source(name="s", root=".", format=kind)).depends()
-    extractor = ("resiliparse",) if FORMATS[kind].pages else ()
+    extractor = ("resiliparse", "reservations") if FORMATS[kind].pages else ()
     assert set(depends) == {"unicode", *FORMATS[kind].libraries, *extractor}
 
 
