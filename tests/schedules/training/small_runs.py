@@ -128,7 +128,7 @@ class StandInEngine:
     rank, world, zero_stage = 0, 1, 0
 
     def __init__(self, forward, config, micro_batch, accumulation):
-        self.losses, self.value = (SimpleNamespace(name="loss"),), state_after(0)
+        self.losses, self.names, self.value = (SimpleNamespace(name="loss"),), ("loss",), state_after(0)
 
     def train_step(self, batches, step, rate, sources, stop, scale=None):
         host().sleep(STEP_SECONDS)

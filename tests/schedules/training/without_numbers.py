@@ -74,6 +74,7 @@ def _save_model(path, found, form, output):
             config.write("{}")
 
     host().deliver(str(output), save)
+    return [output]
 
 
 def _save_tokenizer(source, specials, config, output):

@@ -1,7 +1,6 @@
 """Group DRO against a second reading of algorithm 1 of DoReMi (Xie et al., 2023); resuming, and how a step is divided."""
 
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +11,7 @@ import yaml
 from gristmill.errors import UserError
 from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
-from tests.trainers.engine.test_execution import WORKER, launch, run
-from tests.trainers.launching import torchrun
+from tests.trainers.engine.test_execution import launch, run
 from tests.trainers.studies.planted_corpus import build_planted
 from tests.trainers.training.test_loop import STEPS, small
 from trainers.commands.settings import read_weights
@@ -228,8 +226,8 @@ class TestOneWorker:
 def test_workers_and_zero_stages_do_not_matter(corpus_directory, tmp_path):
     dro = {"kind": "group_dro", "reference": str(tmp_path / "plain" / "export")}
     two = [run("plain"), *(run(f"dro{stage}", stage=stage, online_weights=dro) for stage in (0, 2, 3))]
-    launch(torchrun(2, WORKER), corpus_directory, tmp_path, two)
-    launch([sys.executable, str(WORKER)], corpus_directory, tmp_path, [run("alone", online_weights=dro)])
+    launch(2, corpus_directory, tmp_path, two)
+    launch(1, corpus_directory, tmp_path, [run("alone", online_weights=dro)])
     expected = weights_in(tmp_path / "alone")
     assert len(set(expected[8].values())) == len(expected[8]) > 1
     for stage in (0, 2, 3):
