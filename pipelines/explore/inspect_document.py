@@ -30,6 +30,7 @@ from pipelines.stages.pii.display_redaction import pii_steps, redact_texts, with
 _DOCUMENT = (4000, 80)  # characters and lines shown of a document
 _EXCERPT = (600, 10)  # characters and lines shown of a sample
 _EDITS = 20  # edits shown per step
+_WINNERS = ("_cluster", "_winner", "_winners")  # how columns with ids of documents end
 
 
 def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
@@ -185,18 +186,13 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bytes):
-        return (
-            winner_name(corpus, value) if corpus is not None and name.endswith(("_cluster", "_winner")) else value.hex()
-        )
+        return winner_name(corpus, value) if corpus is not None and name.endswith(_WINNERS) else value.hex()
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}"
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,.0f}"
     if isinstance(value, list):
-        shown = [
-            _format_value(corpus, name.removesuffix("s"), entry) if isinstance(entry, bytes) else str(entry)
-            for entry in value[:5]
-        ]
+        shown = [_format_value(corpus, name, entry) if isinstance(entry, bytes) else str(entry) for entry in value[:5]]
         return f"{len(value):,} values: {', '.join(shown)}{', ...' if len(value) > 5 else ''}"
     if isinstance(value, Mapping):  # contributions, the largest first
         ordered = sorted(value.items(), key=lambda entry: -abs(entry[1]))

@@ -119,7 +119,8 @@ def _reference(config: Pretraining, length: int, engine: Engine) -> Forward:
             )
     if theirs.model.positions < length:
         raise ConfigError(
-            f"online_weights.reference: {path} has {theirs.model.positions} positions, the rows of this run {length}"
+            f"online_weights.reference: {path} has {theirs.model.positions} positions, the rows of this run {length}; "
+            f"give a reference with as many"
         )
     first, *_ = losses_of(config.objective.losses)
     forward = Forward(trained.model, theirs.model.architecture, config.isolates_documents, (first,))

@@ -1,4 +1,4 @@
-"""Answers that a model writes: those of `transformers`, whatever shares the batch; stop sequences, sampling, scores."""
+"""Answers that a model writes: those of `transformers`, in any batch; stop sequences, sampling, scores."""
 
 import copy
 import json

@@ -168,9 +168,7 @@ class EncoderDecoderForm:
 
     @property
     def marks(self) -> int:
-        """The number of ids around context and continuation, in the encoder or the decoder, whichever has
-        more.
-        """
+        """The number of special ids around context and continuation, in the stack that has more of them."""
         return max(len(self.before) + len(self.after), len(self.given) - 1)
 
     def room(self, continuation: int) -> int:

@@ -1,4 +1,4 @@
-"""Stack Exchange dumps: questions with their answers, whatever lies between them in the file."""
+"""Stack Exchange dumps: questions are joined with their answers, also if other posts come between them."""
 
 import html
 import json
