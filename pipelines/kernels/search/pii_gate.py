@@ -28,9 +28,7 @@ _CODE_POINTS = 0x20000  # all decimal digits and phone punctuation are below
 _CAPITALS, _SMALL, _DECIMALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz", "0123456789"
 _AT, _DOT, _COLON, _HYPHEN, _SPACE, _ZERO, _ONE, _THREE, _NINE, _SLASH, _LOW, _EQUALS, _MORE, _TAB = b"@.:- 0139/_=>\t"
 _NOT_IN_USERINFO = tuple(b"/?#\"'<>{}|\\^`")
-_IN_VALUE = tuple(b"+/=_.~-")
-_QUOTES = tuple(b"\"'`")
-_VALUE_LENGTH = 16
+_IN_VALUE, _QUOTES, _VALUE_LENGTH = tuple(b"+/=_.~-"), tuple(b"\"'`"), 16
 _PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 
 
@@ -368,14 +366,11 @@ def _find_values(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out
         for at in range(offsets[row], end - _VALUE_LENGTH):
             if data[at] != _EQUALS and data[at] != _COLON:
                 continue
-            i, blanks = at + 1, 0
-            if data[i] == _MORE:
-                i += 1
+            i, blanks = at + 1 + (data[at + 1] == _MORE), 0
             while i < end and blanks < 4 and (data[i] == _SPACE or data[i] == _TAB):
                 i += 1
                 blanks += 1
-            if i < end and data[i] in _QUOTES:
-                i += 1
+            i += i < end and data[i] in _QUOTES
             first, digits, letters = i, 0, 0
             while i < end and data[i] < 0x80 and (classes[data[i]] & _ALNUM or data[i] in _IN_VALUE):
                 digit = _ZERO <= data[i] <= _NINE

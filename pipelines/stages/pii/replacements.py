@@ -39,7 +39,18 @@ _AREAS = (
     *(*range(301, 306), *range(307, 311), 312, 401, 402, *range(404, 411), 412),
 )
 _AS_WRITTEN = (
-    *("CRYPTO", "URL_CREDENTIALS", "API_KEY", "PRIVATE_KEY", "SECRET", "URL", "PERSON", "LOCATION", "ORGANIZATION", "NRP"),
+    *(
+        "CRYPTO",
+        "URL_CREDENTIALS",
+        "API_KEY",
+        "PRIVATE_KEY",
+        "SECRET",
+        "URL",
+        "PERSON",
+        "LOCATION",
+        "ORGANIZATION",
+        "NRP",
+    ),
     *("STREET_ADDRESS", "DATE_TIME"),
 )
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"

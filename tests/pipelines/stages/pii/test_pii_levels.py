@@ -52,7 +52,10 @@ NO_ADDRESSES = [
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_addresses_of_several_countries(address):
-    assert annotated(f"it is {address}", entities=("STREET_ADDRESS",)) == ("it is <STREET_ADDRESS>", {"pii_street_address": 1})
+    assert annotated(f"it is {address}", entities=("STREET_ADDRESS",)) == (
+        "it is <STREET_ADDRESS>",
+        {"pii_street_address": 1},
+    )
 
 
 @pytest.mark.parametrize("text", NO_ADDRESSES)
@@ -152,10 +155,16 @@ def test_everything_has_the_recognizers_of_presidios_default_registry():
     ("knobs", "message"),
     [
         ({"level": "all"}, "level: got 'all', expected one of '', 'contact', 'identity', 'everything'"),
-        ({"level": "contact", "entities": ["CRYPTO"]}, "level: got 'contact' together with `entities`; a level is a set"),
+        (
+            {"level": "contact", "entities": ["CRYPTO"]},
+            "level: got 'contact' together with `entities`; a level is a set",
+        ),
         ({"level": "identity"}, "ner_model: got ''; only a language model finds PERSON and LOCATION of level identity"),
         ({"level": "contact", "actions": {"CRYPTO": "mask"}}, "actions: got 'CRYPTO', not one of `entities`"),
-        ({"level": "identity", "ner_model": "/no/such"}, "ner_model: got '/no/such', no such directory; expected a"),
+        (
+            {"level": "identity", "ner_model": "/no/such"},
+            "ner_model: got '/no/such', no such directory; expected one that spaCy saved",
+        ),
         ({"level": "contact", "phone_regions": ["XX"]}, "phone_regions: got 'XX', expected an ISO 3166 code"),
         ({"level": "contact", "ner_model": "made_up"}, "ner_model: got 'made_up', but none of PERSON"),
     ],
