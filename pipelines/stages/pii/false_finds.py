@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.config import load_yaml, parse
+from gristmill.storage.store import file_checksum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +40,11 @@ class FalseFinds:
 def read_list() -> tuple[FalseFind, ...]:
     """Return the entries of the list."""
     return parse(FalseFinds, load_yaml(_LIST), str(_LIST)).false_finds
+
+
+def list_checksum() -> str:
+    """Return the checksum of the list, on which the finds of a stage depend."""
+    return file_checksum(_LIST)
 
 
 @cache

@@ -24,7 +24,7 @@ from pipelines.contracts.edits import EDITS, apply_edits, edits_column
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
-from pipelines.stages.pii.false_finds import is_false
+from pipelines.stages.pii.false_finds import is_false, list_checksum
 from pipelines.stages.pii.name_finders import INSTALL_ENGLISH, check_model, is_directory, model_versions, needs_model
 from pipelines.stages.pii.personal_fields import (
     check_fields,
@@ -158,10 +158,11 @@ class Pii(ReadsText, PartStage):
         return tuple(count_column(entity) for entity in self.searched)
 
     def depends(self) -> dict[str, str]:
-        """Return the libraries with their patterns, metadata and suffix list, the language model, and the
-        key's fingerprint.
+        """Return the libraries with their patterns, metadata and suffix list, the list of false finds, the
+        language model, and the key's fingerprint.
         """
         versions = library_versions("presidio-analyzer", "phonenumbers", "tldextract", "regex")
+        versions["false_finds.yaml xxh3_128"] = list_checksum()
         if self.ner_model:
             versions |= self._model_versions
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
