@@ -38,3 +38,41 @@ class GroupDRO:
         """Validate ranges."""
         require(0 < self.step_size < float("inf"), f"step_size: got {self.step_size}, allowed above 0")
         require(0 <= self.smoothing <= 1, f"smoothing: got {self.smoothing}, allowed 0 to 1")
+
+
+@dataclass(frozen=True)
+class ADO:
+    """Adaptive data optimization (Jiang et al., 2024): a domain gets more weight while its loss still falls fast.
+
+    The learning curve of each domain is fitted by loss = floor + coefficient x n ^ -exponent, where n counts the domain's
+    targets times their weight. A domain's speed is the slope of its law at the present n. The preference is proportional to
+    prior x credit ^ `credit_exponent` x speed. The prior is the share that was read, so `data.weights` sets it. Credit is
+    the moving average of the weights with rate `credit_rate`. The weights are `policy_rate` of the preference and the rest
+    of their own mean so far, and `smoothing` of them is made uniform. During the first `warmup_fraction` of the steps they
+    are the prior. The laws are fitted to the curves since half of the warm-up, again and again at distances that grow by 2 %.
+
+    The paper draws domains by these weights. Here the draw stays that of `data.weights`, so that the order of the data is
+    known before the run, and the loss of a target is multiplied by weight / share read: the gradient has the same
+    expectation. A skipped step changes no weight. At the end, the mean of the weights over all steps is written to
+    `RUN/domain_weights.yaml`, which other runs take as `data.weights`. Rates and exponent are the paper's; its least
+    probability of 0.01 is `smoothing` here, and the warm-up is ours.
+    """
+
+    kind: Literal["ado"] = "ado"
+    credit_exponent: float = 0.5
+    credit_rate: float = 0.1
+    policy_rate: float = 0.1
+    smoothing: float = 0.01
+    warmup_fraction: float = 0.05
+
+    def check(self) -> None:
+        """Validate ranges."""
+        for name in ("credit_exponent", "credit_rate", "policy_rate", "smoothing"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"{name}: got {value}, allowed 0 to 1")
+        require(
+            0 < self.warmup_fraction < 1, f"warmup_fraction: got {self.warmup_fraction}, allowed above 0 and below 1"
+        )
+
+
+OnlineWeighting = GroupDRO | ADO

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from gristmill.config import ADDED
 from trainers.config.architecture import require
 from trainers.config.job import Job
-from trainers.config.loss_weighting import GroupDRO
+from trainers.config.loss_weighting import OnlineWeighting
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
 from trainers.rows.sentence_pairs import PAIR_PACKINGS
@@ -195,7 +195,7 @@ class Pretraining(Job):
     data: Data = field(default_factory=Data)
     validation: Validation = field(default_factory=Validation)
     evaluation: PeriodicEvaluation | None = field(default=None, metadata=ADDED)
-    online_weights: GroupDRO | None = field(default=None, metadata=ADDED)
+    online_weights: OnlineWeighting | None = field(default=None, metadata=ADDED)
 
     @property
     def inputs(self) -> tuple[str, ...]:

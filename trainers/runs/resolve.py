@@ -18,6 +18,7 @@ from gristmill.storage.parsing import expand_location
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config.architecture import ARCHITECTURES, fill
 from trainers.config.job import BatchSize, Job, Schedule, TrainingBudget
+from trainers.config.loss_weighting import GroupDRO
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.domain_weights import assign_leaves, names_above, share_weights
 from trainers.data.mixture_weights import SourceMixture, epoch_cap
@@ -77,7 +78,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     order = order_of(corpus, config, packed_phases)
     _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, init=settle(config.init) if config.init else None)
-    if config.online_weights is not None:
+    if isinstance(config.online_weights, GroupDRO):
         config = replace(config, online_weights=settle_reference(config.online_weights, corpus))
     config = replace(config, budget=_budget(config.budget, config.data, config.batch, packed_phases, order))
     config = replace(config, evaluation=resolve_evaluation(config.evaluation) if config.evaluation else None)

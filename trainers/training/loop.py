@@ -39,11 +39,12 @@ from trainers.training.cost_meter import CostMeter
 from trainers.training.divergence import DivergedError, remedy
 from trainers.training.interval import Interval
 from trainers.training.judge import Judge
-from trainers.training.online_weights import online_weights_of, write_online_weights
 from trainers.training.periodic_evaluation import PeriodicEvaluator
 from trainers.training.restore import restore
 from trainers.training.stop_signal import stop_signal
 from trainers.training.validation import Validator
+from trainers.training.weighting.online_weights import online_weights_of
+from trainers.training.weighting.weights_interface import write_online_weights
 
 
 def train(

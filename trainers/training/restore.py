@@ -2,6 +2,8 @@
 parent.
 """
 
+from typing import Any
+
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from trainers.config.job import Job
@@ -15,7 +17,7 @@ from trainers.runs.progress import Progress
 from trainers.runs.run import fingerprints, read_run
 from trainers.training.begin import describe_resume, read_state
 from trainers.training.judge import Judge
-from trainers.training.online_weights import GroupDROWeights
+from trainers.training.weighting.weights_interface import OnlineWeights
 
 
 def restore(
@@ -25,7 +27,7 @@ def restore(
     engine: Engine,
     order: Order,
     judge: Judge | None,
-    weights: GroupDROWeights | None,
+    weights: OnlineWeights[Any] | None,
     progress: Progress,
     layout: ParallelLayout,
 ) -> tuple[int, int, int]:

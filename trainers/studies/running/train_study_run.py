@@ -17,7 +17,7 @@ from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Checkpoints
-from trainers.config.loss_weighting import WEIGHTS_FILE
+from trainers.config.loss_weighting import WEIGHTS_FILE, GroupDRO
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.history import drop_superseded
@@ -146,7 +146,7 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
     corpus = _CORPORA.of(run.job)
     if corpus.fingerprint != run.corpus:
         raise UserError(f"{run.job.data.corpora[0]}: the corpus has changed since the study was opened; run it again")
-    if run.job.online_weights is not None:
+    if isinstance(run.job.online_weights, GroupDRO):
         export = str(directory.parent / run.reference / "export")
         run = replace(run, job=replace(run.job, online_weights=replace(run.job.online_weights, reference=export)))
     config = measured_job(run, corpus, threads)

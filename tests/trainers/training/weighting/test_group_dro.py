@@ -25,7 +25,7 @@ from trainers.models import build_model
 from trainers.recipes import llama_tiny
 from trainers.runs import checkpoint
 from trainers.runs.run import open_run
-from trainers.training.online_weights import GroupDROState
+from trainers.training.weighting.group_dro import GroupDROState
 
 trains = [
     pytest.mark.deepspeed,
@@ -226,11 +226,14 @@ class TestOneWorker:
 def test_workers_and_zero_stages_do_not_matter(corpus_directory, tmp_path):
     dro = {"kind": "group_dro", "reference": str(tmp_path / "plain" / "export")}
     two = [run("plain"), *(run(f"dro{stage}", stage=stage, online_weights=dro) for stage in (0, 2, 3))]
-    launch(2, corpus_directory, tmp_path, two)
-    launch(1, corpus_directory, tmp_path, [run("alone", online_weights=dro)])
-    expected = weights_in(tmp_path / "alone")
-    assert len(set(expected[8].values())) == len(expected[8]) > 1
-    for stage in (0, 2, 3):
-        found = weights_in(tmp_path / f"dro{stage}")
-        for step, its in expected.items():
-            assert found[step] == pytest.approx(its, abs=0.5e-5)
+    ado = {"kind": "ado", "warmup_fraction": 0.3}
+    launch(2, corpus_directory, tmp_path, [*two, run("ado0", stage=0, online_weights=ado)])
+    alone = [run(f"{name} alone", online_weights=its) for name, its in (("dro", dro), ("ado", ado))]
+    launch(1, corpus_directory, tmp_path, alone)
+    for method, stages in (("dro", (0, 2, 3)), ("ado", (0,))):
+        expected = weights_in(tmp_path / f"{method} alone")
+        assert len(set(expected[8].values())) == len(expected[8]) > 1
+        for stage in stages:
+            found = weights_in(tmp_path / f"{method}{stage}")
+            for step, its in expected.items():
+                assert found[step] == pytest.approx(its, abs=0.5e-5)

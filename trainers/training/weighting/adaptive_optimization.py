@@ -1,0 +1,157 @@
+"""Adaptive data optimization (Jiang et al., 2024): weights from the slope of each domain's learning curve.
+
+`config.loss_weighting` has the definition.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainers.config.loss_weighting import ADO
+from trainers.engine.engine import Scale, Totals
+from trainers.rows.batch import Batch
+from trainers.training.weighting.weights_interface import OnlineWeights, WeightsState
+
+_EXPONENTS = np.linspace(0.01, 0.8, 80)
+_GROWTH = math.log(1.02)
+_FEWEST_POINTS = 5
+_THIRDS = 25  # (2/3)^25 of the distance of grid points: 4e-5 of it
+
+
+@dataclass(frozen=True)
+class ADOState(WeightsState):
+    """What a run with ADO has learned. Every array ends in [domains].
+
+    `weights` are the policy, `average` is its mean since the warm-up and `credit` its moving average. `read` counts targets,
+    `effective` counts them times their factor in the loss. `curve` [points, 2, domains] holds the learning curves: the
+    effective targets in the middle of a stretch of steps, and the nats per target in it, 0 without targets. `open` [3,
+    domains] is the stretch that goes on: nats, targets, and `effective` at its begin. `laws` [2, domains] are coefficient
+    and exponent of the fitted power laws, 0 without a law.
+    """
+
+    average: np.ndarray
+    credit: np.ndarray
+    read: np.ndarray
+    effective: np.ndarray
+    curve: np.ndarray
+    open: np.ndarray
+    laws: np.ndarray
+
+    @classmethod
+    def initial(cls, domains: int) -> "ADOState":
+        """Return the state before the first step."""
+        zeros = np.zeros(domains)
+        curve, laws = np.zeros((0, 2, domains)), np.zeros((2, domains))
+        return cls(zeros, zeros, zeros, zeros, zeros, zeros, curve, np.zeros((3, domains)), laws)
+
+    def factors(self, targets: np.ndarray, warmup: int) -> np.ndarray:
+        """Return by what the nats of each domain are multiplied in a step with these `targets`: weight / share read."""
+        if self.steps < warmup:
+            return np.ones(len(targets))
+        return np.divide(self.weights, _shares(self.read + targets), out=np.ones(len(targets)), where=targets > 0)
+
+    def update(self, nats: np.ndarray, targets: np.ndarray, settings: ADO, warmup: int) -> "ADOState":
+        """Return the state after a step whose `nats` and `targets` are summed by domain, each [domains]."""
+        effective = self.effective + self.factors(targets, warmup) * targets
+        read, step = self.read + targets, self.steps + 1
+        now = replace(self, read=read, effective=effective, steps=step)
+        if step > warmup // 2:
+            now = now._observe(nats, targets, self.effective)
+        if step < warmup:
+            weights = _shares(read)
+            return replace(now, weights=weights, average=weights, credit=weights, summed=self.summed + weights)
+        return now._decide(settings, step - warmup + 1)
+
+    def _observe(self, nats: np.ndarray, targets: np.ndarray, before: np.ndarray) -> "ADOState":
+        """Add a step to the learning curves, and fit the laws again if its stretch ends."""
+        began = self.open[2] if self.open[1].any() else before
+        sums = np.stack((self.open[0] + nats, self.open[1] + targets, began))
+        if not _ends_stretch(self.steps):
+            return replace(self, open=sums)
+        mean = np.divide(sums[0], sums[1], out=np.zeros(len(nats)), where=sums[1] > 0)
+        curve = np.concatenate((self.curve, np.stack(((began + self.effective) / 2, mean))[None]))
+        laws = np.stack([fit_power_law(*points.T) for points in np.moveaxis(curve, 2, 0)], axis=1)
+        return replace(self, open=np.zeros_like(sums), curve=curve, laws=laws)
+
+    def _decide(self, settings: ADO, number: int) -> "ADOState":
+        """Take the weights of the next step, the `number`th since the warm-up."""
+        prior = _shares(self.read)
+        coefficients, exponents = self.laws
+        known = exponents > 0
+        speeds = coefficients * exponents * np.maximum(1.0, self.effective) ** (-exponents - 1)
+        wanted = np.where(known, prior * self.credit**settings.credit_exponent * speeds, 0.0)
+        preferred = prior.copy()
+        if wanted.sum() > 0:
+            preferred[known] = prior[known].sum() * wanted[known] / wanted.sum()
+        weights = settings.policy_rate * preferred + (1 - settings.policy_rate) * self.average
+        weights = (1 - settings.smoothing) * weights + settings.smoothing / len(weights)
+        credit = settings.credit_rate * weights + (1 - settings.credit_rate) * self.credit
+        average = self.average + (weights - self.average) / (number + 1)
+        return replace(self, weights=weights, summed=self.summed + weights, average=average, credit=credit)
+
+
+class ADOWeights(OnlineWeights[ADOState]):
+    """The weights of the domains of a run of `steps` steps with ADO."""
+
+    def __init__(self, settings: ADO, names: Sequence[str], steps: int) -> None:
+        super().__init__(names, ADOState.initial(len(names)))
+        self._settings = settings
+        self._warmup = max(1, math.ceil(settings.warmup_fraction * steps))
+
+    def begin(self, batches: Sequence[Batch]) -> Scale:
+        """Return weight / (share read x targets of the step) of each domain, for every loss."""
+        now, warmup = self.now, self._warmup
+        return lambda counts: now.factors(counts[0], warmup) / np.maximum(1.0, counts.sum(axis=1, keepdims=True))
+
+    def end(self, totals: Totals, norm: float) -> None:
+        """Learn from the losses of the step, unless it was skipped."""
+        if math.isfinite(totals.loss) and math.isfinite(norm):
+            nats, targets = totals.sums[0]
+            self.now = self.now.update(nats, targets, self._settings, self._warmup)
+
+
+def fit_power_law(amounts: np.ndarray, losses: np.ndarray) -> tuple[float, float]:
+    """Fit loss = floor + coefficient x amount ^ -exponent to points, each [points], and return coefficient and exponent.
+
+    Least squares with floor and coefficient at least 0 and the exponent from 0.01 to 0.8, the paper's bound. Points of
+    loss 0 have no targets and are left out. With fewer than 5 points, both results are 0.
+    """
+    usable = losses > 0
+    if usable.sum() < _FEWEST_POINTS:
+        return 0.0, 0.0
+    losses, unit = losses[usable], amounts[usable].max()
+    logarithms = np.log(amounts[usable] / unit)
+    errors = np.array([_solve(logarithms, losses, exponent)[1] for exponent in _EXPONENTS])
+    best = int(errors.argmin())
+    low, high = _EXPONENTS[max(0, best - 1)], _EXPONENTS[min(best + 1, len(errors) - 1)]
+    for _ in range(_THIRDS):  # between grid points too, so that the last bits of losses do not make it jump
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        if _solve(logarithms, losses, left)[1] < _solve(logarithms, losses, right)[1]:
+            high = right
+        else:
+            low = left
+    exponent = float(low + high) / 2
+    return _solve(logarithms, losses, exponent)[0] * float(unit) ** exponent, exponent
+
+
+def _solve(logarithms: np.ndarray, losses: np.ndarray, exponent: float) -> tuple[float, float]:
+    """Return the coefficient of the best law with this exponent, and the sum of its squared errors."""
+    powers = np.exp(-exponent * logarithms)
+    centred = powers - powers.mean()
+    coefficient = max(0.0, float(centred @ losses) / max(float(centred @ centred), 1e-300))
+    floor = float(losses.mean() - coefficient * powers.mean())
+    if floor < 0:
+        floor, coefficient = 0.0, float(powers @ losses / (powers @ powers))
+    residuals = losses - floor - coefficient * powers
+    return coefficient, float(residuals @ residuals)
+
+
+def _shares(read: np.ndarray) -> np.ndarray:
+    return read / max(1.0, read.sum())
+
+
+def _ends_stretch(step: int) -> bool:
+    """Whether a point of the learning curves ends with this step: their distances grow by 2 %."""
+    return step == 1 or math.floor(math.log(step) / _GROWTH) > math.floor(math.log(step - 1) / _GROWTH)

@@ -1,0 +1,83 @@
+"""What every method of online weights has: the weights of domains now, their mean, a state that a checkpoint keeps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import yaml
+
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from trainers.config.loss_weighting import WEIGHTS_FILE
+from trainers.engine.engine import Scale, Totals
+from trainers.rows.batch import Batch
+
+
+@dataclass(frozen=True)
+class WeightsState:
+    """The `weights` [domains] after the last step and their sum over `steps` steps. Methods add the arrays they need."""
+
+    weights: np.ndarray
+    summed: np.ndarray
+    steps: int = field(default=0, kw_only=True)
+
+
+State = TypeVar("State", bound=WeightsState)
+
+
+class OnlineWeights(ABC, Generic[State]):
+    """The weights of the domains of a run, the same on every worker; one object per worker.
+
+    Before a step, `begin` returns how its targets count. After it, `end` takes the new weights over, unless the step was
+    skipped.
+    """
+
+    def __init__(self, names: Sequence[str], state: State) -> None:
+        self._names, self.now = tuple(names), state
+
+    @abstractmethod
+    def begin(self, batches: Sequence[Batch]) -> Scale:
+        """Return the factor of each domain's nats in the loss of the step over `batches`."""
+
+    @abstractmethod
+    def end(self, totals: Totals, norm: float) -> None:
+        """Take over the weights after a step, unless its loss or the `norm` of its gradient is not finite."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the weights by domain and their mean."""
+        mean = self.now.summed / max(1, self.now.steps)
+        return {
+            "domain_weights": dict(zip(self._names, self.now.weights.tolist(), strict=True)),
+            "mean_domain_weights": dict(zip(self._names, mean.tolist(), strict=True)),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON; the numbers are exact."""
+        values = {each.name: getattr(self.now, each.name) for each in fields(self.now)}
+        lists = {name: its.tolist() if isinstance(its, np.ndarray) else its for name, its in values.items()}
+        return {"domains": list(self._names), **lists}
+
+    def resume(self, state: Mapping[str, Any] | None) -> None:
+        """Continue from a state. Raises UserError if it is of other domains or of another method."""
+        names = {each.name for each in fields(self.now)}
+        if state is None or tuple(state["domains"]) != self._names:
+            there = ", ".join(state["domains"]) if state else "none"
+            raise UserError(
+                f"online_weights: the checkpoint has weights of the domains {there}, the run reads "
+                f"{', '.join(self._names)}; begin another run"
+            )
+        if set(state) != names | {"domains"}:
+            raise UserError("online_weights: the checkpoint was written by another method; begin another run")
+        values: dict[str, Any] = {
+            name: its if name == "steps" else np.array(its) for name, its in state.items() if name in names
+        }
+        self.now = replace(self.now, **values)
+
+
+def write_online_weights(run: LocalPath, weights: OnlineWeights[Any]) -> None:
+    """Write the mean weights to a file that other runs take as `data.weights`."""
+    its = weights.fields()
+    record = {"weights": its["mean_domain_weights"], "last": its["domain_weights"]}
+    (run / WEIGHTS_FILE).write_atomic(yaml.safe_dump(record, sort_keys=False, allow_unicode=True).encode())
