@@ -1,17 +1,20 @@
 """What happens to a written answer before it is compared: filters, and the options of exact match."""
 
-import re
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gristmill.errors import ConfigError
+import regex
+
+from gristmill.errors import ConfigError, UserError
 
 _NO_MATCH = "[invalid]"  # the library's answer where a pattern finds nothing
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NO_DIGITS = str.maketrans("", "", string.digits)
+_SECONDS = 10.0  # a sensible pattern takes milliseconds; one that backtracks without end would stop an evaluation
 _PLAIN = ("take_first", "remove_whitespace", "lowercase", "uppercase")
 
 
@@ -32,7 +35,7 @@ class FilterStep:
             return text.lower() if self.function == "lowercase" else text.upper()
         if self.function == "take_first":  # of several answers to an item, of which there is one
             return text
-        matches = re.findall(self.pattern, text)
+        matches = _bounded(self.pattern, partial(regex.findall, self.pattern, text, timeout=_SECONDS))
         if not -len(matches) <= self.group < len(matches):
             return self.fallback
         found = matches[self.group]
@@ -65,10 +68,23 @@ class TextComparison:
     def plain(self, text: str) -> str:
         """Return what of a text is compared."""
         for pattern in self.regexes_to_ignore:
-            text = re.sub(pattern, "", text)
+            text = _bounded(pattern, partial(regex.sub, pattern, "", text, timeout=_SECONDS))
         text = text.lower() if self.ignore_case else text
         text = text.translate(_NO_PUNCTUATION) if self.ignore_punctuation else text
         return text.translate(_NO_DIGITS) if self.ignore_numbers else text
+
+
+_Found = TypeVar("_Found")
+
+
+def _bounded(pattern: str, match: Callable[[], _Found]) -> _Found:
+    try:
+        return match()
+    except TimeoutError:
+        raise UserError(
+            f"the pattern {pattern!r} of a task file took more than {_SECONDS:.0f} s on one answer; "
+            f"write it without nested repetition"
+        ) from None
 
 
 def read_comparison(place: str, options: Mapping[str, Any]) -> TextComparison:
@@ -110,6 +126,6 @@ def _step(place: str, step: Any) -> FilterStep:
 
 def _check_pattern(place: str, pattern: Any) -> None:
     try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
+        regex.compile(pattern)
+    except (regex.error, TypeError) as error:
         raise ConfigError(f"{place}: {pattern!r} is not a regular expression: {error}") from None

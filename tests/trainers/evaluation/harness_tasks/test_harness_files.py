@@ -144,6 +144,16 @@ def test_texts_are_written_and_filtered(written, decoder_run, tmp_path):
     assert found.scores["exact_match_as_is"].value == expected
 
 
+def test_a_pattern_that_backtracks_without_end_is_an_error(monkeypatch):
+    from trainers.tasks.harness_format import answer_filters
+
+    monkeypatch.setattr(answer_filters, "_SECONDS", 0.05)
+    text = "a" * 60 + "!"
+    for wrong in (FilterStep("regex", "(a|aa)+$").apply, TextComparison(("(a|aa)+$",)).plain):
+        with pytest.raises(UserError, match=r"the pattern '\(a\|aa\)\+\$' of a task file took more than"):
+            wrong(text)
+
+
 def test_filters_and_comparisons():
     numbers = AnswerFilter("n", (FilterStep("regex", r"(-?[$0-9.,]{2,})|(-?[0-9]+)", -1),))
     assert numbers.apply("so 3 or $1,200. Then 7") == "7"
