@@ -3,24 +3,34 @@
     python -m benchmarks.end_to_end prose                              61 MB of prose in 8 files of JSON lines
     python -m benchmarks.end_to_end web --pages 990                    pages of a crawl in 8 WARC files
     python -m benchmarks.end_to_end prose --checkout OTHER             the same with another checkout, in turns
+    python -m benchmarks.end_to_end prose --repeat 10 --once           609 MB of prose, only the build from nothing
     python -m benchmarks.end_to_end prose --peer-python PY --peer FILE the same work with datatrove
 
 Each checkout builds from nothing, again with nothing changed, with one more rule, and after `kill -9` at half the
 time. FILE is called as `FILE prose|web INPUT OUTPUT TOKENIZER [LID]`, with the Python of an environment that has
 datatrove. Processor time is the sum over all processes of the tree and memory the highest sum of PSS, both sampled
-twice a second, so a process that ends between two samples counts up to the last of them.
+twice a second, so a process that ends between two samples counts up to the last of them. Bytecode of Python files is
+written and used, also where PYTHONDONTWRITEBYTECODE is set. `--repeat` writes the prose several times, from the second
+time on with every lower-case word of five letters or more replaced by another of about the same frequency, so that
+documents are no copies and rules and tokens find what they find in prose.
 """
 
 import argparse
 import gzip
+import json
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count, islice
 from pathlib import Path
 
 from benchmarks.signals import machine
@@ -29,6 +39,7 @@ from gristmill.storage.store import read_json
 from pipelines.contracts.manifest import load_corpus
 
 _FILES = 8
+_LONG_WORD = re.compile(r"\b[a-z]{5,}\b")
 _TICK = os.sysconf("SC_CLK_TCK")
 _RULES = "[" + ", ".join(
     f"{{rules: {name}@datatrove}}" for name in ("gopher_repetition", "gopher_quality", "fineweb", "c4")
@@ -48,6 +59,8 @@ def main() -> None:
     parser.add_argument("kind", choices=["prose", "web"])
     parser.add_argument("--workers", type=int, default=2, help="Ray workers; 0 builds in one process without Ray")
     parser.add_argument("--pages", type=int, default=990, help="pages of `web`; 990 are all")
+    parser.add_argument("--repeat", type=int, default=1, help="how often to write the prose, with other words")
+    parser.add_argument("--once", action="store_true", help="measure only the build from nothing")
     parser.add_argument("--pairs", type=int, default=1, help="rounds of all checkouts and the peer")
     parser.add_argument("--checkout", type=Path, action="append", default=[], help="another checkout to measure")
     parser.add_argument("--peer-python", type=Path, help="Python of an environment with datatrove")
@@ -60,7 +73,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         (work / "input").mkdir()
-        (write_prose if options.kind == "prose" else write_pages)(data, work / "input", options.pages)
+        if options.kind == "prose":
+            write_prose(data, work / "input", options.repeat)
+        else:
+            write_pages(data, work / "input", options.pages)
         write_tokenizer(data, work / "gpt2.json")
         print(f"{'':24} {'run':18} {'wall':>9} {'processor':>9} {'PSS':>9}")
         for number in range(options.pairs):
@@ -81,14 +97,22 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
     config.write_text(corpus_file(options.kind, work, work / name))
     workers = ["--workers", str(options.workers)] if options.workers else ["--in-process"]
     command = [sys.executable, "-m", "pipelines", "build", str(config), *workers]
-    # The first build with a checkout compiles its kernels.
-    run([*command, f"output={work / 'compiled'}"], checkout)
+    # The first build with a checkout compiles its kernels. Its input is the first file of each source.
+    first = work / f"{name}-first.yaml"
+    first.write_text(corpus_file(options.kind, work, work / "compiled", "-0.*"))
+    run([*command[:4], str(first), *workers], checkout)
     whole = run(command, checkout)
     whole.show(name, "from nothing")
     budget = LocalPath(work / name) / "run.json"
     if budget.exists():  # checkouts from before builds had a budget write none
         by_purpose = read_json(budget)["by_purpose"]
         print("  " + ", ".join(f"{purpose} {seconds:.1f}" for purpose, seconds in by_purpose.items()))
+    size = read_json(LocalPath(work / name) / "report.json")["totals"]["text_bytes"] / 1e6
+    print(f"  {size:.1f} MB of text, {size / sum(whole.seconds.values()):.2f} MB/s per core")
+    if options.once:
+        for output in ("compiled", name):
+            shutil.rmtree(work / output)
+        return
     run(command, checkout).show(name, "nothing changed")
     rules = _RULES + (f", {_ENGLISH}" if options.kind == "web" else "")
     run([*command, f"steps.filter={rules}, {{signal: word_count, at_least: 100}}]"], checkout).show(
@@ -103,14 +127,17 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
         shutil.rmtree(work / output, ignore_errors=True)
 
 
-def corpus_file(kind: str, work: Path, output: Path) -> str:
+def corpus_file(kind: str, work: Path, output: Path, files: str = "*") -> str:
+    """Return the corpus file; `files` is the end of the pattern of the input's names."""
     names = ("wiki_en", "forum_20news") if kind == "prose" else ("pages",)
     read = (
         "format: jsonl, part_bytes: 16000000"
         if kind == "prose"
         else "format: warc, extract: trafilatura, max_quarantined: 1.0"
     )
-    sources = "\n".join(f"  - {{name: {name}, root: {work}/input, include: ['{name}*'], {read}}}" for name in names)
+    sources = "\n".join(
+        f"  - {{name: {name}, root: {work}/input, include: ['{name}{files}'], {read}}}" for name in names
+    )
     language = (
         "" if kind == "prose" else f"\n  - language: {{models: [{os.environ['GRISTMILL_DATA']}/models/lid.176.ftz]}}"
     )
@@ -121,15 +148,36 @@ def corpus_file(kind: str, work: Path, output: Path) -> str:
     )
 
 
-def write_prose(data: Path, target: Path, _: int) -> None:
-    """Write two of three documents of wiki_en and forum_20news, in four files each."""
+def write_prose(data: Path, target: Path, repeat: int) -> None:
+    """Write two of three documents of wiki_en and forum_20news, in four files each, for each repetition."""
     for name in ("wiki_en", "forum_20news"):
         with gzip.open(data / "prose" / f"{name}.jsonl.gz", "rb") as source:
             lines = [line for number, line in enumerate(source) if number % 3 < 2]
         share = -(-len(lines) // (_FILES // 2))
-        for part in range(_FILES // 2):
-            with gzip.open(target / f"{name}-{part}.jsonl.gz", "wb", compresslevel=3) as sink:
-                sink.writelines(lines[part * share : (part + 1) * share])
+        for number, changed in enumerate(islice(change_words(lines), repeat)):
+            for part in range(_FILES // 2):
+                file = target / f"{name}-{number * _FILES // 2 + part}.jsonl.gz"
+                with gzip.open(file, "wb", compresslevel=3) as sink:
+                    sink.writelines(changed[part * share : (part + 1) * share])
+
+
+def change_words(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield documents (lines of JSON) unchanged, then forever with other long words: each 64 words that follow one
+    another in the order of frequency are shuffled.
+    """
+    yield lines
+    records = [json.loads(line) for line in lines]
+    ranked = [word for word, _ in Counter(w for r in records for w in _LONG_WORD.findall(r["text"])).most_common()]
+    for seed in count(1):
+        shuffle, other = random.Random(seed).shuffle, {}
+        for start in range(0, len(ranked), 64):
+            block = ranked[start : start + 64]
+            shuffle(shuffled := block.copy())
+            other.update(zip(block, shuffled, strict=True))
+        texts = (_LONG_WORD.sub(lambda word, other=other: other[word[0]], record["text"]) for record in records)
+        yield [
+            json.dumps({**record, "text": text}).encode() + b"\n" for record, text in zip(records, texts, strict=True)
+        ]
 
 
 def write_pages(data: Path, target: Path, pages: int) -> None:
@@ -180,6 +228,7 @@ def run(command: list[str], checkout: Path, kill_after: float = float("inf")) ->
     """Run a command in a checkout and sample its processes; with `kill_after`, kill it after some seconds."""
     began, result = time.monotonic(), Measured()
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode every start compiles the libraries again
     process = subprocess.Popen(
         command, cwd=checkout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )

@@ -46,6 +46,7 @@ def prepare(text: Path, directory: Path) -> None:
 def run(command: Sequence[str], first: str, directory: Path) -> tuple[float, float, float, float]:
     """Run a command; return its seconds, processor seconds, seconds until a line begins with `first`, and peak MB."""
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # without bytecode every start compiles the libraries again
     began, reached, lines = time.perf_counter(), float("nan"), []
     process = subprocess.Popen(
         command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

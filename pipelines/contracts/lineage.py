@@ -7,7 +7,7 @@ configuration nor the sources are needed.
 
 import difflib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -377,17 +377,23 @@ class Corpus:
         return f"; its first file is {next(iter(paths))!r}" if paths else ""
 
 
-def select_rows(part: Part, rows: Sequence[int]) -> Part:
-    """Return a part in memory with some rows of another part and all their annotations."""
+def select_rows(part: Part, rows: Sequence[int], columns: Collection[str] | None = None) -> Part:
+    """Return a part in memory with some rows of another part, and all columns of its documents and annotations or
+    those among `columns`, which must include `text`. Columns that are left out are not read.
+    """
+
+    def wanted(names: Iterable[str]) -> list[str]:
+        return [name for name in names if columns is None or name in columns]
+
     taken = pa.array(rows, pa.int64())
-    documents = part.table(DOCUMENT_COLUMNS).take(taken).combine_chunks()
+    stored = DOCUMENT_COLUMNS if part.loaded is None else part.loaded.column_names
+    documents = part.table(wanted(stored)).take(taken).combine_chunks()
     annotations = []
     for annotation in part.annotations:
-        table = annotation.table
-        if table is None:
-            assert annotation.file is not None
-            table = read_table(annotation.directory, annotation.file, list(annotation.schema), annotation.schema)
-        annotations.append(replace(annotation, table=table.take(taken).combine_chunks()))
+        names = wanted(annotation.schema)
+        schema = {name: annotation.schema[name] for name in names}
+        table = annotation.columns(names).take(taken).combine_chunks() if names else None
+        annotations.append(replace(annotation, table=table, schema=schema))
     text_bytes = sum(pc.binary_length(documents["text"]).to_pylist())
     return replace(part, rows=len(rows), text_bytes=text_bytes, loaded=documents, annotations=tuple(annotations))
 

@@ -169,11 +169,11 @@ class Part:
         """Return the size in UTF-8 bytes of the edited text of all documents without a `drop`; with
         `training`, without those of a given validation or test split.
         """
-        lengths = pc.binary_length(_chunk(self.table(("text",))["text"])).to_numpy()
-        edits = self.edits()
-        lengths = lengths if edits is None else edited_lengths(lengths, edits)
         kept = pc.is_null(self.drop()).to_numpy(zero_copy_only=False)
-        return int(lengths[kept & ~self.held_out() if training else kept].sum())
+        rows = pa.array(np.flatnonzero(kept & ~self.held_out() if training else kept))
+        lengths = pc.binary_length(_chunk(self.table(("text",))["text"])).take(rows).to_numpy()
+        edits = self.edits(rows=rows)
+        return int((lengths if edits is None else edited_lengths(lengths, edits)).sum())
 
     def _edited(self, stored: pa.ChunkedArray, text: Text, rows: pa.Array | None) -> pa.Array:
         edits = self.edits_of(text, rows)

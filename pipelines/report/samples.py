@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.terminal import printable
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.document import FILE_INDEX, format_id, split_id
 from pipelines.contracts.lineage import Corpus, select_rows
 from pipelines.contracts.manifest import read_table, schema_facts
@@ -58,7 +59,9 @@ def _read_part(
     texts: dict[str, tuple[str, int]],
     winners: dict[str, bytes],
 ) -> None:
-    part = without_personal_data(corpus, select_rows(part, [entry["row"] for entry in entries]))
+    clusters = {name for annotation in part.annotations for name in annotation.schema if name.endswith("_cluster")}
+    columns = {"id", "text", DROP, EDITS_COLUMN, *clusters}
+    part = without_personal_data(corpus, select_rows(part, [entry["row"] for entry in entries], columns))
     edited = part.table(("edited_text",))["edited_text"]
     for entry, text in zip(entries, edited, strict=True):
         data = text.as_buffer()

@@ -1,14 +1,14 @@
 """Connected components in bounded memory, distributed over workers: star contraction over hash partitions on
 disk.
 
-Links are first reduced to spanning forests where they arise (`spanning_stars`, a union-find over one task's
-share). The forests are then contracted in rounds of two shuffles. Partitioned by the higher end of each edge,
-a union-find turns each partition into stars around the lowest node it knows. Partitioned by node, each node
-passes its higher neighbours on to its lowest neighbour. These are the small-star and large-star of Kiveris et
-al. 2014, "Connected Components in MapReduce and Beyond", SoCC, with a union-find as the small-star. Both only
-lower the sum of all ends, so the rounds terminate, with every component as a star around its lowest node: the
-result depends on the links alone. As soon as all edges fit into one task, a single task finishes the
-contraction.
+Links are first reduced to spanning forests where they arise (`spanning_stars`, over one task's share). The
+forests are then contracted in rounds of two shuffles. Partitioned by the higher end of each edge, each
+partition becomes stars around the lowest nodes it knows. Partitioned by node, each node passes its higher
+neighbours on to its lowest neighbour. These are the small-star and large-star of Kiveris et al. 2014,
+"Connected Components in MapReduce and Beyond", SoCC, with whole components of a partition as the small-star.
+Both only lower the sum of all ends, so the rounds terminate, with every component as a star around its lowest
+node: the result depends on the links alone. As soon as all edges fit into one task, a single task finishes
+the contraction.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,12 +31,27 @@ def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
     """Return the components of some links as stars: each linked node, except the lowest of its component,
     with that lowest node.
     """
-    from pipelines.kernels.search.stars import lowest_connected
-
     nodes, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
-    lowest = nodes[lowest_connected(indices[: len(first)], indices[len(first) :], len(nodes))]
+    lowest = nodes[_lowest_connected(indices[: len(first)], indices[len(first) :], len(nodes))]
     leaves = lowest != nodes
     return nodes[leaves], lowest[leaves]
+
+
+def _lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.ndarray:
+    """Return the lowest node of the component of each node, int64 [nodes]; `first` and `second` are the links.
+
+    In each round, every root that a link joins to lower roots is put below the lowest of them. A root that stays a
+    root in two rounds has taken in another, so the number of roots that are still linked halves in two rounds.
+    """
+    lowest = np.arange(nodes)
+    while len(first):
+        np.minimum.at(lowest, np.maximum(first, second), np.minimum(first, second))
+        while not np.array_equal(above := lowest[lowest], lowest):
+            lowest = above
+        first, second = lowest[first], lowest[second]
+        apart = first != second
+        first, second = first[apart], second[apart]
+    return lowest
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:

@@ -11,14 +11,13 @@ digits falls between two bins. Integers below 100 have a bin each. Negative valu
 -3.1).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 TEXT_BYTES = "text_bytes"
 """Name of the histogram of UTF-8 bytes of the stored text."""
@@ -143,9 +142,14 @@ class Summary:
 
 
 def summarise(
-    measured: pa.Table, index: int, text_bytes: pa.Array, groups: Mapping[tuple[str, str], np.ndarray]
+    measured: pa.Table,
+    index: int,
+    ids: Sequence[bytes],
+    hashes: np.ndarray,
+    text_bytes: pa.Array,
+    groups: Mapping[tuple[str, str], np.ndarray],
 ) -> Summary:
-    """Summarise part `index`. `measured` holds the ids of its documents, and the columns to summarise.
+    """Summarise part `index`. `measured` holds the columns to summarise, `hashes` the xxh3_64 of each id, uint64.
 
     `text_bytes` is the length of each stored text. `groups` holds a mask of the documents that each (step,
     rule) dropped, and of the kept ones under KEPT; every document is in one of them.
@@ -154,10 +158,7 @@ def summarise(
     kept = groups[KEPT]
     result.histograms[TEXT_BYTES] = histogram(text_bytes, kept)
     for name in measured.column_names:
-        if name != "id":
-            _count_column(result, name, measured[name].combine_chunks(), kept)
-    ids = measured["id"].to_pylist()
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier) for identifier in ids), np.uint64, len(ids))
+        _count_column(result, name, measured[name].combine_chunks(), kept)
     for group, mask in groups.items():
         rows = np.flatnonzero(mask)
         rows_of_group = rows[np.argsort(hashes[rows], kind="stable")[: _samples_of(group)]].tolist()

@@ -147,7 +147,11 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
     the sample).
     """
     part = task.part
-    text_bytes = pc.binary_length(part.table(("text",))["text"].combine_chunks())
+    documents = part.table(("id", "text"))
+    text_bytes, ids = pc.binary_length(documents["text"].combine_chunks()), documents["id"].to_pylist()
+    hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, part.rows)
+    sampled = _lowest(documents, hashes)
+    del documents  # the text of a part takes most of the memory
     stored = text_bytes.to_numpy().astype(np.int64)
     alive: np.ndarray = np.ones(part.rows, bool)
     lengths = stored
@@ -157,23 +161,24 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
     for annotation in part.annotations:
         if DROP not in annotation.schema and EDITS_COLUMN not in annotation.schema:
             continue
+        columns = annotation.columns([name for name in (DROP, EDITS_COLUMN) if name in annotation.schema])
         arriving = {"documents_in": int(alive.sum()), "bytes_in": int(lengths[alive].sum())}
         count: dict[str, Any] = {"step": annotation.step, **arriving, "dropped": {}}
         if DROP in annotation.schema:
-            fallen = _dropped_by_rule(annotation.column(DROP).combine_chunks(), alive)
+            fallen = _dropped_by_rule(columns[DROP].combine_chunks(), alive)
             for rule, mask in fallen.items():
                 count["dropped"][rule] = int(mask.sum())
                 groups[annotation.step, rule] = mask
                 alive = alive & ~mask
         if EDITS_COLUMN in annotation.schema:
-            own = annotation.column(EDITS_COLUMN).combine_chunks()
+            own = columns[EDITS_COLUMN].combine_chunks()
             edits = own if edits is None else compose([edits, own])
             lengths = edited_lengths(stored, edits)
         count |= {"documents_out": int(alive.sum()), "bytes_out": int(lengths[alive].sum())}
         counts.append(count)
-    measured = part.table(("id", *(name for name in task.columns if part.has(name))))
-    summary = summarise(measured, part.index, text_bytes, groups | {KEPT: alive})
-    return counts, summary, _sample_columns(part, measured, task.columns, text_bytes, groups)
+    measured = part.table(name for name in task.columns if part.has(name))
+    summary = summarise(measured, part.index, ids, hashes, text_bytes, groups | {KEPT: alive})
+    return counts, summary, _sample_columns(part, sampled, measured, task.columns, groups)
 
 
 def emptied_by(part: Part) -> pa.Array:
@@ -206,28 +211,33 @@ def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
     )  # fmt: skip
 
 
+def _lowest(documents: pa.Table, hashes: np.ndarray) -> pa.Table:
+    """Return `hash`, `id`, `text` and `row` of the documents of a part with the lowest hashes."""
+    rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
+    sampled = documents.take(pa.array(rows)).combine_chunks()
+    return sampled.append_column("row", pa.array(rows)).append_column("hash", pa.array(hashes[rows]))
+
+
 def _sample_columns(
     part: Part,
+    sampled: pa.Table,
     measured: pa.Table,
     columns: Sequence[str],
-    text_bytes: pa.Array,
     groups: dict[tuple[str, str], np.ndarray],
 ) -> pa.Table:
-    ids = measured["id"]
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier.as_py()) for identifier in ids), np.uint64, part.rows)
-    rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
+    """Return the rows of a part in SAMPLE; `sampled` is that of `_lowest`."""
+    rows = sampled["row"].to_numpy()
     dropped: list[tuple[str | None, str | None]] = [(None, None)] * len(rows)
     for (step, rule), mask in groups.items():
         for row in np.flatnonzero(mask[rows]).tolist():
             dropped[row] = (step, rule)
     schema = sample_schema(columns, part.types)
     count = len(rows)
-    texts = part.table(("text",))["text"].combine_chunks().take(pa.array(rows))
     known = {
-        "hash": hashes[rows], "id": ids.take(pa.array(rows)), "source": [part.source] * count, "part": [part.index] * count,
+        "hash": sampled["hash"], "id": sampled["id"], "source": [part.source] * count, "part": [part.index] * count,
         "row": rows, "drop_step": [step for step, _ in dropped], "drop": [rule for _, rule in dropped],
-        "emptied": emptied_by(part).take(pa.array(rows)), "text_bytes": text_bytes.take(pa.array(rows)),
-        "markup": has_markup(texts),
+        "emptied": emptied_by(part).take(pa.array(rows)), "text_bytes": pc.binary_length(sampled["text"]),
+        "markup": has_markup(sampled["text"]),
     }  # fmt: skip
     for name in columns:
         column = measured[name] if part.has(name) else pa.nulls(part.rows, part.types.field(name).type)

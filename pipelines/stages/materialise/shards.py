@@ -166,12 +166,13 @@ class Shards(CorpusStage):
         if self.group_by:
             refuse_many_groups(grouping, parts, cluster, out.name)
         record, encoder = self._tokenizer(out)
-        first = list({part.source: part for part in reversed(parts)}.values())
-        checks = [_CheckTask(part, record.file, out, self.check_documents) for part in first]
-        compared = sum(
-            n for _, n in cluster.map(check_encoder, checks, lambda task: f"shards: encoder check on {task.part.name}")
-        )
-        sizes = gather(cluster, Part.kept_text_bytes, parts, lambda part: f"shards: part {part.name}")
+        first = {part.source: part.index for part in reversed(parts)}
+        measures = [
+            _MeasureTask(part, record.file, out, self.check_documents if first[part.source] == part.index else 0)
+            for part in parts
+        ]
+        measured = gather(cluster, measure_kept, measures, lambda task: f"shards: part {task.part.name}")
+        sizes, compared = [size for size, _ in measured], sum(number for _, number in measured)
         tasks = [
             _EncodeTask(self, out, record.file, group, number, grouping)
             for number, group in _groups(parts, sizes, self.shard_bytes)
@@ -275,23 +276,26 @@ def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tup
 
 
 @dataclass(frozen=True)
-class _CheckTask:
+class _MeasureTask:
     part: Part
     tokenizer: FileRecord
     out: StepOutput
     documents: int
 
 
-def check_encoder(task: _CheckTask) -> int:
-    """Encode the first kept documents of a part with both libraries. Raises UserError, which names the
-    document, if they differ.
+def measure_kept(task: _MeasureTask) -> tuple[int, int]:
+    """Return the UTF-8 bytes of the kept, edited text of a part, and how many of its first documents were encoded with
+    both libraries. Raises UserError, which names the document, if they differ.
     """
-    table = task.part.table(("id", EDITED_TEXT), task.part.kept_rows().slice(0, task.documents))
+    if not task.documents:
+        return task.part.kept_text_bytes(), 0
+    part = replace(task.part, loaded=task.part.table(("id", "text")))  # read once for both
+    size, table = part.kept_text_bytes(), part.table(("id", EDITED_TEXT), part.kept_rows().slice(0, task.documents))
     if not table.num_rows:
-        return 0
-    names = [f"{task.part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
+        return size, 0
+    names = [f"{part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
     try:
-        return _load_encoder(task.out, task.tokenizer).check(table["edited_text"].chunk(0), names)
+        return size, _load_encoder(task.out, task.tokenizer).check(table["edited_text"].chunk(0), names)
     except ValueError as error:
         raise UserError(f"{task.out.name}: {error}") from None
 

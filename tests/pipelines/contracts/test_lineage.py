@@ -86,6 +86,17 @@ def test_every_record_of_the_input_is_found(corpus: Corpus) -> None:
             assert row == [{"id": found.id, "text": text, "drop": drop, "url": "spam" if drop else f"u{record}"}]
 
 
+def test_selected_rows_have_only_the_columns_asked_for(corpus: Corpus) -> None:
+    whole = next(corpus.parts("web"))
+    part = select_rows(whole, [2, 0], {"text", "drop"})
+    assert part.loaded is not None
+    assert part.loaded.column_names == ["text"]
+    assert {name for annotation in part.annotations for name in annotation.schema} == {"drop"}
+    assert len(part.annotations) == len(whole.annotations)
+    assert part.table(("text", "drop")) == select_rows(whole, [2, 0]).table(("text", "drop"))
+    assert select_rows(part, [1]).table(("text",)) == whole.table(("text",)).slice(0, 1)
+
+
 def test_parts_hold_every_document_once_with_its_printed_id(corpus: Corpus) -> None:
     printed = [name for part in corpus.parts() for name in corpus.printed_ids(part)]
     expected = [format_id("web", *web_origin(i)) for i in range(60) if i not in (5, 6)]

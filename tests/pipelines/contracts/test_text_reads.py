@@ -40,8 +40,10 @@ def test_deduplication_and_the_overlap_of_splits_read_no_text(corpus_file, monke
         "annotate_documents",
         "measure_text",
         "sample_documents",
-        "kept_text_bytes",
+        "measure_kept",
         "encode_documents",
         "count_part",
     }
-    assert read.keys() == once | {"check_encoder"}  # six times, as docs/scale.md says, and one part of each source
+    assert read.keys() == once  # six times, as docs/scale.md says
+    parts = read["encode_documents"]
+    assert read["measure_kept"] == read["count_part"] == parts, "a task reads the text of its part more than once"
