@@ -25,6 +25,7 @@ OBJECTIVES = {
     "llama": Causal(),
     "t5": SpanCorruption(),
     "bart": Denoising(permute_sentences=False),
+    "albert": Masked(),
     "bert": Masked(),
     "roberta": Masked(),
     "modernbert": Masked(),

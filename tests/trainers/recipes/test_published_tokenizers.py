@@ -28,6 +28,7 @@ _MODERN = {"[UNK]": 50280, "[CLS]": 50281, "[SEP]": 50282, "[PAD]": 50283, "[MAS
 _LLAMA_3 = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{n}|>" for n in range(254))]
 # Tokenizer: (ids, special tokens).
 PUBLISHED = {
+    "albert": (30000, {"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}),
     "bart": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
     "bert": (30522, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "gpt": (40478, {"<unk>": 0}),
@@ -39,6 +40,10 @@ PUBLISHED = {
     "t5": (32100, {"<pad>": 0, "</s>": 1, "<unk>": 2, **{f"<extra_id_{n}>": 32099 - n for n in range(100)}}),
 }
 OF_RECIPE = {
+    "albert_base": "albert",
+    "albert_large": "albert",
+    "albert_xlarge": "albert",
+    "albert_xxlarge": "albert",
     "bart_base": "bart",
     "bart_large": "bart",
     "bert_base": "bert",
@@ -65,6 +70,7 @@ OF_RECIPE = {
     "t5_v1_1_base": "t5",
 }
 TRAINED = [
+    "albert_base",
     "bart_base",
     "bert_base",
     "electra_base",
@@ -112,8 +118,10 @@ def narrow(recipe, directory, **model):
     config = RECIPES[recipe]() if isinstance(recipe, str) else recipe
     sizes = {"layers": 2, "width": 16, "heads": 2, "positions": 64, "key_value_heads": None, "dropout": 0.0}
     own = {"head_width": None, "feed_forward": None, "decoder_layers": None}
+    if config.model.embedding_size is not None:
+        own["embedding_size"] = 8
     if config.model.generator_size is not None:
-        own |= {"generator_size": 0.5, "embedding_size": 8}
+        own["generator_size"] = 0.5
     config = replace(
         config,
         model=replace(config.model, **{**sizes, **own, **model}),
