@@ -50,7 +50,7 @@ ARCHITECTURES: dict[str, Traits] = {
         "encoder", ("learned",), (*_COMMON, "sentence_head", "embedding_size", *_SHARING), token_types=True
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
-    "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head"), token_types=True),
+    "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", "generator_size"), token_types=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
@@ -81,6 +81,7 @@ _ABSENT: dict[str, object] = {
     "generator_size": None,
     "layer_groups": None,
     "shared_parts": None,
+    "boundary_head": False,
 }
 _VOCABULARY_MULTIPLE = 64
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
@@ -101,7 +102,8 @@ class Model:
     width of one head, which in T5 3B and 11B is not width / heads. `position` is one of the architecture's
     schemes. The scheme `relative` clips distances at `relative_distance`. `gated` is T5 v1.1's feed-forward.
     `tied` shares weights between the output layer and the embeddings, `tied_stacks` between encoder and
-    decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds the classifier of sentence pairs.
+    decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds the classifier of sentence pairs,
+    `boundary_head` the layers that objective span_boundary trains.
     `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm
     (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no `initializer_range`.
 
@@ -144,6 +146,7 @@ class Model:
     generator_size: float | None = field(default=None, metadata=ADDED)
     layer_groups: int | None = field(default=None, metadata=ADDED)
     shared_parts: SharedParts | None = field(default=None, metadata=ADDED)
+    boundary_head: bool = field(default=False, metadata=ADDED)
 
     @property
     def traits(self) -> Traits:

@@ -6,6 +6,7 @@ groups of one layer there, and their parameters are tied here.
 """
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from trainers.config.architecture import Model
@@ -59,7 +60,21 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
             for name, shared in blocks[number - number % together].named_parameters():
                 if name.startswith("attention.") == (model.shared_parts == "attention") and shared is not its[name]:
                     _set_parameter(block, name, shared)
+    network.supports_gradient_checkpointing = True
+    for block in dict.fromkeys(_blocks(network)):
+        block.__class__ = _layer_class()
     return network
+
+
+@cache
+def _layer_class() -> Any:
+    """Return the class of layers that can be compiled, and computed again in the backward pass, as `transformers` has it for
+    its other encoders.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+    from transformers.models.albert.modeling_albert import AlbertLayer
+
+    return type("RecomputedAlbertLayer", (GradientCheckpointingLayer, AlbertLayer), {})
 
 
 def _publish(network: Any, specials: dict[str, int]) -> None:

@@ -1,5 +1,5 @@
 """BERT (Devlin et al., 2019), with the blocks of `transformers`: learned positions, post-norm blocks, GELU,
-heads for masked tokens and sentence pairs.
+heads for masked tokens, sentence pairs and the boundaries of spans.
 """
 
 from dataclasses import replace
@@ -43,14 +43,22 @@ def _sizes(configuration: Any) -> Model:
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
     from transformers import BertForMaskedLM, BertForPreTraining
 
-    kind = BertForPreTraining if model.sentence_head else BertForMaskedLM
-    return kind._from_config(configuration)
+    network = (BertForPreTraining if model.sentence_head else BertForMaskedLM)._from_config(configuration)
+    if model.boundary_head:
+        from trainers.models.boundary_head import BoundaryHead
+
+        network.boundary_head = BoundaryHead(configuration)
+    return network
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
     stack, types = network.bert, inputs.token_types
     states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions, token_type_ids=types)
     return stack.encoder(states, attention_mask=inputs.mask).last_hidden_state
+
+
+def _boundary(network: Any, outside: Any, places: Any) -> Any:
+    return network.cls.predictions.decoder(network.boundary_head(outside, places))
 
 
 def _sentence(network: Any, states: Any) -> Any:
@@ -75,6 +83,7 @@ ARCHITECTURE = Architecture(
     heads=_HEADS,
     create=_create,
     sentence=_sentence,
+    boundary=_boundary,
     tables=lambda network: [(network.bert.embeddings.position_embeddings, 0)],
     attentions=lambda network: [layer.attention.self for layer in network.bert.encoder.layer],
     unmasked=True,

@@ -102,7 +102,8 @@ class Architecture:
     class of the family does not fit, makes the model from that configuration, the sizes and the special ids.
     `hidden` [rows, length, width] is the state of every position, of the decoder if there is one. `logits`
     maps states [..., width] to [..., vocabulary], `sentence` maps states [rows, length, width] to the two
-    classes of sentence pairs [rows, 2].
+    classes of sentence pairs [rows, 2]. `boundary` maps the states outside of the spans of n tokens [n, 2, width] and the
+    tokens' places in these, int64 [n], to logits [n, vocabulary].
 
     `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
@@ -132,6 +133,7 @@ class Architecture:
     heads: Mapping[HeadKind, HeadForm]
     create: Callable[[Any, Model, dict[str, int]], Any] | None = None
     sentence: Callable[[Any, Any], Any] | None = None
+    boundary: Callable[[Any, Any, Any], Any] | None = None
     tables: Callable[[Any], list[tuple[Any, int]]] | None = None
     attentions: Callable[[Any], list[Any]] | None = None
     decoder_name: Callable[[str], str] | None = None

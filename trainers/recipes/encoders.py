@@ -1,4 +1,4 @@
-"""Recipes of encoders: BERT, RoBERTa, ALBERT, ModernBERT and ELECTRA."""
+"""Recipes of encoders: BERT, RoBERTa, SpanBERT, ALBERT, ModernBERT and ELECTRA."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from trainers.objectives.masked import Masked
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.span_boundary import SpanBoundary
 
 
 def bert_base() -> Pretraining:
@@ -85,6 +86,25 @@ def roberta_large() -> Pretraining:
         model=replace(base.model, layers=24, width=1024, heads=16),
         optimizer=replace(base.optimizer, learning_rate=4e-4),
         schedule=replace(base.schedule, warmup_steps=30_000),
+    )
+
+
+def spanbert_large() -> Pretraining:
+    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), COUNT parameters with its heads: `bert_large` with a cased
+    vocabulary, on single texts, with masked spans and the span boundary objective.
+
+    2,400,000 steps of 256 texts of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999, epsilon 1e-8,
+    weight decay 0.1, dropout 0.1. Masks are fresh at each visit.
+    """
+    bert = bert_large()
+    return replace(
+        bert,
+        name="spanbert_large",
+        model=replace(bert.model, vocab_size=28996, sentence_head=False, boundary_head=True),
+        objective=SpanBoundary(),
+        data=Data(sequence_length=512),
+        budget=TrainingBudget(steps=2_400_000),
+        optimizer=replace(bert.optimizer, weight_decay=0.1, epsilon=1e-8),
     )
 
 
@@ -243,6 +263,17 @@ def tiny_bert() -> Pretraining:
         model=replace(roberta.model, architecture="bert", sentence_head=True),
         objective=NextSentence(),
         data=replace(roberta.data, packing="segment_pairs", isolation=False),
+    )
+
+
+def tiny_spanbert() -> Pretraining:
+    """A SpanBERT of toy size: `tiny_roberta` with BERT's architecture, masked spans and the span boundary objective."""
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_spanbert",
+        model=replace(roberta.model, architecture="bert", boundary_head=True),
+        objective=SpanBoundary(),
     )
 
 

@@ -56,6 +56,7 @@ RUNS = {
     "roberta": changed("tiny_roberta"),
     "roberta, marks of rows": changed("tiny_roberta", Masked(marks="rows")),
     "roberta, sinusoids": changed("tiny_roberta", position="sinusoidal"),
+    "spanbert": changed("tiny_spanbert"),
     "t5": changed("tiny_t5"),
     "t5 1.1": changed("tiny_t5_v1_1"),
     "t5, tied stacks": changed("tiny_t5_shared"),

@@ -21,6 +21,7 @@ MODELS = {
     "bert, pairs": ("tiny_bert", {}),
     "albert, pairs": ("tiny_albert", {}),
     "albert, shared attention": ("tiny_albert", {"shared_parts": "attention"}),
+    "bert, span boundary": ("tiny_spanbert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
     "electra": ("tiny_electra", {}),
     "gpt": ("tiny_gpt", {}),

@@ -217,7 +217,9 @@ def test_a_prefix_attends_to_itself_in_both_directions_and_to_nothing_after_it()
         assert nats(31)[target] == nats(1000)[target]
 
 
-@pytest.mark.parametrize(("architecture", "label"), [("albert", "sentence_order_label"), ("bert", "next_sentence_label")])
+@pytest.mark.parametrize(
+    ("architecture", "label"), [("albert", "sentence_order_label"), ("bert", "next_sentence_label")]
+)
 def test_a_sentence_pairs_nats_are_those_of_the_stock_model(architecture, label):
     network = build(f"{architecture}, sentence pairs")
     generator = np.random.default_rng(1)

@@ -30,6 +30,7 @@ _LLAMA_3 = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token
 PUBLISHED = {
     "albert": (30000, {"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}),
     "bart": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
+    "bert, cased": (28996, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "bert": (30522, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "gpt": (40478, {"<unk>": 0}),
     "gpt2": (50257, {"<|endoftext|>": 50256}),
@@ -62,6 +63,7 @@ OF_RECIPE = {
     "prefix_lm_base": "t5",
     "roberta_base": "roberta",
     "roberta_large": "roberta",
+    "spanbert_large": "bert, cased",
     "t5_11b": "t5",
     "t5_3b": "t5",
     "t5_base": "t5",
@@ -81,6 +83,7 @@ TRAINED = [
     "modernbert_base",
     "prefix_lm_base",
     "roberta_base",
+    "spanbert_large",
 ]
 TRAINED += ["t5_v1_1_base"]
 
@@ -214,7 +217,7 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
     path.write_bytes(written(400, {}))
     content = add_reserved(read_definition(str(path)), [kind])
     family = {"denoising": "tiny_bart", "span_corruption": "tiny_t5", "mixture": "tiny_t5", "masked": "tiny_roberta",
-              "next_sentence": "tiny_bert", "sentence_order": "tiny_bert",
+              "next_sentence": "tiny_bert", "sentence_order": "tiny_bert", "span_boundary": "tiny_spanbert",
               "replaced_tokens": "tiny_electra"}.get(kind, "tiny_prefix_lm")  # fmt: skip
     recipe = RECIPES[family]()
     corpus = corpora(f"nothing but {kind}", content)

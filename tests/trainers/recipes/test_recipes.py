@@ -91,9 +91,7 @@ def test_electras_networks_have_the_published_parameters(name, discriminator, ge
 def test_what_alberts_layers_share_gives_the_published_parameters(sharing, narrow, wide):
     """Lan et al. (2020, table 4), in millions: with embeddings of 128 and of 768."""
     model = replace(RECIPES["albert_base"]().model, **sharing)
-    counts = [
-        parameters(replace(model, embedding_size=size), lambda network: network.albert) for size in (128, 768)
-    ]
+    counts = [parameters(replace(model, embedding_size=size), lambda network: network.albert) for size in (128, 768)]
     assert [int(count / 1e6) for count in counts] == pytest.approx([narrow, wide], abs=1)
     if sharing in ({"shared_parts": "all"}, {"layer_groups": 12}):
         assert counts[0] == {"shared_parts": 11_683_584, "layer_groups": 89_650_176}[next(iter(sharing))]
