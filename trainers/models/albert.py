@@ -10,43 +10,23 @@ from functools import cache
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import AlbertConfig
 
     return AlbertConfig(
-        vocab_size=model.vocab_size,
-        max_position_embeddings=model.positions,
         embedding_size=model.embedding_size,
-        hidden_size=model.width,
-        num_hidden_layers=model.layers,
         num_hidden_groups=model.layer_groups if model.shared_parts == "all" else model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=model.feed_forward,
-        hidden_dropout_prob=model.dropout,
-        attention_probs_dropout_prob=model.dropout,
         classifier_dropout_prob=model.dropout,
-        initializer_range=model.initializer_range,
-        **special_ids(specials),
+        **bert_arguments(model, specials),
     )
 
 
 def _sizes(configuration: Any) -> Model:
-    return Model(
-        "albert",
-        layers=configuration.num_hidden_layers,
-        width=configuration.hidden_size,
-        heads=configuration.num_attention_heads,
-        positions=configuration.max_position_embeddings,
-        feed_forward=configuration.intermediate_size,
-        vocab_size=configuration.vocab_size,
-        dropout=configuration.hidden_dropout_prob,
-        initializer_range=configuration.initializer_range,
-        embedding_size=configuration.embedding_size,
-        layer_groups=configuration.num_hidden_groups,
-    )
+    groups, width = configuration.num_hidden_groups, configuration.embedding_size
+    return replace(bert_sizes("albert", configuration), layer_groups=groups, embedding_size=width)
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:

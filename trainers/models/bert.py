@@ -3,41 +3,17 @@ heads for masked tokens, sentence pairs and the boundaries of spans.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import BertConfig
 
-    return BertConfig(
-        vocab_size=model.vocab_size,
-        max_position_embeddings=model.positions,
-        hidden_size=model.width,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=model.feed_forward,
-        hidden_dropout_prob=model.dropout,
-        attention_probs_dropout_prob=model.dropout,
-        initializer_range=model.initializer_range,
-        **special_ids(specials),
-    )
-
-
-def _sizes(configuration: Any) -> Model:
-    return Model(
-        "bert",
-        layers=configuration.num_hidden_layers,
-        width=configuration.hidden_size,
-        heads=configuration.num_attention_heads,
-        positions=configuration.max_position_embeddings,
-        feed_forward=configuration.intermediate_size,
-        vocab_size=configuration.vocab_size,
-        dropout=configuration.hidden_dropout_prob,
-        initializer_range=configuration.initializer_range,
-    )
+    return BertConfig(**bert_arguments(model, specials))
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
@@ -76,7 +52,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
-    _sizes,
+    partial(bert_sizes, "bert"),
     _hidden,
     logits=lambda network, states: network.cls.predictions(states),
     blocks=lambda network: list(network.bert.encoder.layer),

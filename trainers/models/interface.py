@@ -166,6 +166,37 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
 
 
+def bert_arguments(model: Model, specials: dict[str, int]) -> dict[str, Any]:
+    """Return the fields that the configurations of BERT and its successors share."""
+    return {
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.positions,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.feed_forward,
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.dropout,
+        "initializer_range": model.initializer_range,
+        **special_ids(specials),
+    }
+
+
+def bert_sizes(architecture: str, configuration: Any) -> Model:
+    """Return the sizes that `bert_arguments` writes to a configuration."""
+    return Model(
+        architecture,
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.hidden_dropout_prob,
+        initializer_range=configuration.initializer_range,
+    )
+
+
 def decoder_start_id(model: Model, specials: dict[str, int]) -> int:
     """Return the id that the decoder of an encoder-decoder reads first."""
     start = model.traits.decoder_start
