@@ -116,10 +116,9 @@ class Model:
     many groups as layers, nothing is shared.
 
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
-    `key_value_heads` (= heads), `layer_groups` (1), `shared_parts` (all),
-    `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in
-    Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own), `vocab_size` (the
-    tokenizer's, rounded up to a multiple of 64 for the matrix products).
+    `key_value_heads` (= heads), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded
+    up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own),
+    `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
     """
 
     architecture: ArchitectureName

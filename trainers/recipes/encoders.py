@@ -90,7 +90,7 @@ def roberta_large() -> Pretraining:
 
 
 def spanbert_large() -> Pretraining:
-    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), COUNT parameters with its heads: `bert_large` with a cased
+    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), 336,970,980 parameters with its heads: `bert_large` with a cased
     vocabulary, on single texts, with masked spans and the span boundary objective.
 
     2,400,000 steps of 256 texts of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999, epsilon 1e-8,
@@ -153,7 +153,7 @@ def albert_xlarge() -> Pretraining:
 
 
 def albert_xxlarge() -> Pretraining:
-    """ALBERT-xxlarge, 223,158,450 parameters (the paper's 235 M): `albert_large` with 12 layers of width 4,096, without
+    """ALBERT-xxlarge, 223,158,450 parameters (the paper gives 235 M): `albert_large` with 12 layers of width 4,096, without
     dropout (section 4.8).
     """
     return _albert("albert_xxlarge", albert_large(), layers=12, width=4096, heads=64, dropout=0.0)

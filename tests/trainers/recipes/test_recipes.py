@@ -36,6 +36,7 @@ COUNTS = {
     "modernbert_base": 149_655_232,
     "roberta_base": 124_697_433,
     "roberta_large": 355_412_057,
+    "spanbert_large": 336_970_980,
     "t5_11b": 11_307_321_344,
     "t5_3b": 2_851_598_336,
     "t5_base": 222_903_552,
