@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gristmill.errors import CorruptFileError, UserError
 from gristmill.host import host
@@ -16,6 +16,7 @@ from trainers.config.job_kinds import parse_job
 from trainers.config.pretraining import Pretraining
 from trainers.models import MODELS, why_not_stock
 from trainers.models.heads.stock_heads import why_not_stock_head
+from trainers.objectives import Objective
 
 ORIGIN, WEIGHTS, ADAPTER = "gristmill.json", "model.safetensors", "adapter"
 _INDEX = "model.safetensors.index.json"
@@ -151,5 +152,6 @@ def config_of(export: LocalPath, origin: dict[str, Any]) -> Job:
         raise UserError(f"{export}: holds an adapter without its base; give the run, or export it with --merge")
     config = parse_job(origin["config"], str(export / ORIGIN))
     if isinstance(config, Pretraining):
-        return replace(config, objective=config.objective.exported, model=replace(config.model, boundary_head=False))
+        objective = cast(Objective, config.objective.exported)
+        return replace(config, objective=objective, model=replace(config.model, boundary_head=False))
     return config

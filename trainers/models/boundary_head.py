@@ -23,9 +23,9 @@ class BoundaryHead(torch.nn.Module):
         self.inner_norm, self.outer_norm = (
             torch.nn.LayerNorm(width, eps=configuration.layer_norm_eps) for _ in range(2)
         )
-        for layer in (self.places, self.inner, self.outer):
-            torch.nn.init.normal_(layer.weight, std=deviation)
+        torch.nn.init.normal_(self.places.weight, std=deviation)
         for layer in (self.inner, self.outer):
+            torch.nn.init.normal_(layer.weight, std=deviation)
             torch.nn.init.zeros_(layer.bias)
 
     def forward(self, outside: Any, places: Any) -> Any:
