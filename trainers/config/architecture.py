@@ -12,6 +12,7 @@ from gristmill.errors import ConfigError
 
 Family = Literal["decoder", "encoder", "encoder_decoder"]
 Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative"]
+SharedParts = Literal["all", "attention", "feed_forward"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,14 @@ class Traits:
 _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 _COMMON = ("dropout", "initializer_range")
 _STACKS = ("decoder_layers", "tied_stacks")
+_SHARING = ("layer_groups", "shared_parts")
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
+    "albert": Traits(
+        "encoder", ("learned",), (*_COMMON, "sentence_head", "embedding_size", *_SHARING), token_types=True
+    ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
-    "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head"), token_types=True),
+    "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", "generator_size"), token_types=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
@@ -74,6 +79,9 @@ _ABSENT: dict[str, object] = {
     "initializer_range": 0.02,
     "embedding_size": None,
     "generator_size": None,
+    "layer_groups": None,
+    "shared_parts": None,
+    "boundary_head": False,
 }
 _VOCABULARY_MULTIPLE = 64
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
@@ -94,7 +102,8 @@ class Model:
     width of one head, which in T5 3B and 11B is not width / heads. `position` is one of the architecture's
     schemes. The scheme `relative` clips distances at `relative_distance`. `gated` is T5 v1.1's feed-forward.
     `tied` shares weights between the output layer and the embeddings, `tied_stacks` between encoder and
-    decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds BERT's classifier of sentence pairs.
+    decoder (Raffel et al., 2020, section 3.2.2). `sentence_head` adds the classifier of sentence pairs,
+    `boundary_head` the layers that objective span_boundary trains.
     `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm
     (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no `initializer_range`.
 
@@ -102,10 +111,14 @@ class Model:
     generator that objective replaced_tokens trains: as many layers, with that share of the heads, the width and the
     feed-forward (Clark et al., 2020, table 6: 1/4 for small and large, 1/3 for base). It shares the embeddings.
 
+    `layer_groups` divides the layers into groups of neighbours that share their parameters: `shared_parts` says whether
+    `all`, or only those of the `attention` or of the `feed_forward`, each with its norm (Lan et al., 2020, table 4). With as
+    many groups as layers, nothing is shared.
+
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
-    `key_value_heads` (= heads), `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in
-    Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own), `vocab_size` (the
-    tokenizer's, rounded up to a multiple of 64 for the matrix products).
+    `key_value_heads` (= heads), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded
+    up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own),
+    `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
     """
 
     architecture: ArchitectureName
@@ -130,6 +143,9 @@ class Model:
     norm_epsilon: float = 1e-6
     embedding_size: int | None = field(default=None, metadata=ADDED)
     generator_size: float | None = field(default=None, metadata=ADDED)
+    layer_groups: int | None = field(default=None, metadata=ADDED)
+    shared_parts: SharedParts | None = field(default=None, metadata=ADDED)
+    boundary_head: bool = field(default=False, metadata=ADDED)
 
     @property
     def traits(self) -> Traits:
@@ -150,7 +166,7 @@ class Model:
         """Validate the sizes, and that every field that is set applies to the architecture."""
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
-        for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size", "embedding_size"):
+        for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size", "embedding_size", "layer_groups"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
         require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 or more and below 1")
@@ -192,6 +208,9 @@ class Model:
             not self.tied_stacks or self.decoder_layers in (None, self.layers),
             f"decoder_layers: got {self.decoder_layers}, tied_stacks needs as many as layers ({self.layers})",
         )
+
+        groups = self.layer_groups or 1
+        require(self.layers % groups == 0, f"layer_groups: got {groups}, which does not divide layers {self.layers}")
 
     def _check_generator(self) -> None:
         """Require whole heads, and so a whole width, which is not above the discriminator's."""
@@ -243,6 +262,8 @@ def fill(model: Model, tokens: int) -> Model:
         decoder_layers=(model.decoder_layers or model.layers) if "decoder_layers" in model.traits.has else None,
         head_width=(model.head_width or model.width // model.heads) if "head_width" in model.traits.has else None,
         embedding_size=(model.embedding_size or model.width) if "embedding_size" in model.traits.has else None,
+        layer_groups=(model.layer_groups or 1) if "layer_groups" in model.traits.has else None,
+        shared_parts=(model.shared_parts or "all") if "shared_parts" in model.traits.has else None,
         position=model.scheme,
     )
 

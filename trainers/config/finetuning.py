@@ -221,6 +221,10 @@ class Finetuning(Job):
             self.model.generator_size is None,
             f"model.generator_size: got {self.model.generator_size}, a task trains the discriminator alone; leave it out",
         )
+        require(
+            not self.model.boundary_head,
+            "model.boundary_head: got true, a task does not train the head of span boundaries; leave it out",
+        )
         require(0 < self.layer_decay <= 1, f"layer_decay: got {self.layer_decay}, allowed above 0 and at most 1")
         require(
             self.unfreeze_every is None or self.unfreeze_every >= 1,

@@ -230,6 +230,7 @@ class Pretraining(Job):
         )
         self._check_pairs()
         self._check_generator()
+        self._check_boundary()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
             require(
@@ -245,6 +246,15 @@ class Pretraining(Job):
             self.objective.needs_generator == (size is not None),
             f"model.generator_size: got {'null' if size is None else size} with objective {self.objective.kind}; set the "
             f"generator's share of the width (1/4 to 1/2) with replaced_tokens and electra, null with other objectives",
+        )
+
+    def _check_boundary(self) -> None:
+        """Require the head of span boundaries for the objective that trains it, and none for the others."""
+        head = self.model.boundary_head
+        require(
+            self.objective.needs_boundary == head,
+            f"model.boundary_head: got {str(head).lower()} with objective {self.objective.kind}; set true with span_boundary "
+            f"and bert, false with other objectives",
         )
 
     def _check_isolation(self) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_BLOCK = re.compile(r"\.(?:layers?|h|block)\.(\d+)\.")
+_BLOCK = re.compile(r"\.(?:layers?|h|block|albert_layer_groups)\.(\d+)\.")
 _EMBEDDINGS = re.compile(r"embed|\bshared\b|\bw[tp]e\b")
 _ENCODER = re.compile(r"(?:model\.)?encoder\.")
 
@@ -14,7 +14,7 @@ _ENCODER = re.compile(r"(?:model\.)?encoder\.")
 def layer_depths(network: Any, family: str) -> dict[str, int]:
     """Return the distance of every parameter from the top, by name: 0 for heads and final norms, 1 for the
     last block, one more for each block below it, and one more again for the embeddings. In an
-    encoder-decoder, the encoder lies below the decoder.
+    encoder-decoder, the encoder lies below the decoder. Layers that share all their parameters count as one block.
     """
     names = [name for name, _ in network.named_parameters()]
     two = family == "encoder_decoder"

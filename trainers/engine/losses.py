@@ -101,15 +101,19 @@ def _token_targets(batch: Batch) -> np.ndarray:
 
 def _token_nats(made: ForwardPass) -> Any:
     """Return the nats of every target token. Logits are computed at the targets only."""
-    import torch
-
     targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
     its = targets.flatten() if chosen is None else targets.flatten()[chosen]
-    nats = cross_entropy(made.outputs[0][None], its[None])[0]
+    return _everywhere(cross_entropy(made.outputs[0][None], its[None])[0], chosen, targets.shape)
+
+
+def _everywhere(nats: Any, chosen: Any, shape: Any) -> Any:
+    """Return the nats [n] of the positions `chosen` in an array of this shape, 0 elsewhere."""
+    import torch
+
     if chosen is None:
-        return nats.view(targets.shape)
-    everywhere = torch.zeros(targets.numel(), dtype=nats.dtype, device=nats.device)
-    return everywhere.index_copy(0, chosen, nats).view(targets.shape)
+        return nats.view(shape)
+    everywhere = torch.zeros(shape.numel(), dtype=nats.dtype, device=nats.device)
+    return everywhere.index_copy(0, chosen, nats).view(shape)
 
 
 def _label_targets(batch: Batch) -> np.ndarray:
@@ -122,6 +126,27 @@ def _label_nats(made: ForwardPass) -> Any:
     assert made.architecture.sentence is not None
     logits = made.architecture.sentence(made.network, made.states)
     return cross_entropy(logits[None], made.arrays["labels"][None])[0]
+
+
+def _boundary_targets(batch: Batch) -> np.ndarray:
+    assert batch.outside is not None
+    inside: np.ndarray = batch.outside[..., 0] >= 0
+    return inside
+
+
+def _boundary_nats(made: ForwardPass) -> Any:
+    """Return the nats of every target token, predicted from the states outside of its span and its place in the span."""
+    import torch
+
+    targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
+    at = torch.arange(targets.numel(), device=targets.device) if chosen is None else chosen
+    columns, column = made.arrays["outside"].flatten(0, 1)[at], at % targets.shape[1]
+    there = columns[:, 0] >= 0
+    states = made.states.flatten(0, 1)[(at - column)[:, None] + columns.clamp(min=0)]
+    assert made.architecture.boundary is not None
+    logits = made.architecture.boundary(made.network, states, (column - columns[:, 0] - 1) * there)
+    its = torch.where(there, targets.flatten()[at], IGNORED)
+    return _everywhere(cross_entropy(logits[None], its[None])[0], chosen, targets.shape)
 
 
 def _read_targets(batch: Batch) -> np.ndarray:
@@ -145,6 +170,7 @@ LOSSES: dict[str, Loss] = {
     for loss in (
         Loss("loss", _token_targets, _token_nats),
         Loss("sentence_loss", _label_targets, _label_nats),
+        Loss("boundary_loss", _boundary_targets, _boundary_nats),
         Loss("discriminator_loss", _read_targets, _discriminator_nats),
     )
 }

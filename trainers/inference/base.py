@@ -211,7 +211,7 @@ def _check_sizes(ours: Model, theirs: Model) -> None:
     """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute other
     results from them.
     """
-    free = {"dropout", "initializer_range", "sentence_head", "generator_size"}
+    free = {"dropout", "initializer_range", "sentence_head", "generator_size", "boundary_head"}
     if theirs.scheme != "learned":  # no position table limits the length
         free.add("positions")
     for field in fields(Model):

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
 from gristmill.errors import CorruptFileError, UserError
 from gristmill.host import host
@@ -13,8 +13,10 @@ from gristmill.storage.store import read_json
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.config.job_kinds import parse_job
+from trainers.config.pretraining import Pretraining
 from trainers.models import MODELS, why_not_stock
 from trainers.models.heads.stock_heads import why_not_stock_head
+from trainers.objectives import Objective
 
 ORIGIN, WEIGHTS, ADAPTER = "gristmill.json", "model.safetensors", "adapter"
 _INDEX = "model.safetensors.index.json"
@@ -143,9 +145,13 @@ def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
 
 
 def config_of(export: LocalPath, origin: dict[str, Any]) -> Job:
-    """Return the configuration of the run that an export comes from. Raises UserError if the export is an
-    adapter.
+    """Return the configuration of the run that an export comes from, without heads of pretraining that the export lacks.
+    Raises UserError if the export is an adapter.
     """
     if origin.get("adapter"):
         raise UserError(f"{export}: holds an adapter without its base; give the run, or export it with --merge")
-    return parse_job(origin["config"], str(export / ORIGIN))
+    config = parse_job(origin["config"], str(export / ORIGIN))
+    if isinstance(config, Pretraining):
+        objective = cast(Objective, config.objective.exported)
+        return replace(config, objective=objective, model=replace(config.model, boundary_head=False))
+    return config

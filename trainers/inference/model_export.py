@@ -252,6 +252,8 @@ def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm,
         save_run_adapter(run, picked, output / ADAPTER)
         return [output]
     model, sizes = trained_model(run, picked), config.model
+    if sizes.boundary_head:  # only pretraining uses it
+        del model.boundary_head
     if form.merges:
         assert isinstance(config, Finetuning)
         config.method.merge(model)

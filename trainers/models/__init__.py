@@ -84,9 +84,7 @@ def stock_class(model: Model) -> Any:
     """Return the class of `transformers` that has the parameters of this model."""
     import transformers
 
-    if model.architecture == "bert" and model.sentence_head:
-        return transformers.BertForPreTraining
-    return getattr(transformers, _STOCK[model.family])
+    return transformers.AutoModelForPreTraining if model.sentence_head else getattr(transformers, _STOCK[model.family])
 
 
 def _replace_positions(network: Any, architecture: Architecture, model: Model) -> None:

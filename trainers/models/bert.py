@@ -1,56 +1,40 @@
 """BERT (Devlin et al., 2019), with the blocks of `transformers`: learned positions, post-norm blocks, GELU,
-heads for masked tokens and sentence pairs.
+heads for masked tokens, sentence pairs and the boundaries of spans.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import BertConfig
 
-    return BertConfig(
-        vocab_size=model.vocab_size,
-        max_position_embeddings=model.positions,
-        hidden_size=model.width,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=model.feed_forward,
-        hidden_dropout_prob=model.dropout,
-        attention_probs_dropout_prob=model.dropout,
-        initializer_range=model.initializer_range,
-        **special_ids(specials),
-    )
-
-
-def _sizes(configuration: Any) -> Model:
-    return Model(
-        "bert",
-        layers=configuration.num_hidden_layers,
-        width=configuration.hidden_size,
-        heads=configuration.num_attention_heads,
-        positions=configuration.max_position_embeddings,
-        feed_forward=configuration.intermediate_size,
-        vocab_size=configuration.vocab_size,
-        dropout=configuration.hidden_dropout_prob,
-        initializer_range=configuration.initializer_range,
-    )
+    return BertConfig(**bert_arguments(model, specials))
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
     from transformers import BertForMaskedLM, BertForPreTraining
 
-    kind = BertForPreTraining if model.sentence_head else BertForMaskedLM
-    return kind._from_config(configuration)
+    network = (BertForPreTraining if model.sentence_head else BertForMaskedLM)._from_config(configuration)
+    if model.boundary_head:
+        from trainers.models.boundary_head import BoundaryHead
+
+        network.boundary_head = BoundaryHead(configuration)
+    return network
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
     stack, types = network.bert, inputs.token_types
     states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions, token_type_ids=types)
     return stack.encoder(states, attention_mask=inputs.mask).last_hidden_state
+
+
+def _boundary(network: Any, outside: Any, places: Any) -> Any:
+    return network.cls.predictions.decoder(network.boundary_head(outside, places))
 
 
 def _sentence(network: Any, states: Any) -> Any:
@@ -68,13 +52,14 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
-    _sizes,
+    partial(bert_sizes, "bert"),
     _hidden,
     logits=lambda network, states: network.cls.predictions(states),
     blocks=lambda network: list(network.bert.encoder.layer),
     heads=_HEADS,
     create=_create,
     sentence=_sentence,
+    boundary=_boundary,
     tables=lambda network: [(network.bert.embeddings.position_embeddings, 0)],
     attentions=lambda network: [layer.attention.self for layer in network.bert.encoder.layer],
     unmasked=True,

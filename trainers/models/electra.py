@@ -2,44 +2,23 @@
 language model, or as a discriminator with the generator that it is trained with.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from trainers.config.architecture import Model, generator_of
-from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import ElectraConfig
 
     return ElectraConfig(
-        vocab_size=model.vocab_size,
-        max_position_embeddings=model.positions,
-        embedding_size=model.embedding_size,
-        hidden_size=model.width,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=model.feed_forward,
-        hidden_dropout_prob=model.dropout,
-        attention_probs_dropout_prob=model.dropout,
-        summary_last_dropout=model.dropout,
-        initializer_range=model.initializer_range,
-        **special_ids(specials),
+        embedding_size=model.embedding_size, summary_last_dropout=model.dropout, **bert_arguments(model, specials)
     )
 
 
 def _sizes(configuration: Any) -> Model:
-    return Model(
-        "electra",
-        layers=configuration.num_hidden_layers,
-        width=configuration.hidden_size,
-        heads=configuration.num_attention_heads,
-        positions=configuration.max_position_embeddings,
-        feed_forward=configuration.intermediate_size,
-        vocab_size=configuration.vocab_size,
-        dropout=configuration.hidden_dropout_prob,
-        initializer_range=configuration.initializer_range,
-        embedding_size=configuration.embedding_size,
-    )
+    return replace(bert_sizes("electra", configuration), embedding_size=configuration.embedding_size)
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:

@@ -102,7 +102,8 @@ class Architecture:
     class of the family does not fit, makes the model from that configuration, the sizes and the special ids.
     `hidden` [rows, length, width] is the state of every position, of the decoder if there is one. `logits`
     maps states [..., width] to [..., vocabulary], `sentence` maps states [rows, length, width] to the two
-    classes of sentence pairs [rows, 2].
+    classes of sentence pairs [rows, 2]. `boundary` maps the states outside of the spans of n tokens [n, 2, width] and the
+    tokens' places in these, int64 [n], to logits [n, vocabulary].
 
     `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
@@ -132,6 +133,7 @@ class Architecture:
     heads: Mapping[HeadKind, HeadForm]
     create: Callable[[Any, Model, dict[str, int]], Any] | None = None
     sentence: Callable[[Any, Any], Any] | None = None
+    boundary: Callable[[Any, Any, Any], Any] | None = None
     tables: Callable[[Any], list[tuple[Any, int]]] | None = None
     attentions: Callable[[Any], list[Any]] | None = None
     decoder_name: Callable[[str], str] | None = None
@@ -162,6 +164,37 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
     The embedding of the padding token is 0 and not trained, so no other token may be declared as padding.
     """
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
+
+
+def bert_arguments(model: Model, specials: dict[str, int]) -> dict[str, Any]:
+    """Return the fields that the configurations of BERT and its successors share."""
+    return {
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.positions,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.feed_forward,
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.dropout,
+        "initializer_range": model.initializer_range,
+        **special_ids(specials),
+    }
+
+
+def bert_sizes(architecture: str, configuration: Any) -> Model:
+    """Return the sizes that `bert_arguments` writes to a configuration."""
+    return Model(
+        architecture,
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.hidden_dropout_prob,
+        initializer_range=configuration.initializer_range,
+    )
 
 
 def decoder_start_id(model: Model, specials: dict[str, int]) -> int:

@@ -5,11 +5,12 @@ table has two more rows than positions. A model whose padding has another id is 
 same size. Its export inserts as many unused rows at the beginning as plain `transformers` skips.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
 _PADDING = 1  # the id of padding in the published models, which have 514 rows for 512 positions
 
@@ -22,34 +23,18 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
             "model.architecture: got roberta, which counts positions from the id of padding, but the tokenizer has no <pad>; "
             "build the shards with `add_reserved: [masked]`, or use bert or modernbert"
         )
-    return RobertaConfig(
-        vocab_size=model.vocab_size,
-        max_position_embeddings=model.positions + _PADDING + 1,
-        hidden_size=model.width,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=model.feed_forward,
-        hidden_dropout_prob=model.dropout,
-        attention_probs_dropout_prob=model.dropout,
-        initializer_range=model.initializer_range,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-        **{**special_ids(specials), "pad_token_id": min(specials["<pad>"], _PADDING)},
-    )
+    own = {
+        "max_position_embeddings": model.positions + _PADDING + 1,
+        "pad_token_id": min(specials["<pad>"], _PADDING),
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    }
+    return RobertaConfig(**{**bert_arguments(model, specials), **own})
 
 
 def _sizes(configuration: Any) -> Model:
-    return Model(
-        "roberta",
-        layers=configuration.num_hidden_layers,
-        width=configuration.hidden_size,
-        heads=configuration.num_attention_heads,
-        positions=configuration.max_position_embeddings - max(configuration.pad_token_id, _PADDING) - 1,
-        feed_forward=configuration.intermediate_size,
-        vocab_size=configuration.vocab_size,
-        dropout=configuration.hidden_dropout_prob,
-        initializer_range=configuration.initializer_range,
-    )
+    sizes = bert_sizes("roberta", configuration)
+    return replace(sizes, positions=sizes.positions - max(configuration.pad_token_id, _PADDING) - 1)
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:

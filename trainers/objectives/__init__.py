@@ -15,6 +15,7 @@ from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.span_boundary import SpanBoundary
 from trainers.objectives.span_corruption import SpanCorruption
 
 Objective = (
@@ -27,6 +28,7 @@ Objective = (
     | PrefixLM
     | ReplacedTokens
     | SentenceOrder
+    | SpanBoundary
     | SpanCorruption
 )
 OBJECTIVES: dict[str, type[Objective]] = {objective.kind: objective for objective in get_args(Objective)}

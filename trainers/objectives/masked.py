@@ -62,16 +62,23 @@ class Masking(TrainingObjective):
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """Return the batch with tokens masked."""
-        special, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
-        group: np.ndarray = np.empty(batch.inputs.shape, dtype=np.int64)
-        self._choose(batch, context, special, group)
+        return self.replaced(batch, context, self.choose(batch, context))
+
+    def replaced(self, batch: Batch, context: Context, group: np.ndarray) -> Batch:
+        """Return the batch with the chosen tokens replaced, and with targets at these; `group` is from `choose`."""
+        _, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
         masked, targets = np.empty_like(batch.inputs), np.empty_like(batch.inputs)
         kinds, others = (self._uniforms(batch, context, name) for name in ("kind", "other"))
         shares = (self.mask_share, self.random_share)
         replace_chosen(batch.inputs, group, context.special(MASK), *shares, ordinary, kinds, others, masked, targets)
         return replace(batch, inputs=masked, targets=targets)
 
-    def _choose(self, batch: Batch, context: Context, special: np.ndarray, group: np.ndarray) -> None:
+    def choose(self, batch: Batch, context: Context) -> np.ndarray:
+        """Choose tokens: int64 [rows, length], -1 where a token is not chosen, otherwise the first column of the tokens that
+        are replaced in the same way.
+        """
+        special, _ = _ids(tuple(context.specials.values()), context.vocab_size)
+        group: np.ndarray = np.empty(batch.inputs.shape, dtype=np.int64)
         documents = int(batch.segments.max(initial=0)) + 1
         rounding, draws = (
             self._uniforms(batch, context, "rounding", documents),
@@ -80,12 +87,13 @@ class Masking(TrainingObjective):
         row = (batch.inputs, batch.segments, special)
         if not self.needs_words:
             choose_tokens(*row, self.rate, rounding, draws, group)
-            return
+            return group
         assert context.word_marks is not None
         longer = longer_spans(self.span_p, self.span_words) if self.unit == "spans" else np.empty(0)
         lengths = self._uniforms(batch, context, "length") if self.unit == "spans" else draws
         last = self._uniforms(batch, context, "last", documents)
         choose_words(*row, context.word_marks, self.rate, longer, rounding, last, draws, lengths, group)
+        return group
 
     def _uniforms(self, batch: Batch, context: Context, name: str, columns: int | None = None) -> np.ndarray:
         """Draw uniform numbers, float64 [rows, columns]. By default there are as many columns as in the

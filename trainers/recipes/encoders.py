@@ -1,4 +1,4 @@
-"""Recipes of encoders: BERT, RoBERTa, ModernBERT and ELECTRA."""
+"""Recipes of encoders: BERT, RoBERTa, SpanBERT, ALBERT, ModernBERT and ELECTRA."""
 
 from dataclasses import replace
 
@@ -8,6 +8,8 @@ from trainers.config.pretraining import Data, LengthPhase, Pretraining, Validati
 from trainers.objectives.masked import Masked
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.replaced_tokens import ReplacedTokens
+from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.span_boundary import SpanBoundary
 
 
 def bert_base() -> Pretraining:
@@ -85,6 +87,76 @@ def roberta_large() -> Pretraining:
         optimizer=replace(base.optimizer, learning_rate=4e-4),
         schedule=replace(base.schedule, warmup_steps=30_000),
     )
+
+
+def spanbert_large() -> Pretraining:
+    """SpanBERT (Joshi et al., 2020, sections 3 and 4.2), 336,970,980 parameters with its heads: `bert_large` with a cased
+    vocabulary, on single texts, with masked spans and the span boundary objective.
+
+    2,400,000 steps of 256 texts of 512 at 1e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.999, epsilon 1e-8,
+    weight decay 0.1, dropout 0.1. Masks are fresh at each visit.
+    """
+    bert = bert_large()
+    return replace(
+        bert,
+        name="spanbert_large",
+        model=replace(bert.model, vocab_size=28996, sentence_head=False, boundary_head=True),
+        objective=SpanBoundary(),
+        data=Data(sequence_length=512),
+        budget=TrainingBudget(steps=2_400_000),
+        optimizer=replace(bert.optimizer, weight_decay=0.1, epsilon=1e-8),
+    )
+
+
+def albert_base() -> Pretraining:
+    """ALBERT-base (Lan et al., 2020, tables 1 and 4): 11,813,810 parameters with its heads for masked tokens and sentence
+    order; 12 layers that are one, and embeddings of width 128.
+
+    125,000 steps of 4,096 pairs of 512 (section 4.1), linear to 0 after 3,125 steps of warm-up; weight decay 0.01, epsilon
+    1e-6 and clipping at 1 are from its code. Computed in bf16.
+
+    Left out: LAMB at 1.76e-3, in whose place AdamW runs at RoBERTa's rate for its base; n-grams of up to three words, in
+    whose place single words are masked; and the 10 % of rows that are short on purpose.
+    """
+    bert = bert_base()
+    model = Model(
+        "albert", layers=12, width=768, heads=12, positions=512, vocab_size=30000, dropout=0.1, sentence_head=True,
+        embedding_size=128,
+    )  # fmt: skip
+    return replace(
+        bert,
+        name="albert_base",
+        model=model,
+        objective=SentenceOrder(unit="words"),
+        data=replace(bert.data, phases=()),
+        batch=BatchSize(sequences=4096),
+        budget=TrainingBudget(steps=125_000),
+        optimizer=replace(bert.optimizer, learning_rate=6e-4),
+        schedule=replace(bert.schedule, warmup_steps=3125),
+    )
+
+
+def _albert(name: str, base: Pretraining, **sizes: float) -> Pretraining:
+    """Return a larger ALBERT, at RoBERTa's rate for its large model."""
+    optimizer = replace(base.optimizer, learning_rate=4e-4)
+    return replace(base, name=name, model=replace(base.model, **sizes), optimizer=optimizer)  # type: ignore[arg-type]
+
+
+def albert_large() -> Pretraining:
+    """ALBERT-large, 17,847,474 parameters: `albert_base` with 24 layers of width 1,024, at 4e-4."""
+    return _albert("albert_large", albert_base(), layers=24, width=1024, heads=16)
+
+
+def albert_xlarge() -> Pretraining:
+    """ALBERT-xlarge, 59,021,490 parameters: `albert_large` with layers of width 2,048."""
+    return _albert("albert_xlarge", albert_large(), width=2048, heads=32)
+
+
+def albert_xxlarge() -> Pretraining:
+    """ALBERT-xxlarge, 223,158,450 parameters (the paper gives 235 M): `albert_large` with 12 layers of width 4,096, without
+    dropout (section 4.8).
+    """
+    return _albert("albert_xxlarge", albert_large(), layers=12, width=4096, heads=64, dropout=0.0)
 
 
 def modernbert_base() -> Pretraining:
@@ -191,6 +263,28 @@ def tiny_bert() -> Pretraining:
         model=replace(roberta.model, architecture="bert", sentence_head=True),
         objective=NextSentence(),
         data=replace(roberta.data, packing="segment_pairs", isolation=False),
+    )
+
+
+def tiny_spanbert() -> Pretraining:
+    """A SpanBERT of toy size: `tiny_roberta` with BERT's architecture, masked spans and the span boundary objective."""
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_spanbert",
+        model=replace(roberta.model, architecture="bert", boundary_head=True),
+        objective=SpanBoundary(),
+    )
+
+
+def tiny_albert() -> Pretraining:
+    """An ALBERT of toy size: `tiny_bert` with its architecture, embeddings of half the width, and sentence order."""
+    bert = tiny_bert()
+    return replace(
+        bert,
+        name="tiny_albert",
+        model=replace(bert.model, architecture="albert", embedding_size=32),
+        objective=SentenceOrder(),
     )
 
 

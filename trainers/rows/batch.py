@@ -101,6 +101,8 @@ class Batch:
     begin; it is set only for objectives that need it, until they are applied. `task` is set in the batches of tasks.
     `draws`, float64 [rows, length, 2], are uniform numbers with which a generator draws the tokens that replace the
     targets; it is set only for objectives with a generator.
+    `outside`, int64 [rows, length, 2], are the columns before and after the span of a target (-1 for none); it is set only
+    for objectives that predict tokens from there.
     `trunks`, int64 [rows, length], are the segments that continuations of one context also see (-1 for none); the context is
     then read once for all of them. Only scoring sets it.
     """
@@ -121,6 +123,7 @@ class Batch:
     task: TaskTargets | None = None
     trunks: np.ndarray | None = None
     draws: np.ndarray | None = None
+    outside: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:

@@ -22,8 +22,8 @@ OURS = {"full", "head", "features", "bitfit", "houlsby", "pfeiffer", "parallel"}
 # keys, and of encoder-decoders, where it mixes up layers; prompts by task of encoders.
 NOT_THERE = {
     *((case, name) for case in ("loha", "lokr") for name in ("gpt", "gpt2")),
-    *((case, name) for case in PREFIXES for name in ("bart", "gpt", "modernbert", "t5")),
-    *(("multitask_prompt", name) for name in ("bert", "electra", "modernbert", "roberta")),
+    *((case, name) for case in PREFIXES for name in ("albert", "bart", "gpt", "modernbert", "t5")),
+    *(("multitask_prompt", name) for name in ("albert", "bert", "electra", "modernbert", "roberta")),
 }
 
 

@@ -14,6 +14,7 @@ from trainers.models.interface import Inputs
 
 _SIZES = {"layers": 2, "width": 32, "heads": 4, "positions": 64, "initializer_range": 0.2}
 SIZES = {
+    "albert": tiny("albert", **_SIZES, embedding_size=16),
     "bart": tiny("bart", **_SIZES),
     "bert": tiny("bert", **_SIZES),
     "electra": tiny("electra", **_SIZES, embedding_size=16),

@@ -13,6 +13,17 @@ from trainers.engine.optimizers import parameter_groups
 from trainers.models import build_model
 
 NAMES = {
+    "albert": {
+        "albert.embeddings.word_embeddings.weight": 2,
+        "albert.encoder.embedding_hidden_mapping_in.weight": 2,
+        "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight": 1,
+        "predictions.bias": 0,
+    },
+    "albert, groups": {
+        "albert.embeddings.LayerNorm.weight": 3,
+        "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.key.bias": 2,
+        "albert.encoder.albert_layer_groups.1.albert_layers.0.full_layer_layer_norm.bias": 1,
+    },
     "roberta": {
         "roberta.embeddings.word_embeddings.weight": 3,
         "roberta.embeddings.LayerNorm.bias": 3,

@@ -25,6 +25,7 @@ OBJECTIVES = {
     "llama": Causal(),
     "t5": SpanCorruption(),
     "bart": Denoising(permute_sentences=False),
+    "albert": Masked(),
     "bert": Masked(),
     "roberta": Masked(),
     "modernbert": Masked(),
@@ -95,7 +96,7 @@ def reference(name, folder, context, continuation, word_ends=None):
     if name in ("gpt2", "gpt", "llama"):
         inputs = [specials["<bos>"], *both[:-1]]
         return sum(likelihoods(network, [*[IGNORED] * len(context), *continuation], input_ids=inputs))
-    if name in ("bert", "roberta", "modernbert"):
+    if name in ("albert", "bert", "roberta", "modernbert"):
         total = 0.0
         for number, token in enumerate(continuation):
             until = number + 1 if word_ends is None else word_ends[number]

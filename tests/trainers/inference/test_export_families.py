@@ -42,6 +42,8 @@ def changed(recipe, objective=None, **model):
 
 
 RUNS = {
+    "albert, pairs": changed("tiny_albert", layer_groups=2, layers=4),
+    "albert, shared feed-forward": changed("tiny_albert", shared_parts="feed_forward"),
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
     "electra": changed("tiny_electra"),
@@ -54,6 +56,7 @@ RUNS = {
     "roberta": changed("tiny_roberta"),
     "roberta, marks of rows": changed("tiny_roberta", Masked(marks="rows")),
     "roberta, sinusoids": changed("tiny_roberta", position="sinusoidal"),
+    "spanbert": changed("tiny_spanbert"),
     "t5": changed("tiny_t5"),
     "t5 1.1": changed("tiny_t5_v1_1"),
     "t5, tied stacks": changed("tiny_t5_shared"),
@@ -127,9 +130,8 @@ def plain_losses(export, config):
                 nats = torch.nn.functional.cross_entropy(logits[0], labels, ignore_index=IGNORED, reduction="none")
                 ours["loss"] += nats[labels != IGNORED].tolist()
                 if batch.labels is not None and batch.labels[row] != IGNORED:
-                    ours["sentence_loss"].append(
-                        -float(output.seq_relationship_logits[0].log_softmax(0)[batch.labels[row]])
-                    )
+                    pairs = output.sop_logits if "sop_logits" in output else output.seq_relationship_logits
+                    ours["sentence_loss"].append(-float(pairs[0].log_softmax(0)[batch.labels[row]]))
     return {
         source: {name: float(np.mean(values)) for name, values in lists.items() if values}
         for source, lists in sums.items()

@@ -19,6 +19,9 @@ from trainers.runs.resolve import resolve
 STEPS, SEQUENCES, RATE = 3, 6, 5e-3
 MODELS = {
     "bert, pairs": ("tiny_bert", {}),
+    "albert, pairs": ("tiny_albert", {}),
+    "albert, shared attention": ("tiny_albert", {"shared_parts": "attention"}),
+    "bert, span boundary": ("tiny_spanbert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
     "electra": ("tiny_electra", {}),
     "gpt": ("tiny_gpt", {}),

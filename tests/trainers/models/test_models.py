@@ -31,6 +31,11 @@ def tiny(architecture, **others):
 
 # The initial weights of most architectures are small, and so would be what leaks; larger ones show it.
 TINY = {
+    "albert": tiny("albert", initializer_range=0.2, embedding_size=16),
+    "albert, groups": tiny("albert", initializer_range=0.2, embedding_size=16, layer_groups=2),
+    "albert, sentence pairs": tiny("albert", initializer_range=0.2, embedding_size=16, sentence_head=True),
+    "albert, shared attention": tiny("albert", initializer_range=0.2, layer_groups=2, shared_parts="attention"),
+    "albert, shared feed-forward": tiny("albert", initializer_range=0.2, shared_parts="feed_forward"),
     "bart": tiny("bart", initializer_range=0.2),
     "bart, clipped relative positions": tiny("bart", initializer_range=0.2, position="relative", relative_distance=3),
     "bart, sinusoids": tiny("bart", position="sinusoidal", decoder_layers=2),
@@ -212,8 +217,11 @@ def test_a_prefix_attends_to_itself_in_both_directions_and_to_nothing_after_it()
         assert nats(31)[target] == nats(1000)[target]
 
 
-def test_a_sentence_pairs_nats_are_those_of_the_stock_model():
-    network = build("bert, sentence pairs")
+@pytest.mark.parametrize(
+    ("architecture", "label"), [("albert", "sentence_order_label"), ("bert", "next_sentence_label")]
+)
+def test_a_sentence_pairs_nats_are_those_of_the_stock_model(architecture, label):
+    network = build(f"{architecture}, sentence pairs")
     generator = np.random.default_rng(1)
     inputs = generator.integers(128, 200, (3, 20))
     types = np.repeat([[0] * 12 + [1] * 8], 3, axis=0)
@@ -223,12 +231,12 @@ def test_a_sentence_pairs_nats_are_those_of_the_stock_model():
     batch = Batch(inputs, targets, positions, zeros, row, row, row, row, token_types=types, labels=labels)
     with torch.no_grad():
         losses = losses_of({"loss": 1.0, "sentence_loss": 1.0})
-        nats, pairs = Forward(network, "bert", losses=losses)(**tensors(batch, "cpu")).values()
+        nats, pairs = Forward(network, architecture, losses=losses)(**tensors(batch, "cpu")).values()
         both = network(
             input_ids=torch.from_numpy(inputs),
             token_type_ids=torch.from_numpy(types),
             labels=torch.from_numpy(targets),
-            next_sentence_label=torch.from_numpy(labels),
+            **{label: torch.from_numpy(labels)},
         ).loss
     assert pairs[2] == 0
     mean = nats.sum() / (targets != IGNORED).sum() + pairs.sum() / 2
@@ -285,6 +293,48 @@ def test_tied_stacks_are_one_set_of_parameters_with_the_gradients_of_both(name):
     assert set(gradient) < {name for name, _ in apart.named_parameters()}
 
 
+@pytest.mark.parametrize("part", ["all", "attention", "feed_forward"])
+def test_layers_of_a_group_share_what_is_said_and_its_gradient_is_the_sum_of_theirs(part):
+    sizes = {"initializer_range": 0.2, "embedding_size": 16}
+    network, apart = (
+        build_model(tiny("albert", **sizes, **sharing), SPECIAL_IDS, 0)
+        for sharing in ({"layer_groups": 2, "shared_parts": part}, {"layer_groups": 4})
+    )
+    ours, alone = (MODELS["albert"].blocks(each) for each in (network, apart))
+    for layer, (block, first) in enumerate(zip(ours, (ours[0], ours[0], ours[2], ours[2]), strict=True)):
+        for name, parameter in block.named_parameters():
+            shared = part == "all" or name.startswith("attention.") == (part == "attention")
+            assert (parameter is first.get_parameter(name)) == (shared or layer % 2 == 0), name
+            assert layer < 2 or parameter is not ours[0].get_parameter(name)
+    # The same weights in four layers: the gradient of a shared weight is the sum of theirs.
+    batch = packed("encoder")
+    apart.load_state_dict(network.state_dict(), strict=False)
+    for block, own in zip(ours, alone, strict=True):
+        own.load_state_dict(block.state_dict())
+    for each in (network, apart):
+        Forward(each, "albert")(**tensors(batch, "cpu"))["loss"].sum().backward()
+    for number, name in ((0, "attention.query.weight"), (2, "ffn.bias"), (2, "attention.LayerNorm.weight")):
+        gradients = [alone[number + layer].get_parameter(name).grad for layer in (0, 1)]
+        shared = part == "all" or name.startswith("attention.") == (part == "attention")
+        expected = sum(gradients) if shared else gradients[0]
+        torch.testing.assert_close(ours[number].get_parameter(name).grad, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if name.startswith("albert")])
+def test_the_states_of_shared_layers_are_those_of_the_stock_model(name):
+    network, batch = build(name), packed("encoder")
+    one = alone(batch, 3)
+    document = replace(batch, **{
+        field: getattr(batch, field)[:, batch.segments[0] == 3] for field in ("inputs", "targets", "positions", "segments")
+    })  # fmt: skip
+    with torch.no_grad():
+        found = Forward(network, "albert").layers(**tensors(document, "cpu"))["decoder"]
+        expected = network.albert(**one, output_hidden_states=True).hidden_states
+    assert len(found) == len(expected) == TINY[name].layers + 1
+    for here, there in zip(found, expected, strict=True):
+        torch.testing.assert_close(here, there, atol=1e-5, rtol=0)
+
+
 def test_what_plain_transformers_cannot_compute_is_known():
     found = {name for name, model in TINY.items() if why_not_stock(model)}
     assert found == {name for name in TINY if "clipped" in name}
@@ -315,6 +365,8 @@ def test_what_plain_transformers_cannot_compute_is_known():
             "decoder_layers: got 2, tied_stacks needs as many as layers",
         ),
         ("gpt", {"feed_forward": 64}, "feed_forward: got 64, gpt always has 4 x width"),
+        ("albert", {"layer_groups": 3}, "layer_groups: got 3, which does not divide layers 4"),
+        ("bert", {"layer_groups": 2}, "layer_groups: got 2, bert has none; .* " + having("layer_groups")),
         ("bert", {"heads": 5}, "heads: got 5, which does not divide width 32"),
         ("bert", {"key_value_heads": 2}, "key_value_heads: got 2, bert has as many as heads"),
         ("bert", {"layers": 0}, "layers: got 0, allowed 1 or more"),

@@ -1,5 +1,6 @@
-"""Models that are more than stock ones, or are called in parts, under every ZeRO stage on two workers: tied stacks, an
-untied output layer, fixed tables, relative positions, layers called one by one, two losses, a generator.
+"""Models that are more than stock ones, or are called in parts, under every ZeRO stage on two workers: tied stacks,
+layers that share parameters, an untied output layer, fixed tables, relative positions, layers called one by one, two losses, a
+generator.
 """
 
 import json

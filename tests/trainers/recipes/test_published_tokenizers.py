@@ -28,7 +28,9 @@ _MODERN = {"[UNK]": 50280, "[CLS]": 50281, "[SEP]": 50282, "[PAD]": 50283, "[MAS
 _LLAMA_3 = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{n}|>" for n in range(254))]
 # Tokenizer: (ids, special tokens).
 PUBLISHED = {
+    "albert": (30000, {"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}),
     "bart": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
+    "bert, cased": (28996, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "bert": (30522, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "gpt": (40478, {"<unk>": 0}),
     "gpt2": (50257, {"<|endoftext|>": 50256}),
@@ -39,6 +41,10 @@ PUBLISHED = {
     "t5": (32100, {"<pad>": 0, "</s>": 1, "<unk>": 2, **{f"<extra_id_{n}>": 32099 - n for n in range(100)}}),
 }
 OF_RECIPE = {
+    "albert_base": "albert",
+    "albert_large": "albert",
+    "albert_xlarge": "albert",
+    "albert_xxlarge": "albert",
     "bart_base": "bart",
     "bart_large": "bart",
     "bert_base": "bert",
@@ -57,6 +63,7 @@ OF_RECIPE = {
     "prefix_lm_base": "t5",
     "roberta_base": "roberta",
     "roberta_large": "roberta",
+    "spanbert_large": "bert, cased",
     "t5_11b": "t5",
     "t5_3b": "t5",
     "t5_base": "t5",
@@ -65,6 +72,7 @@ OF_RECIPE = {
     "t5_v1_1_base": "t5",
 }
 TRAINED = [
+    "albert_base",
     "bart_base",
     "bert_base",
     "electra_base",
@@ -75,6 +83,7 @@ TRAINED = [
     "modernbert_base",
     "prefix_lm_base",
     "roberta_base",
+    "spanbert_large",
 ]
 TRAINED += ["t5_v1_1_base"]
 
@@ -112,8 +121,10 @@ def narrow(recipe, directory, **model):
     config = RECIPES[recipe]() if isinstance(recipe, str) else recipe
     sizes = {"layers": 2, "width": 16, "heads": 2, "positions": 64, "key_value_heads": None, "dropout": 0.0}
     own = {"head_width": None, "feed_forward": None, "decoder_layers": None}
+    if config.model.embedding_size is not None:
+        own["embedding_size"] = 8
     if config.model.generator_size is not None:
-        own |= {"generator_size": 0.5, "embedding_size": 8}
+        own["generator_size"] = 0.5
     config = replace(
         config,
         model=replace(config.model, **{**sizes, **own, **model}),
@@ -206,7 +217,7 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
     path.write_bytes(written(400, {}))
     content = add_reserved(read_definition(str(path)), [kind])
     family = {"denoising": "tiny_bart", "span_corruption": "tiny_t5", "mixture": "tiny_t5", "masked": "tiny_roberta",
-              "next_sentence": "tiny_bert", "sentence_order": "tiny_bert",
+              "next_sentence": "tiny_bert", "sentence_order": "tiny_bert", "span_boundary": "tiny_spanbert",
               "replaced_tokens": "tiny_electra"}.get(kind, "tiny_prefix_lm")  # fmt: skip
     recipe = RECIPES[family]()
     corpus = corpora(f"nothing but {kind}", content)

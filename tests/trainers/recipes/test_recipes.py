@@ -15,6 +15,10 @@ from trainers.objectives.next_sentence import NextSentence
 from trainers.recipes import RECIPES
 
 COUNTS = {
+    "albert_base": 11_813_810,
+    "albert_large": 17_847_474,
+    "albert_xlarge": 59_021_490,
+    "albert_xxlarge": 223_158_450,
     "bart_base": 139_420_416,
     "bart_large": 406_291_456,
     "bert_base": 110_106_428,
@@ -32,6 +36,7 @@ COUNTS = {
     "modernbert_base": 149_655_232,
     "roberta_base": 124_697_433,
     "roberta_large": 355_412_057,
+    "spanbert_large": 336_970_980,
     "t5_11b": 11_307_321_344,
     "t5_3b": 2_851_598_336,
     "t5_base": 222_903_552,
@@ -73,6 +78,30 @@ def test_electras_networks_have_the_published_parameters(name, discriminator, ge
     assert parameters(model, lambda network: network.generator) == generator
     shared = parameters(model, lambda network: network.electra.embeddings)
     assert parameters(model) == discriminator + generator - shared
+
+
+@pytest.mark.parametrize(
+    ("sharing", "narrow", "wide"),
+    [
+        ({"shared_parts": "all"}, 12, 31),
+        ({"shared_parts": "attention"}, 64, 83),
+        ({"shared_parts": "feed_forward"}, 38, 57),
+        ({"layer_groups": 12}, 89, 108),
+    ],
+)
+def test_what_alberts_layers_share_gives_the_published_parameters(sharing, narrow, wide):
+    """Lan et al. (2020, table 4), in millions: with embeddings of 128 and of 768."""
+    model = replace(RECIPES["albert_base"]().model, **sharing)
+    counts = [parameters(replace(model, embedding_size=size), lambda network: network.albert) for size in (128, 768)]
+    assert [int(count / 1e6) for count in counts] == pytest.approx([narrow, wide], abs=1)
+    if sharing in ({"shared_parts": "all"}, {"layer_groups": 12}):
+        assert counts[0] == {"shared_parts": 11_683_584, "layer_groups": 89_650_176}[next(iter(sharing))]
+
+
+@pytest.mark.parametrize(("name", "published"), [("albert_large", 18), ("albert_xlarge", 60)])
+def test_the_larger_alberts_have_the_published_parameters(name, published):
+    """Lan et al. (2020, table 1), in millions. Its 235 M of xxlarge are not what the shape that it gives has."""
+    assert parameters(RECIPES[name]().model, lambda network: network.albert) == pytest.approx(published * 1e6, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,14 @@ _GPT = {
     "down": r"mlp\.c_proj",
 }
 _PARTS: dict[str, dict[str, str]] = {
+    "albert": {
+        "query": r"attention\.query",
+        "key": r"attention\.key",
+        "value": r"attention\.value",
+        "output": r"attention\.dense",
+        "up": r"ffn",
+        "down": r"ffn_output",
+    },
     "bart": {
         "query": r"attn\.q_proj",
         "key": r"attn\.k_proj",
@@ -68,6 +76,7 @@ _PARTS: dict[str, dict[str, str]] = {
     },
 }
 STACKS: dict[str, tuple[str, ...]] = {
+    "albert": ("albert",),
     "bart": ("model",),
     "bert": ("bert",),
     "electra": ("electra",),
@@ -81,6 +90,7 @@ STACKS: dict[str, tuple[str, ...]] = {
 """The modules that are the stacks of a model; the others are heads."""
 # The attention layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder.
 _ATTENTIONS = {
+    "albert": r".*\.attention",
     "bart": r".*\.(?:self_attn|encoder_attn)",
     "bert": r".*\.attention\.self",
     "electra": r".*\.attention\.self",

@@ -64,8 +64,8 @@ class PeftMethod(TrainingMethod):
         layers = [(name, module) for name, module in network.named_modules() if isinstance(module, layer_class)]
         if len({id(layer.get_base_layer().weight) for _, layer in layers}) < len(layers):
             raise ConfigError(
-                f"model.tied_stacks: got true, but {self.kind} has trained different updates for the two stacks, "
-                f"which no shared matrix can hold; use the run without merging"
+                f"model.tied_stacks, model.shared_parts: {self.kind} has trained different updates for layers that share a "
+                f"matrix, which cannot hold both; use the run without merging"
             )
         for name, layer in layers:
             layer.merge()

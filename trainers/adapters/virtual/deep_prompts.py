@@ -59,7 +59,7 @@ class DeepPrompts(TrainingMethod):
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
     """Give every attention layer `tokens` keys and values. They are computed from `encoder`, or are
-    parameters themselves if it is None.
+    parameters themselves if it is None. Layers that share their attention share these too.
 
     Raises ConfigError for clipped relative positions (Shaw et al., 2018). These are counted along the row, so
     every segment of a row would be at another distance from the prefix.
@@ -84,10 +84,10 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
 def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> dict[str, Any] | None:
     """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot run it.
 
-    GPT and ModernBERT do not accept past keys. In an encoder-decoder peft gives a prefix to the decoder's
+    ALBERT, GPT and ModernBERT do not accept past keys. In an encoder-decoder peft gives a prefix to the decoder's
     self-attention only, and layer i gets the keys of layer 2i.
     """
-    if architecture in ("gpt", "modernbert") or family == "encoder_decoder":
+    if architecture in ("albert", "gpt", "modernbert") or family == "encoder_decoder":
         return None
     (_, first), *_ = attention_modules(network, architecture)
     heads = getattr(network.config, "num_key_value_heads", None) or network.config.num_attention_heads

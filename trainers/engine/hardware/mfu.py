@@ -9,6 +9,7 @@ import numpy as np
 
 from trainers.config.architecture import Model, generator_of
 from trainers.config.job import Job
+from trainers.models import MODELS
 
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity. fp32 is
 # without TF32, which torch disables by default. The first pattern that the device's name contains is used.
@@ -56,24 +57,30 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     sequence length (Chowdhery et al., 2022, appendix B). By convention attention counts in full, although a
     causal mask and isolated documents need less than half of it. The cross-attention of a decoder counts as
     much again. A decoder-only model predicts every token that it reads, so its `read` and `predicted` add up
-    to the published formula. A generator reads every token too, and its output layer predicts the targets.
+    to the published formula. A generator reads every token too, and its output layer predicts the targets. A parameter that
+    layers of a stack share counts once for each of them. The head of span boundaries, and the output layer once more, count
+    for each target.
     """
     import torch
 
     tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     head = model.get_output_embeddings().weight
 
-    def multiplied(part: Any) -> int:
-        own = (parameter for parameter in part.parameters() if id(parameter) not in tables and parameter is not head)
-        return sum(parameter.numel() for parameter in own)
+    def multiplied(*parts: Any) -> int:
+        own = {id(parameter): parameter for part in parts for parameter in part.parameters()}
+        return sum(own[name].numel() for name in own.keys() - tables if own[name] is not head)
 
     width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
     attention = 12 * width * sequence_length
-    predicted = 6.0 * head.numel()
+    predicted, boundary = 6.0 * head.numel(), multiplied(*([model.boundary_head] if sizes.boundary_head else []))
+    if boundary:
+        predicted += predicted + 6.0 * boundary
     if sizes.family != "encoder_decoder":
         if sizes.generator_size is not None:
             attention += 12 * generator_of(sizes).width * sequence_length
-        return Flops(6.0 * multiplied(model) + attention * sizes.layers, 0.0, predicted)
+        blocks = MODELS[sizes.architecture].blocks(model)
+        repeated = sum(map(multiplied, blocks)) - multiplied(*blocks)
+        return Flops(6.0 * (multiplied(model) + repeated - boundary) + attention * sizes.layers, 0.0, predicted)
     decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
 

@@ -6,9 +6,10 @@ attention interface.
         watch.observe = ...         called with the attention weights of every layer
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -33,14 +34,16 @@ class HeadSite:
 class HeadWatch:
     """`heads` counts the heads of each layer that has attended so far, in order. `gates`, fp32 [heads], multiply the outputs of
     a layer's heads. `observe`, if set, gets a layer and its weights [rows, queries, heads, keys]. `owners` are the layers of
-    modules, and `sites` of those that have attended.
+    modules: several for one that layers share, which attends for them in turn. `sites` are those of modules that have
+    attended, and `turns` how often they have.
     """
 
     gates: dict[HeadSite, Any] = field(default_factory=dict)
     observe: Callable[[HeadSite, Any], None] | None = None
     heads: dict[HeadSite, int] = field(default_factory=dict)
-    owners: dict[Any, tuple[Stack, int]] = field(default_factory=dict)
-    sites: dict[Any, HeadSite] = field(default_factory=dict)
+    owners: dict[Any, list[tuple[Stack, int]]] = field(default_factory=dict)
+    sites: dict[Any, list[HeadSite]] = field(default_factory=dict)
+    turns: Counter[Any] = field(default_factory=Counter)
 
     def attend(self, base: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
         """Attend as `base` does."""
@@ -58,10 +61,12 @@ class HeadWatch:
 
     def _site(self, module: Any) -> HeadSite:
         if module not in self.sites:
-            stack, layer = self.owners[module]
-            own = HeadSite(stack, layer, "self")
-            self.sites[module] = HeadSite(stack, layer, "cross") if own in self.sites.values() else own
-        return self.sites[module]
+            taken = {site for sites in self.sites.values() for site in sites}
+            own = [HeadSite(stack, layer, "self") for stack, layer in self.owners[module]]
+            self.sites[module] = [replace(site, attends="cross") if site in taken else site for site in own]
+        sites = self.sites[module]
+        self.turns[module] += 1
+        return sites[(self.turns[module] - 1) % len(sites)]
 
 
 @contextmanager
@@ -96,6 +101,10 @@ def watch_heads(network: Any, architecture: str) -> Iterator[HeadWatch]:
             config._attn_implementation = base
 
 
-def _owners(stack: Stack, blocks: list[Any]) -> dict[Any, tuple[Stack, int]]:
-    """Return the stack and the layer of every module of some blocks."""
-    return {module: (stack, number) for number, block in enumerate(blocks, 1) for module in block.modules()}
+def _owners(stack: Stack, blocks: list[Any]) -> dict[Any, list[tuple[Stack, int]]]:
+    """Return the stack and the layers of every module of some blocks."""
+    owners: dict[Any, list[tuple[Stack, int]]] = {}
+    for number, block in enumerate(blocks, 1):
+        for module in block.modules():
+            owners.setdefault(module, []).append((stack, number))
+    return owners

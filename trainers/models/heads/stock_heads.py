@@ -85,8 +85,9 @@ def _configuration(own: Any, head: TaskHead, labels: Sequence[str]) -> Any:
     configuration.label2id = {name: number for number, name in enumerate(names)}
     if head.kind in ("classify", "regress"):
         configuration.problem_type = "regression" if head.kind == "regress" else "single_label_classification"
-    if hasattr(configuration, "classifier_dropout"):
-        configuration.classifier_dropout = head.dropout.p
+    for name in ("classifier_dropout", "classifier_dropout_prob"):
+        if hasattr(configuration, name):
+            setattr(configuration, name, head.dropout.p)
     if hasattr(configuration, "classifier_pooling"):
         configuration.classifier_pooling = "cls"
     return configuration

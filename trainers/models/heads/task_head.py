@@ -159,11 +159,16 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 @contextmanager
 def recorded_layers(blocks: Sequence[Any]) -> Iterator[list[Any]]:
     """Yield a list. While the context lasts, the input of the first of these blocks and the output of each
-    block are appended to it.
+    block are appended to it. A block that is there several times, because layers share it, runs as often.
     """
     layers: list[Any] = []
-    handles = [blocks[0].register_forward_pre_hook(lambda block, given: layers.append(given[0]))]
-    for block in blocks:
+
+    def begin(block: Any, given: tuple[Any, ...]) -> None:
+        if not layers:
+            layers.append(given[0])
+
+    handles = [blocks[0].register_forward_pre_hook(begin)]
+    for block in dict.fromkeys(blocks):
         handles.append(block.register_forward_hook(lambda block, given, made: layers.append(_states(made))))
     try:
         yield layers

@@ -53,6 +53,16 @@ class TrainingObjective(Protocol):
         return False
 
     @property
+    def needs_boundary(self) -> bool:
+        """Whether tokens are predicted from the two outside of their span (`Model.boundary_head`)."""
+        return False
+
+    @property
+    def exported(self) -> "TrainingObjective":
+        """The objective of an exported model, which may lack heads that only pretraining uses."""
+        return self
+
+    @property
     def predicts_text(self) -> bool:
         """Whether every token of the text is a target exactly once; only then can the loss be given in bits
         per byte.

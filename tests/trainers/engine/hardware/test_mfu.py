@@ -46,6 +46,13 @@ def test_flops_of_an_encoder_and_of_both_stacks_of_an_encoder_decoder_by_hand():
     found = flops_of(build_model(encoder, SPECIAL_IDS, seed=0), encoder, 10)
     assert found == Flops(6 * (3 * block + 16 + head) + 12 * 3 * 8 * 10, 0, 6 * 160 * 8)
 
+    shared = fill(Model("albert", layers=3, width=8, heads=2, positions=16, vocab_size=160, embedding_size=4), 160)
+    mapping, head = 4 * 8 + 8, 8 * 4 + 4 + 8 + 160
+    for sharing in ({}, {"layer_groups": 3}, {"shared_parts": "attention"}):
+        model = fill(replace(shared, **sharing), 160)
+        found = flops_of(build_model(model, SPECIAL_IDS, seed=0), model, 10)
+        assert found == Flops(6 * (3 * block + mapping + 8 + head) + 12 * 3 * 8 * 10, 0, 6 * 160 * 4), sharing
+
     both = fill(
         Model("t5", layers=2, decoder_layers=3, width=8, heads=2, head_width=6, positions=16, vocab_size=160), 160
     )

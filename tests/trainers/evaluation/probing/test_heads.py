@@ -22,7 +22,7 @@ from trainers.models import build_model
 
 DRAW = np.random.default_rng(2)
 TEXTS = [" ".join(DRAW.choice(WORDS, size)) for size in (9, 4, 14)]
-WATCHED = ["gpt2", "llama", "bert", "roberta", "modernbert", "t5", "bart"]
+WATCHED = ["albert", "gpt2", "llama", "bert", "roberta", "modernbert", "t5", "bart"]
 
 
 def reader_of(name, folder):

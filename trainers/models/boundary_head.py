@@ -1,0 +1,37 @@
+"""SpanBERT's head, which predicts a token of a span from the two tokens outside (Joshi et al., 2020, section 3.2)."""
+
+from typing import Any
+
+import torch
+
+from trainers.objectives.span_boundary import PLACES
+
+_WIDTH = 200
+"""The width of the embeddings of places (section 4.2)."""
+
+
+class BoundaryHead(torch.nn.Module):
+    """Two layers, each with GELU and a norm, from the states outside of a span and the embedding of a place in it to a state
+    that the output layer of masked language modelling reads.
+    """
+
+    def __init__(self, configuration: Any) -> None:
+        super().__init__()
+        width, deviation = configuration.hidden_size, configuration.initializer_range
+        self.places = torch.nn.Embedding(PLACES, _WIDTH)
+        self.inner, self.outer = torch.nn.Linear(2 * width + _WIDTH, width), torch.nn.Linear(width, width)
+        self.inner_norm, self.outer_norm = (
+            torch.nn.LayerNorm(width, eps=configuration.layer_norm_eps) for _ in range(2)
+        )
+        torch.nn.init.normal_(self.places.weight, std=deviation)
+        for layer in (self.inner, self.outer):
+            torch.nn.init.normal_(layer.weight, std=deviation)
+            torch.nn.init.zeros_(layer.bias)
+
+    def forward(self, outside: Any, places: Any) -> Any:
+        """Return states [n, width], given the states before and after the spans of n tokens, [n, 2, width], and the tokens'
+        places from 0, int64 [n].
+        """
+        states = torch.cat([outside.flatten(1), self.places(places)], 1)
+        states = self.inner_norm(torch.nn.functional.gelu(self.inner(states)))
+        return self.outer_norm(torch.nn.functional.gelu(self.outer(states)))

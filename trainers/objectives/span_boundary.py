@@ -1,0 +1,68 @@
+"""The span boundary objective with masked language modelling (SpanBERT: Joshi et al., 2020, section 3.2).
+
+text       ...  the  quick  brown  fox  jumps  ...
+masked     ...  the  <mask> <mask> <mask> jumps ...   predicted at <mask>: `loss`
+outside         the                       jumps       and from these two, for each place 1, 2, 3: `boundary_loss`
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from trainers.objectives.masked import Masked, Masking
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.training_objective import TrainingObjective
+from trainers.rows.batch import Batch
+
+PLACES = 20
+"""The tokens of a span that the objective predicts, from its beginning; the authors' code has as many."""
+
+
+@dataclass(frozen=True)
+class SpanBoundary(Masking):
+    """Predict the tokens of masked spans of whole words, and predict them again from the two tokens outside of their span.
+
+    The minimised loss is the sum of both, each a mean over its targets. From outside, a token is predicted from the final
+    states of the tokens before and after its span and from its place in the span, 1 to 20; a longer span has no such targets
+    beyond these, and a span that begins or ends a document or a row without a token there has none. The two tokens may be
+    marks, or belong to other spans. The other fields are those of `masked`. Requires `model.boundary_head`.
+    """
+
+    unit: Literal["spans"] = "spans"
+    kind: Literal["span_boundary"] = "span_boundary"
+
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "boundary_loss": 1.0}
+    needs_boundary: ClassVar[bool] = True
+
+    @property
+    def exported(self) -> TrainingObjective:
+        """Masked spans, since an export has no head for the boundary."""
+        return Masked(self.rate, self.mask_share, self.random_share, "spans", self.span_p, self.span_words, self.copies)
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Return the batch with spans masked, and for their tokens the columns outside of their span."""
+        group = self.choose(batch, context)
+        masked = self.replaced(batch, context, group)
+        return replace(masked, outside=outside_columns(group, batch.segments, PLACES))
+
+
+def outside_columns(group: np.ndarray, segments: np.ndarray, places: int) -> np.ndarray:
+    """Return the columns before and after the span of each chosen token, int64 [rows, length, 2], -1 for others.
+
+    `group` int64 [rows, length] is the first column of the span of a token, -1 where no token is chosen. Tokens have none
+    if one of the two columns is not in the same segment (int64 [rows, length]), or from place number `places` on.
+    """
+    length = group.shape[1]
+    columns = np.arange(length)
+    ends = np.ones(group.shape, dtype=bool)
+    ends[:, :-1] = group[:, 1:] != group[:, :-1]
+    last = np.minimum.accumulate(np.where(ends, columns, length)[:, ::-1], axis=1)[:, ::-1]
+    outside = np.stack([group - 1, last + 1], axis=2)
+    inside = (group >= 0) & (columns - group < places) & (outside[..., 0] >= 0) & (outside[..., 1] < length)
+    there = np.clip(outside, 0, length - 1)
+    for side in range(2):
+        inside &= np.take_along_axis(segments, there[..., side], axis=1) == segments
+    outside[~inside] = -1
+    return outside
