@@ -4,6 +4,7 @@ on.
 
 import inspect
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +25,26 @@ def provenance(thing: object) -> dict[str, str]:
     Raises UserError for a class whose source is not in a file.
     """
     return dict(_provenance(type(thing).__module__, type(thing).__qualname__))
+
+
+def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
+    """Raise UserError if the class of an object is not the one of a build whose plan had `code`. A class of a script
+    travels with its task.
+    """
+    if type(thing).__module__ == SCRIPT:
+        return
+    here = provenance(thing)
+    if here != dict(code):
+        raise UserError(
+            f"{step}: a worker has other code than the process that planned the build ({show_code(here)}, planned with "
+            f"{show_code(code)}); install the same version of {type(thing).__module__.partition('.')[0]} everywhere"
+        )
+
+
+def show_code(code: Mapping[str, str]) -> str:
+    """Return where code comes from, for a message: `shouting 1.0, source 0123456789ab`."""
+    versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
+    return ", ".join([*versions, f"source {code['source'][:12]}"]) if code else "its own"
 
 
 @lru_cache(maxsize=256)

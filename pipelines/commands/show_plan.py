@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gristmill.console import wide_console
-from gristmill.libraries.provenance import provenance
+from gristmill.libraries.provenance import provenance, show_code
 from gristmill.storage.location import Location
 from gristmill.terminal import human_bytes, human_seconds, printable
 from pipelines.contracts.given_split import HELD_OUT, VALIDATION
@@ -84,8 +84,7 @@ def _other_code(plan: Plan) -> Iterator[str]:
     for step in plan.config.steps:
         code = provenance(step.stage)
         if code:
-            versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
-            yield f"{step.name}: {', '.join(versions) or 'a script'}, source {code['source'][:12]}"
+            yield f"{step.name}: {'' if len(code) > 1 else 'a script, '}{show_code(code)}"
 
 
 def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Stages of other packages: entry points of the group `gristmill.stages`, which a corpus file names as PACKAGE:STAGE."""
 
 import re
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
@@ -20,6 +21,8 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
     Raises ConfigError("message without a place") for an unknown name, and for a package whose entry point is no stage.
     """
     if name in own:
+        if ":" in name:
+            raise ConfigError(f"a name of an installed package's stage has a colon; give {own[name].__name__} another")
         if name in STAGES:
             raise ConfigError(f"this is the name of one of gristmill's stages; give {own[name].__name__} another")
         return _checked(own[name])
@@ -31,17 +34,40 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
     if name not in installed:
         known = near_match(name, list(installed)) or "; no installed package has stages"
         raise ConfigError(f"no installed package has this stage{known}")
+    points = installed[name]
+    if len(points) > 1:
+        raise ConfigError(
+            f"has {len(points)} owners: {' and '.join(sorted(map(_shown, points)))}; uninstall all but one"
+        )
     try:
-        loaded = installed[name].load()
+        loaded = points[0].load()
     except Exception as error:  # whatever the import of another package raises
         raise ConfigError(f"cannot be imported ({type(error).__name__}: {error})") from None
+    _refuse_two_owners(points[0].module.partition(".")[0])
     return _checked(loaded)
 
 
-def installed_stages() -> dict[str, metadata.EntryPoint]:
-    """Return the entry points of stages by PACKAGE:STAGE."""
-    points = metadata.entry_points(group=GROUP)
-    return {f"{_normal(point.dist.name)}:{point.name}": point for point in points if point.dist is not None}
+def installed_stages() -> dict[str, list[metadata.EntryPoint]]:
+    """Return the entry points of stages by PACKAGE:STAGE; more than one if a name has several owners."""
+    found: dict[str, list[metadata.EntryPoint]] = {}
+    for point in metadata.entry_points(group=GROUP):
+        if point.dist is not None:
+            found.setdefault(f"{_normal(point.dist.name)}:{point.name}", []).append(point)
+    return found
+
+
+def _shown(point: metadata.EntryPoint) -> str:
+    assert point.dist is not None
+    return f"{point.value} of {point.dist.name} {point.dist.version}"
+
+
+def _refuse_two_owners(module: str) -> None:
+    """Raise ConfigError if several distributions have installed files of a module, so that its code is a mixture. A
+    namespace package, which distributions share, has no file of its own.
+    """
+    owners = sorted(set(metadata.packages_distributions().get(module, [])))
+    if len(owners) > 1 and getattr(sys.modules.get(module), "__file__", None) is not None:
+        raise ConfigError(f"the module {module} belongs to {' and '.join(owners)}; uninstall all but one")
 
 
 def _normal(distribution: str) -> str:
