@@ -16,10 +16,12 @@ if TYPE_CHECKING:
         diff,
         open_corpus,
         search,
+        what_if,
     )
 
 __all__ = [
     "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
+    "what_if",
 ]  # fmt: skip
 
 
