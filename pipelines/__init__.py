@@ -8,10 +8,14 @@ if TYPE_CHECKING:
     from pipelines.api import (
         EDITED_TEXT,
         TEXT,
+        Bad,
         Column,
         CorpusStage,
+        Entry,
         OpenCorpus,
         PartStage,
+        Source,
+        TextRecord,
         build,
         diff,
         open_corpus,
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
-    "what_if",
+    "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
+    "diff", "open_corpus", "search", "what_if",
 ]  # fmt: skip
 
 

@@ -32,10 +32,13 @@ from pipelines.explore.whatif import what_if as ask_what_if
 from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.installed_stages import StageClass
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.records import Bad, TextRecord
+from pipelines.reading.sources.source import Source
 
 __all__ = [
-    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
-    "what_if",
+    "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
+    "diff", "open_corpus", "search", "what_if",
 ]  # fmt: skip
 
 Place = str | os.PathLike[str]

@@ -16,6 +16,7 @@ from pipelines.planning.forecast import Forecast
 from pipelines.planning.plan import Plan, Step
 from pipelines.planning.published import explain
 from pipelines.planning.rule_checks import null_notices, undivided_notices
+from pipelines.reading.sources.registry import format_code
 
 
 def show_plan(
@@ -81,6 +82,9 @@ def show_plan(
 
 def _other_code(plan: Plan) -> Iterator[str]:
     """Yield a notice for each step whose code is not ours: its distribution, version and digest of the source."""
+    for source in plan.config.sources:
+        if code := format_code(source.format):
+            yield f"read.{source.name}: {show_code(code)}"
     for step in plan.config.steps:
         code = provenance(step.stage)
         if code:

@@ -19,6 +19,7 @@ from pipelines.contracts.reads import Input, Text
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.planning.installed_stages import StageClass, stage_class, step_name
 from pipelines.reading.sources.record_field import RecordField
+from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 from pipelines.stages.measure.record_fields import RecordFields
@@ -170,6 +171,16 @@ def corpus_schema() -> dict[str, Any]:
         entries.append(
             {"type": "object", "properties": {name: knobs, **beside}, "required": [name], "additionalProperties": False}
         )
+    own = {
+        "type": "object",
+        "patternProperties": {r"^[a-z0-9_]+:": {}},
+        "properties": beside,
+        "additionalProperties": False,
+    }
+    entries.append(own)  # PACKAGE:STAGE
+    kind = definitions["Source"]["properties"]["format"]
+    del kind["type"]
+    kind["anyOf"] = [{"enum": list(FORMATS)}, {"type": "string", "pattern": ":"}]  # PACKAGE:FORMAT
     head["properties"]["steps"] = {"type": "array", "minItems": 1, "items": {"anyOf": entries}}
     head["required"].append("steps")
     return schema

@@ -1,13 +1,11 @@
 """Stages of other packages: entry points of the group `gristmill.stages`, which a corpus file names as PACKAGE:STAGE."""
 
-import re
-import sys
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
 from gristmill.config import near_match
 from gristmill.errors import ConfigError
+from gristmill.libraries.plugins import installed, load_installed
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages import STAGES
 
@@ -30,49 +28,12 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
         return STAGES[name]
     if ":" not in name:
         raise ConfigError(f"no such stage{near_match(name, [*STAGES, *own])}")
-    installed = installed_stages()
-    if name not in installed:
-        known = near_match(name, list(installed)) or "; no installed package has stages"
-        raise ConfigError(f"no installed package has this stage{known}")
-    points = installed[name]
-    if len(points) > 1:
-        raise ConfigError(
-            f"has {len(points)} owners: {' and '.join(sorted(map(_shown, points)))}; uninstall all but one"
-        )
-    try:
-        loaded = points[0].load()
-    except Exception as error:  # whatever the import of another package raises
-        raise ConfigError(f"cannot be imported ({type(error).__name__}: {error})") from None
-    _refuse_two_owners(points[0].module.partition(".")[0])
-    return _checked(loaded)
+    return _checked(load_installed(GROUP, name, "stage"))
 
 
-def installed_stages() -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of stages by PACKAGE:STAGE; more than one if a name has several owners."""
-    found: dict[str, list[metadata.EntryPoint]] = {}
-    for point in metadata.entry_points(group=GROUP):
-        if point.dist is not None:
-            found.setdefault(f"{_normal(point.dist.name)}:{point.name}", []).append(point)
-    return found
-
-
-def _shown(point: metadata.EntryPoint) -> str:
-    assert point.dist is not None
-    return f"{point.value} of {point.dist.name} {point.dist.version}"
-
-
-def _refuse_two_owners(module: str) -> None:
-    """Raise ConfigError if several distributions have installed files of a module, so that its code is a mixture. A
-    namespace package, which distributions share, has no file of its own.
-    """
-    owners = sorted(set(metadata.packages_distributions().get(module, [])))
-    if len(owners) > 1 and getattr(sys.modules.get(module), "__file__", None) is not None:
-        raise ConfigError(f"the module {module} belongs to {' and '.join(owners)}; uninstall all but one")
-
-
-def _normal(distribution: str) -> str:
-    """Normalise the name of a distribution (PEP 503), with underscores."""
-    return re.sub(r"[-_.]+", "_", distribution).lower()
+def installed_stages() -> list[str]:
+    """Return the stages of installed packages as PACKAGE:STAGE."""
+    return sorted(installed(GROUP))
 
 
 def _checked(loaded: Any) -> StageClass:
