@@ -82,7 +82,7 @@ def _rules(options: argparse.Namespace) -> int:
 
 
 def _formats(options: argparse.Namespace) -> int:
-    from gristmill.libraries.plugins import installed
+    from gristmill.plugins import installed
     from pipelines.reading.sources.registry import FORMATS, GROUP
 
     print_pairs({name: f"a record is {kind.record}" for name, kind in FORMATS.items()})

@@ -5,7 +5,7 @@ from typing import Any
 
 from gristmill.config import near_match
 from gristmill.errors import ConfigError
-from gristmill.libraries.plugins import installed, load_installed
+from gristmill.plugins import installed, load_installed
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages import STAGES
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gristmill.config import near_match
 from gristmill.errors import ConfigError
-from gristmill.libraries.plugins import load_installed
 from gristmill.libraries.provenance import provenance
+from gristmill.plugins import load_installed
 
 GROUP = "gristmill.formats"
 
