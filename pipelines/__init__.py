@@ -8,18 +8,24 @@ if TYPE_CHECKING:
     from pipelines.api import (
         EDITED_TEXT,
         TEXT,
+        Bad,
         Column,
         CorpusStage,
+        Entry,
         OpenCorpus,
         PartStage,
+        Source,
+        TextRecord,
         build,
         diff,
         open_corpus,
         search,
+        what_if,
     )
 
 __all__ = [
-    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
+    "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
+    "diff", "open_corpus", "search", "what_if",
 ]  # fmt: skip
 
 

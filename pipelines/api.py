@@ -1,4 +1,4 @@
-"""A corpus from Python: `from pipelines import build, diff, open_corpus, search`.
+"""A corpus from Python: `from pipelines import build, diff, open_corpus, search, what_if`.
 
 The functions do what the commands of the same names do, and return values instead of printing them. A location is a
 path, or a URL of an object store.
@@ -25,13 +25,20 @@ from pipelines.contracts.reads import EDITED_TEXT, TEXT, Column
 from pipelines.contracts.shard_set import Shard, open_shard
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.explore.compare_corpora import CorpusComparison, compare_corpora
+from pipelines.explore.document_history import DocumentHistory, document_history
 from pipelines.explore.search_corpus import Query, SearchResult, search_corpus
+from pipelines.explore.whatif import Impact
+from pipelines.explore.whatif import what_if as ask_what_if
 from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.installed_stages import StageClass
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.records import Bad, TextRecord
+from pipelines.reading.sources.source import Source
 
 __all__ = [
-    "EDITED_TEXT", "TEXT", "Column", "CorpusStage", "OpenCorpus", "PartStage", "build", "diff", "open_corpus", "search",
+    "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
+    "diff", "open_corpus", "search", "what_if",
 ]  # fmt: skip
 
 Place = str | os.PathLike[str]
@@ -79,6 +86,14 @@ class OpenCorpus:
             return pa.table([pa.array(ids), pa.array(source), part.drop(), *read.columns], schema=schema)
 
         return _reader(schema, self._parts(sources), table)
+
+    def inspect(self, document: str) -> DocumentHistory:
+        """Return the history of a document, `source/path#record` or its id in hex: where it comes from, what every step
+        wrote, and what became of it.
+
+        Raises UserError if the corpus has no such document.
+        """
+        return document_history(self.corpus, document)
 
     def shards(
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
@@ -132,6 +147,24 @@ def search(
 ) -> SearchResult:
     """Search the texts of a corpus for a phrase or a regular expression (RE2). Returns the totals and the first documents."""
     return search_corpus(_location(corpus), Query(text, regex, ignore_case), sources, dropped, limit)
+
+
+def what_if(
+    config: Place,
+    changes: Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    stages: Mapping[str, StageClass] | None = None,
+    full: bool = False,
+) -> dict[str, Impact]:
+    """Estimate by source what changed filters would keep and drop, such as `filter.word_count.at_least=100`, without
+    building. The corpus file, `overrides` and `stages` are those of the build.
+
+    The estimate is from the sample that a corpus has; `full` counts every document. Raises UserError for a change that names
+    no rule, and for a corpus that was built otherwise.
+    """
+    loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
+    return ask_what_if(loaded, changes).run(full=full)
 
 
 def build(

@@ -4,9 +4,11 @@ on.
 
 import inspect
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from types import FunctionType
 
 import xxhash
 
@@ -17,13 +19,39 @@ SCRIPT = "__main__"
 
 
 def provenance(thing: object) -> dict[str, str]:
-    """Return the version of the distribution that contains the class of an object, and under `source` a
-    digest of all Python files of its package, or of its module if it is not in a package. Empty for our own
-    classes.
+    """Return the version of the distribution that contains a function or the class of an object, and under
+    `source` a digest of all Python files of its package, or of its module if it is not in a package. Empty for
+    our own classes.
 
     Raises UserError for a class whose source is not in a file.
     """
-    return dict(_provenance(type(thing).__module__, type(thing).__qualname__))
+    owner = _owner(thing)
+    return dict(_provenance(owner.__module__, owner.__qualname__))
+
+
+def _owner(thing: object) -> FunctionType | type:
+    return thing if isinstance(thing, FunctionType) else type(thing)
+
+
+def check_code(step: str, thing: object, code: Mapping[str, str]) -> None:
+    """Raise UserError if a function, or the class of an object, is not that of a plan with `code`. A class of a script travels
+    with its task.
+    """
+    module = _owner(thing).__module__
+    if module == SCRIPT:
+        return
+    here = provenance(thing)
+    if here != dict(code):
+        raise UserError(
+            f"{step}: a worker has other code than the process that planned the build ({show_code(here)}, planned with "
+            f"{show_code(code)}); install the same version of {module.partition('.')[0]} everywhere"
+        )
+
+
+def show_code(code: Mapping[str, str]) -> str:
+    """Return where code comes from, for a message: `shouting 1.0, source 0123456789ab`."""
+    versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
+    return ", ".join([*versions, f"source {code['source'][:12]}"]) if code else "its own"
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from gristmill.budget import MODELS, spend
 from gristmill.errors import PoisonError, StorageError, UserError
-from gristmill.libraries.provenance import SCRIPT, provenance
+from gristmill.libraries.provenance import check_code
 from pipelines.building.bisect import Probe, first_failing
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.document_counts import count_drops
@@ -21,7 +21,8 @@ from pipelines.contracts.edits import check_edits
 from pipelines.contracts.manifest import Receipt, StepOutput, schema_facts, write_table
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
 from pipelines.contracts.reads import Text
-from pipelines.contracts.stage import PartStage
+from pipelines.contracts.stage import PartStage, StageOutputError, annotate_checked
+from pipelines.planning.poison import unwrapped
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class AnnotateTask:
         return max(work.stage.gpus() for work in self.works)
 
 
-_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # errors that no document causes
+_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError, ImportError)  # errors that no document causes
 _READY: dict[
     str, PartStage
 ] = {}  # stages after setup(), by step directory, so that a worker process loads a model only once
@@ -94,7 +95,7 @@ def annotate_rows(probe: Probe) -> None:
     view = replace(part, annotations=tuple(available[name] for name in work.visible))
     stage, docs, _ = _ready(work, view, probe.low, probe.high)
     if docs.num_rows:
-        stage.annotate(docs)
+        _annotate(stage, docs)
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
@@ -104,7 +105,7 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
     stage = _READY.get(work.key)
     if stage is None:
         stage = work.stage
-        _check_code(work)
+        check_code(work.name, unwrapped(work.stage), work.code)
         with spend(MODELS):
             stage.setup()
         _READY[work.key] = stage
@@ -118,17 +119,6 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
     return stage, docs.take(rows).combine_chunks(), rows
 
 
-def _check_code(work: StageWork) -> None:
-    """Raise UserError if the stage of another package is not the one that the build was planned with. The class of a
-    script travels with the task.
-    """
-    if type(work.stage).__module__ != SCRIPT and provenance(work.stage) != work.code:
-        raise UserError(
-            f"{work.name}: this worker has other code of {type(work.stage).__module__} than the process that planned the "
-            "build; install the same version everywhere"
-        )
-
-
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
     """Run a stage over a part and check the columns that it writes; edits are converted to those of the
     stored text.
@@ -136,23 +126,26 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
     stage, docs, rows = _ready(work, part)
     try:
         with spend(work.name):
-            table = stage.annotate(docs)
+            table = _annotate(stage, docs)
     except _NOT_OF_A_DOCUMENT:
         raise
     except Exception as error:
         row = first_failing(docs.num_rows, lambda low, high: _raises(stage, docs.slice(low, high - low)))
+        wrong = f" ({error})" if isinstance(error, StageOutputError) else ""
+        if row is None and wrong:
+            raise UserError(f"{work.name}: part {part.name}: the stage returned wrong output{wrong}; fix it") from error
         if row is None:
             raise
         identifier, reason = docs["id"][row].as_py().hex(), type(error).__name__
         raise PoisonError(
-            f"{work.name}: document {identifier} of part {part.name} makes it fail with {reason}, alone and "
+            f"{work.name}: document {identifier} of part {part.name} makes it fail with {reason}{wrong}, alone and "
             f"repeatedly; fix the stage, or set the document aside with build --quarantine-poison",
             work.name, part.source, identifier, reason,
         ) from error  # fmt: skip
-    assert table.num_rows == docs.num_rows, f"{work.name}: {table.num_rows} rows for {docs.num_rows} documents"
-    table = table.cast(stage.writes()).combine_chunks()
     if EDITS_COLUMN in table.column_names:
-        table = _checked_edits(table, docs, stage, part, rows)
+        text = _edited_text(stage)
+        mapped = part.in_stored_text(_single(table[EDITS_COLUMN]), text, rows)
+        table = table.set_column(table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, mapped)
     if rows is not None:
         positions = pc.index_in(pa.array(range(part.rows), pa.int64()), value_set=pc.cast(rows, pa.int64()))
         table = table.take(positions).combine_chunks()
@@ -164,12 +157,20 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
     return table
 
 
-def _checked_edits(table: pa.Table, docs: pa.Table, stage: PartStage, part: Part, rows: Any) -> pa.Table:
-    text = next(each for each in stage.read_columns() if isinstance(each, Text))
-    edits = _single(table[EDITS_COLUMN])
-    check_edits(_single(docs[text.name]), edits)
-    mapped = part.in_stored_text(edits, text, rows)
-    return table.set_column(table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, mapped)
+def _annotate(stage: PartStage, docs: pa.Table) -> pa.Table:
+    """Run a stage and check what it returns. Raises what `annotate_checked` does."""
+    table = annotate_checked(stage, docs).combine_chunks()
+    if EDITS_COLUMN in table.column_names:
+        try:
+            check_edits(_single(docs[_edited_text(stage).name]), _single(table[EDITS_COLUMN]))
+        except AssertionError as error:
+            raise StageOutputError(str(error)) from None
+    return table
+
+
+def _edited_text(stage: PartStage) -> Text:
+    """Return the text to which the edits of a stage apply."""
+    return next(each for each in stage.read_columns() if isinstance(each, Text))
 
 
 def _single(column: pa.ChunkedArray) -> pa.Array:
@@ -178,7 +179,7 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
 
 def _raises(stage: PartStage, docs: pa.Table) -> bool:
     try:
-        stage.annotate(docs.combine_chunks())
+        _annotate(stage, docs.combine_chunks())
     except _NOT_OF_A_DOCUMENT:
         raise
     except Exception:

@@ -18,6 +18,7 @@ from pipelines.building.bisect import find_poison
 from pipelines.building.build_metrics import BuildMetrics, counted
 from pipelines.building.publish import publish_corpus
 from pipelines.building.read_step import run_reads
+from pipelines.building.same_code import SameCodeCluster
 from pipelines.building.state import AnyCluster, Build
 from pipelines.contracts.document_counts import Counts
 from pipelines.contracts.manifest import (
@@ -37,7 +38,7 @@ from pipelines.contracts.tombstone import forgotten
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import Inventory
 from pipelines.planning.plan import Plan, Step, make_plan
-from pipelines.planning.poison import load_poison, record_poison
+from pipelines.planning.poison import load_poison, record_poison, unwrapped
 from pipelines.planning.published import add_published_files
 from pipelines.planning.source_check import check_counts, check_sample
 
@@ -313,7 +314,8 @@ def _work(step: Step, source: str, state: Build) -> StageWork:
     stage = step.stage
     if step.files:
         stage = stage.use({name: state.published[label].facts for name, label in step.files.items()})
-    return StageWork(step.name, step.directory, stage, step.where, visible, state.output(step), provenance(stage))
+    code = provenance(unwrapped(stage))
+    return StageWork(step.name, step.directory, stage, step.where, visible, state.output(step), code)
 
 
 def publish_annotations(
@@ -355,7 +357,10 @@ def _run_corpus_step(step: Step, state: Build) -> None:
         for record in state.published[f"read.{source}"].parts:
             parts.append(part_of(state, source, record, step.visible[source]))
     with spend(step.name):
-        facts = step.stage.run(parts, out, state.cluster)
+        code = provenance(step.stage)
+        facts = step.stage.run(
+            parts, out, SameCodeCluster(state.cluster, step.name, step.stage, code) if code else state.cluster
+        )
     work = (out.directory / "work").bytes_below()
     if step.stage.writes().names:
         receipts = [out.receipt(part.unit) for part in parts]

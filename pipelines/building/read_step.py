@@ -5,11 +5,12 @@ the step is published.
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from gristmill.errors import AccountingError, ChangedSourceError, SourceError
+from gristmill.libraries.provenance import check_code
 from gristmill.storage.location import FileRecord, Location
 from pipelines.building.build_metrics import counted
 from pipelines.building.state import Build
@@ -29,6 +30,7 @@ from pipelines.planning.inventory import forget_checksums
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.files import SourceFile, has_changed
 from pipelines.reading.part_writer import ReadPart
+from pipelines.reading.sources.registry import format_code, format_of
 from pipelines.reading.sources.source import Source
 
 _HELD_ROWS = 1 << 20  # quarantine rows held in memory before they are written
@@ -43,6 +45,7 @@ class _ReadTask:
     number: int
     poison: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
+    code: dict[str, str] = field(default_factory=dict)  # of the format, if an installed package has it
 
     @property
     def unit(self) -> str:
@@ -58,6 +61,8 @@ def read_files(task: _ReadTask) -> tuple[Receipt, float]:
 
 def _read_unit(task: _ReadTask) -> Receipt:
     """Read one group of files into parts, an index of files and the quarantined records."""
+    if task.code:
+        check_code(f"read.{task.source.name}", format_of(task.source.format).reader, task.code)
     records, parts, indexes, aside = [], [], [], QUARANTINE.empty_table()
     reasons: Counter[str] = Counter()
     for number, part in enumerate(
@@ -128,11 +133,12 @@ def run_reads(state: Build) -> None:
     for source in sources:
         inventory = state.plan.inventories[source.name]
         poison = state.plan.poison.get(("read", source.name), ())
+        code = format_code(source.format)
         out, gone = state.output(state.plan.step(f"read.{source.name}")), tuple(state.gone.get(source.name, ()))
         for number, unit in enumerate(inventory.units(source.part_bytes)):
             files = tuple(inventory.files[i] for i in unit)
             checksums = tuple(inventory.checksums[i] for i in unit)
-            tasks.append(_ReadTask(out, source, files, checksums, number, poison, gone))
+            tasks.append(_ReadTask(out, source, files, checksums, number, poison, gone, code))
     state.cluster.usage.purpose = "read"
     if not sources:
         if "funnel" not in state.published:  # a killed build may have published its reads before this check

@@ -57,6 +57,11 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
         )
     if isinstance(error, RemoteError):
         return UserError(f"{label}: failed {ATTEMPTS} times: {error}; run the same command when the store answers")
+    lacking = getattr(error, "client_exc", error)  # Ray's error if a worker cannot import what a task is made of
+    if isinstance(lacking, ImportError):
+        return UserError(
+            f"{label}: a worker has not all that is installed here: {lacking}; install the same everywhere"
+        )
     if isinstance(error, StorageError):
         return UserError(
             f"{label}: failed {ATTEMPTS} times: {error}; fix that and run the same command, which continues where it stopped"

@@ -36,7 +36,7 @@ def _stages(options: argparse.Namespace) -> int:
 
     if options.name is None:
         print_pairs({name: first_sentence(kind) for name, kind in sorted(STAGES.items())})
-        print_pairs(dict.fromkeys(sorted(installed_stages()), "of an installed package"))
+        print_pairs(dict.fromkeys(installed_stages(), "of an installed package"))
         return 0
     names = [*STAGES, *installed_stages()]
     kind: Any = stage_class(_known(options.name, names, "stages"), {})
@@ -82,9 +82,11 @@ def _rules(options: argparse.Namespace) -> int:
 
 
 def _formats(options: argparse.Namespace) -> int:
-    from pipelines.reading.sources.registry import FORMATS
+    from gristmill.plugins import installed
+    from pipelines.reading.sources.registry import FORMATS, GROUP
 
     print_pairs({name: f"a record is {kind.record}" for name, kind in FORMATS.items()})
+    print_pairs(dict.fromkeys(sorted(installed(GROUP)), "of an installed package"))
     return 0
 
 

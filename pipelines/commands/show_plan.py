@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gristmill.console import wide_console
-from gristmill.libraries.provenance import provenance
+from gristmill.libraries.provenance import provenance, show_code
 from gristmill.storage.location import Location
 from gristmill.terminal import human_bytes, human_seconds, printable
 from pipelines.contracts.given_split import HELD_OUT, VALIDATION
@@ -16,6 +16,7 @@ from pipelines.planning.forecast import Forecast
 from pipelines.planning.plan import Plan, Step
 from pipelines.planning.published import explain
 from pipelines.planning.rule_checks import null_notices, undivided_notices
+from pipelines.reading.sources.registry import format_code
 
 
 def show_plan(
@@ -81,11 +82,13 @@ def show_plan(
 
 def _other_code(plan: Plan) -> Iterator[str]:
     """Yield a notice for each step whose code is not ours: its distribution, version and digest of the source."""
+    for source in plan.config.sources:
+        if code := format_code(source.format):
+            yield f"read.{source.name}: {show_code(code)}"
     for step in plan.config.steps:
         code = provenance(step.stage)
         if code:
-            versions = [f"{name} {version}" for name, version in code.items() if name != "source"]
-            yield f"{step.name}: {', '.join(versions) or 'a script'}, source {code['source'][:12]}"
+            yield f"{step.name}: {'' if len(code) > 1 else 'a script, '}{show_code(code)}"
 
 
 def _copies_of_held_out(plan: Plan, step: Step, manifest: StepManifest) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
 
+from gristmill.errors import UserError
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Input, TableInput
@@ -176,6 +177,28 @@ class PartStage(Stage):
         `read_columns()`.
         """
         raise NotImplementedError
+
+
+class StageOutputError(Exception):
+    """What a part stage returned does not fit its documents. The message quotes no text."""
+
+
+def annotate_checked(stage: PartStage, docs: pa.Table) -> pa.Table:
+    """Run `stage.annotate`, and return the columns of `writes()` in their types.
+
+    Raises UserError if it returned other columns, StageOutputError if it returned more or fewer rows, and what the stage
+    or the conversion of a value raises.
+    """
+    table, schema = stage.annotate(docs), stage.writes()
+    if not isinstance(table, pa.Table) or table.column_names != schema.names:
+        columns = ", ".join(table.column_names) if isinstance(table, pa.Table) else f"a {type(table).__name__}"
+        raise UserError(
+            f"{type(stage).__name__}.annotate: returned {columns}, expected a table with the columns of `writes()`: "
+            f"{', '.join(schema.names)}"
+        )
+    if table.num_rows != docs.num_rows:
+        raise StageOutputError(f"{table.num_rows} rows for {docs.num_rows} documents, expected one for each")
+    return table.cast(schema)
 
 
 class CorpusStage(Stage):

@@ -24,6 +24,7 @@ from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.document import is_empty
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
 from pipelines.contracts.parts import Part
+from pipelines.explore.document_history import written_values
 from pipelines.stages.decide.rules import Bound
 from pipelines.stages.pii.display_redaction import pii_steps, redact_texts, without_personal_data
 
@@ -147,10 +148,11 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
     alive = True
     for annotation in part.annotations:
         assert annotation.table is not None
-        row = annotation.table.to_pylist()[0]
+        row = written_values(corpus, part, annotation, raw=raw)
         page.field(annotation.step, annotation.directory.name)
         if DROP in row:
-            rule = row.pop(DROP)
+            del row[DROP]
+            rule = annotation.table[DROP][0].as_py()
             verdict = "keeps"
             if rule is not None:
                 verdict = f"drops: {rule}{_explain_drop(corpus, steps[annotation.directory], rule, part)}"
@@ -158,12 +160,9 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
                 verdict = "keeps: it is the one kept of its cluster"
             page.field("verdict", verdict if alive else f"none: dropped before ({verdict})", 4)
             alive = alive and rule is None
-        edits = row.pop(EDITS_COLUMN, None)
-        texts = {name: value for name, value in row.items() if isinstance(value, str) and not raw}
-        row.update(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))
         page.fields({name: _format_value(corpus, name, row[name]) for name in sorted(row)}, 4)
         if EDITS_COLUMN in annotation.schema:
-            _show_edits(page, part, edits, raw)
+            _show_edits(page, part, annotation.table[EDITS_COLUMN][0].as_py(), raw)
     if not part.annotations:
         page.line("  no step of this corpus annotates documents of this source")
 

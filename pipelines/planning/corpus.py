@@ -13,11 +13,13 @@ from gristmill.json_schema import schema_of, value_schema
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import expand_location, parse_local, parse_location
 from gristmill.storage.remote import Remote, check_url
+from pipelines.contracts.columns import EDITS_COLUMN
 from pipelines.contracts.given_split import IdSplit
-from pipelines.contracts.reads import Input
+from pipelines.contracts.reads import Input, Text
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.planning.installed_stages import StageClass, stage_class, step_name
 from pipelines.reading.sources.record_field import RecordField
+from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 from pipelines.stages.measure.record_fields import RecordFields
@@ -169,6 +171,16 @@ def corpus_schema() -> dict[str, Any]:
         entries.append(
             {"type": "object", "properties": {name: knobs, **beside}, "required": [name], "additionalProperties": False}
         )
+    own = {
+        "type": "object",
+        "patternProperties": {r"^[a-z0-9_]+:": {}},
+        "properties": beside,
+        "additionalProperties": False,
+    }
+    entries.append(own)  # PACKAGE:STAGE
+    kind = definitions["Source"]["properties"]["format"]
+    del kind["type"]
+    kind["anyOf"] = [{"enum": list(FORMATS)}, {"type": "string", "pattern": ":"}]  # PACKAGE:FORMAT
     head["properties"]["steps"] = {"type": "array", "minItems": 1, "items": {"anyOf": entries}}
     head["required"].append("steps")
     return schema
@@ -229,6 +241,12 @@ def _step(entry: Any, number: int, where: str, own: Mapping[str, StageClass]) ->
         raise ConfigError(
             f"{where}: {at}.{name}: reads {wrong[0]!r}, expected Column({wrong[0]!r}), TEXT or EDITED_TEXT"
         )
+    if (
+        isinstance(stage, PartStage)
+        and EDITS_COLUMN in stage.writes().names
+        and not any(isinstance(each, Text) for each in stage.reads())
+    ):
+        raise ConfigError(f"{where}: {at}.{name}: writes edits, but `reads()` has neither TEXT nor EDITED_TEXT")
     placement = parse(_Placement, {key: entry[key] for key in _PLACEMENT if key in entry}, f"{where}: {at}")
     return StepConfig(placement.name or step_name(name), stage, name, placement.sources, placement.where)
 

@@ -1,12 +1,11 @@
 """Stages of other packages: entry points of the group `gristmill.stages`, which a corpus file names as PACKAGE:STAGE."""
 
-import re
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
 from gristmill.config import near_match
 from gristmill.errors import ConfigError
+from gristmill.plugins import installed, load_installed
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages import STAGES
 
@@ -20,6 +19,8 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
     Raises ConfigError("message without a place") for an unknown name, and for a package whose entry point is no stage.
     """
     if name in own:
+        if ":" in name:
+            raise ConfigError(f"a name of an installed package's stage has a colon; give {own[name].__name__} another")
         if name in STAGES:
             raise ConfigError(f"this is the name of one of gristmill's stages; give {own[name].__name__} another")
         return _checked(own[name])
@@ -27,26 +28,12 @@ def stage_class(name: str, own: Mapping[str, StageClass]) -> StageClass:
         return STAGES[name]
     if ":" not in name:
         raise ConfigError(f"no such stage{near_match(name, [*STAGES, *own])}")
-    installed = installed_stages()
-    if name not in installed:
-        known = near_match(name, list(installed)) or "; no installed package has stages"
-        raise ConfigError(f"no installed package has this stage{known}")
-    try:
-        loaded = installed[name].load()
-    except Exception as error:  # whatever the import of another package raises
-        raise ConfigError(f"cannot be imported ({type(error).__name__}: {error})") from None
-    return _checked(loaded)
+    return _checked(load_installed(GROUP, name, "stage"))
 
 
-def installed_stages() -> dict[str, metadata.EntryPoint]:
-    """Return the entry points of stages by PACKAGE:STAGE."""
-    points = metadata.entry_points(group=GROUP)
-    return {f"{_normal(point.dist.name)}:{point.name}": point for point in points if point.dist is not None}
-
-
-def _normal(distribution: str) -> str:
-    """Normalise the name of a distribution (PEP 503), with underscores."""
-    return re.sub(r"[-_.]+", "_", distribution).lower()
+def installed_stages() -> list[str]:
+    """Return the stages of installed packages as PACKAGE:STAGE."""
+    return sorted(installed(GROUP))
 
 
 def _checked(loaded: Any) -> StageClass:

@@ -15,7 +15,7 @@ from pipelines.contracts.stage import Stage
 from pipelines.reading import documents as read
 from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.registry import format_code, format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
 from pipelines.reading.web.page_reservations import VERSION as RESERVATIONS_VERSION
@@ -64,8 +64,8 @@ class Read(Stage):
 
     def depends(self) -> dict[str, str]:
         """Return the versions of everything that decodes and normalises."""
-        reservations = {"reservations": RESERVATIONS_VERSION} if FORMATS[self.source.format].pages else {}
-        return read.depends() | page_process.libraries(self.source) | reservations
+        reservations = {"reservations": RESERVATIONS_VERSION} if format_of(self.source.format).pages else {}
+        return read.depends() | page_process.libraries(self.source) | reservations | format_code(self.source.format)
 
     def knobs(self) -> dict[str, Any]:
         """Return the fields of the source that the documents depend on."""

@@ -18,7 +18,7 @@ from gristmill.storage.location import Location
 from gristmill.storage.store import read_json, write_json
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input
-from pipelines.contracts.stage import PartStage
+from pipelines.contracts.stage import PartStage, annotate_checked
 
 POISON = "poison"
 """The value of `drop`, or the reason of a quarantined record, for a document that was set aside."""
@@ -102,9 +102,14 @@ class WithoutPoison(PartStage):
         ids = docs["id"].combine_chunks()
         bad = pc.is_in(ids, value_set=pa.array([bytes.fromhex(document) for document in self.documents], ids.type))
         rows = pc.indices_nonzero(pc.invert(bad))
-        table = self.stage.annotate(docs.take(rows).combine_chunks()).cast(self.stage.writes())
+        table = annotate_checked(self.stage, docs.take(rows).combine_chunks())
         positions = pc.index_in(pa.array(range(docs.num_rows), pa.uint64()), value_set=rows.cast(pa.uint64()))
         table = table.take(positions)
         drop = table[DROP] if DROP in table.column_names else pa.nulls(docs.num_rows, pa.string())
         drop = pc.if_else(bad, pa.scalar(POISON), drop)
         return pa.table({**{name: table[name] for name in self.stage.writes().names}, DROP: drop}, schema=self.writes())
+
+
+def unwrapped(stage: PartStage) -> PartStage:
+    """Return the stage whose code runs: the wrapped one if documents are withheld."""
+    return stage.stage if isinstance(stage, WithoutPoison) else stage

@@ -14,7 +14,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import SourceError, StorageError
+from gristmill.errors import PoisonError, SourceError, StorageError
 from gristmill.storage.location import Location
 from pipelines.contracts.document import QUARANTINE, is_empty
 from pipelines.contracts.manifest import StepManifest, read_table, schema_facts
@@ -24,7 +24,7 @@ from pipelines.reading.entries.files import SourceFile
 from pipelines.reading.entries.reasons import REASONS, STRUCTURAL
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
 from pipelines.reading.entries.typed_columns import check_types
-from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 
 _RECORDS = 1000
@@ -111,10 +111,10 @@ def _is_searched(file: SourceFile, source: Source) -> bool:
 def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: SampleTally) -> int:
     """Add the records of one file to `tally`; returns their size in bytes."""
     size = 0
-    joined = FORMATS[source.format].joined
+    joined = format_of(source.format).joined
     for entry in open_entries(file, source):
         records = _sampled(entry, source, limit) if joined else read_records(entry, source)
-        for record in islice(check_types(records, source), quota):
+        for record in islice(check_types(_until_poison(records), source), quota):
             quota -= 1
             size += record.size or 0
             if isinstance(record, Bad):
@@ -132,6 +132,12 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
         if quota <= 0:
             break
     return size
+
+
+def _until_poison(records: Iterator[TextRecord | Bad | RawRecord]) -> Iterator[TextRecord | Bad | RawRecord]:
+    """Yield the records before the one at which the reader of an installed package fails; reading the source names it."""
+    with suppress(PoisonError):
+        yield from records
 
 
 def _sampled(entry: Entry, source: Source, limit: int) -> Iterator[TextRecord | Bad | RawRecord]:
@@ -201,7 +207,7 @@ def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: i
         if path == file.path or path.startswith(f"{file.path}!"):
             for entry in open_entries(file, source):
                 if entry.path == path:
-                    record = next(islice(read_records(entry, source), number, None), None)
+                    record = next(islice(_until_poison(read_records(entry, source)), number, None), None)
                     return record.fields if isinstance(record, Bad) else ()
     return ()
 

@@ -21,7 +21,7 @@ from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.plan import Plan
 from pipelines.planning.source_check import SampleTally, sample_source
 from pipelines.reading.entries.normalise import normalise
-from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.markup import has_markup
 from pipelines.stages.decide.filter import Filter, fails
@@ -235,7 +235,7 @@ def markup_notices(
     sampled documents with block tags.
     """
     count = pc.sum(markup).as_py() or 0
-    if not FORMATS[source.format].pages and count > MARKUP * len(markup):
+    if not format_of(source.format).pages and count > MARKUP * len(markup):
         steps = list(dict.fromkeys(test.step for test in tests if "lines" in test.kinds))
         judged = f"; {_listed(steps)} would judge lines of tags and drop or empty most documents" if steps else ""
         remedy = "extract the text from the markup before the build, since no option does so inside records"

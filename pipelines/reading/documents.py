@@ -1,26 +1,27 @@
 """Read the files of a source into document parts. The first step of every source.
 
-`FORMATS` of `sources/registry.py` says for each format what a record is. Records are numbered from 0 in the
+`format_of` of `sources/registry.py` says for each format what a record is. Records are numbered from 0 in the
 order in which they occur in their file or archive member. Every number belongs to exactly one document or
 quarantined record. Bytes that cannot be divided into records (the rest of a truncated file, an encrypted member)
 count as one quarantined record. A split document yields one record per piece. When a name occurs twice in an
 archive, the second occurrence continues the numbering of the first.
 """
 
+import json
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from gristmill.errors import TaskMemoryError
+from gristmill.errors import PoisonError, StorageError, TaskMemoryError, UserError
 from pipelines.contracts.document import file_key
 from pipelines.reading.entries.archives import Entry, open_entries
 from pipelines.reading.entries.files import SourceFile
-from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.entries.reasons import REASONS, BrokenInput
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
 from pipelines.reading.entries.typed_columns import check_types
 from pipelines.reading.part_writer import PartBuilder, ReadPart
-from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.page_process import Extractor
 
@@ -67,7 +68,8 @@ def read_documents(
             for entry in open_entries(file, source):
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
-                records = extractor.extract(entry.path, first, _bounded(read_records(entry, source), left), poison)
+                records = _bounded(read_records(entry, source, first, poison), left)
+                records = extractor.extract(entry.path, first, records, poison)
                 typed = check_types(records, source)
                 try:
                     yield from builder.extend(entry.path, first, typed)
@@ -81,14 +83,63 @@ def read_documents(
         yield from builder.finish()
 
 
-def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | RawRecord]:
-    """Yield the records of an entry. If its stream breaks, the records before the break are kept and one Bad
-    follows them.
+def read_records(
+    entry: Entry, source: Source, first: int = 0, poison: Collection[str] = ()
+) -> Iterator[TextRecord | Bad | RawRecord]:
+    """Yield the records of an entry, the first with the number `first`. If its stream breaks, the records before the break
+    are kept and one Bad follows them. So it is if the reader of an installed package fails at a record in `poison`.
     """
+    kind = format_of(source.format)
     try:
-        yield from FORMATS[source.format].load_reader()(entry, source)
+        if callable(kind.reader):
+            yield from _foreign_records(kind.reader, entry, source, first, poison)
+        else:
+            yield from kind.load_reader()(entry, source)
     except BrokenInput as broken:
         yield Bad(broken.reason)
+
+
+def _foreign_records(
+    reader: Callable[..., Any], entry: Entry, source: Source, first: int, poison: Collection[str]
+) -> Iterator[TextRecord | Bad]:
+    """Yield what the reader of an installed package yields. Raises PoisonError, with the number of the record, if it fails or
+    yields anything else than records.
+    """
+    number, reason = first, ""
+    try:
+        for record in reader(entry, source):
+            if not _is_record(record):
+                reason = f"yields a wrong {type(record).__name__}"
+                break
+            yield record
+            number += 1
+    except (BrokenInput, UserError, StorageError, OSError, MemoryError, ImportError):  # not caused by the record
+        raise
+    except Exception as error:
+        reason = f"fails with {type(error).__name__}"
+    if reason:
+        place = f"{entry.path}#{number}"
+        if place not in poison:
+            raise PoisonError(
+                f"read: the format {source.format} {reason} at {source.name}/{place}; fix it, or set the rest of the file aside "
+                "with build --quarantine-poison",
+                "read", source.name, place, reason,
+            )  # fmt: skip
+        yield Bad("poison")
+
+
+def _is_record(record: Any) -> bool:
+    """Whether a record has values of the right types."""
+    if isinstance(record, Bad):
+        return record.reason in REASONS
+    if not isinstance(record, TextRecord) or not isinstance(record.text, str) or not isinstance(record.size, int):
+        return False
+    if record.url is not None and not isinstance(record.url, str):
+        return False
+    try:
+        return record.meta is None or (isinstance(record.meta, bytes) and isinstance(json.loads(record.meta), dict))
+    except ValueError:
+        return False
 
 
 def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:

@@ -102,6 +102,29 @@ def test_a_build_takes_overrides_and_what_differs_is_found(corpus, tmp_path):
     assert pipelines.search(tmp_path / "out", "Line 7 ").documents == 1
 
 
+def test_a_history_says_what_became_of_a_document(corpus):
+    kept = corpus.inspect("web/a.jsonl#4")
+    assert (kept.id, kept.source, kept.path, kept.record) == ("web/a.jsonl#4", "web", "a.jsonl", 4)
+    assert kept.reason is None
+    assert kept.text == "Line 4 of words of words of words of words "
+    assert kept.steps["quality_signals"]["word_count"] == 10
+    dropped = corpus.inspect("web/a.jsonl#0")
+    assert dropped.reason == dropped.steps["filter"]["drop"] == "word_count"
+    with pytest.raises(UserError, match="web"):
+        corpus.inspect("web/a.jsonl#1000")
+
+
+def test_what_if_agrees_with_the_build(corpus, tmp_path):
+    config = corpus.corpus.directory.parent / "corpus.yaml"
+    impact = pipelines.what_if(config, ["filter.word_count.at_least=8"], full=True)["web"]
+    other = pipelines.build(config, [f"output={tmp_path / 'out'}", "steps.filter[0].at_least=8"], in_process=True)
+    now, then = (len(each.documents(sources=["web"]).read_all()) for each in (corpus, other))
+    assert impact.exact
+    assert (impact.kept, impact.change()) == (now, (then - now, 0.0))
+    with pytest.raises(UserError, match="word_cont"):
+        pipelines.what_if(config, ["filter.word_cont.at_least=8"])
+
+
 def test_bad_places_and_workers_are_refused(corpus, tmp_path):
     with pytest.raises(UserError):
         pipelines.open_corpus(tmp_path / "nothing")

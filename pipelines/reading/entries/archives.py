@@ -21,7 +21,7 @@ from pipelines.reading.entries.decompress import DecodeBudget, broken_stream, de
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks, printable_name
 from pipelines.reading.entries.globs import matches
 from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
-from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 
 _TAR_HEADER_BYTES = 1 << 20  # longer extended headers are an attack; tarfile would hold them in memory
@@ -85,7 +85,7 @@ def _is_tar(path: str, head: bytes) -> bool:
 
 def _is_package(path: str, head: bytes, source: Source) -> bool:
     """Whether a zip is a file of the source's format, such as an EPUB."""
-    kind = FORMATS[source.format]
+    kind = format_of(source.format)
     if not kind.zip_name:
         return False
     name = head[30 : 30 + int.from_bytes(head[26:28], "little")]  # of the first member

@@ -3,14 +3,22 @@
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import lru_cache
+from typing import Any
+
+from gristmill.config import near_match
+from gristmill.errors import ConfigError
+from gristmill.libraries.provenance import provenance
+from gristmill.plugins import load_installed
+
+GROUP = "gristmill.formats"
 
 
 @dataclass(frozen=True)
 class Format:
     """How the files of a format are read.
 
-    - `reader`: a function below `pipelines.reading`, as MODULE:NAME.
+    - `reader`: a function below `pipelines.reading`, as MODULE:NAME; or that of an installed package.
     - `record`: what a record is, in the reference of the corpus file.
     - `libraries`: the distributions that decode the format; the step `read` depends on their versions. `module`: the optional
       module of theirs that is imported.
@@ -23,7 +31,7 @@ class Format:
     - `only_utf8`: the reason why no other encoding is possible.
     """
 
-    reader: str
+    reader: str | Callable[..., Any]
     record: str
     libraries: tuple[str, ...] = ()
     module: str = ""
@@ -40,6 +48,8 @@ class Format:
 
         It raises BrokenInput if the bytes end early.
         """
+        if not isinstance(self.reader, str):
+            return self.reader
         reader: Callable[..., Any] = pkgutil.resolve_name(f"pipelines.reading.{self.reader}")
         return reader
 
@@ -100,7 +110,32 @@ FORMATS = {
 }  # fmt: skip
 """Every format, by its name in a corpus file."""
 
-if TYPE_CHECKING:
-    FormatName = str
-else:  # type checkers do not support a computed Literal; the parser of configurations does
-    FormatName = Literal[tuple(FORMATS)]
+
+def format_of(name: str) -> Format:
+    """Return a format of ours, or one of an installed package: PACKAGE:FORMAT, an entry point of `gristmill.formats`.
+
+    Raises ConfigError("format: message") for an unknown name, and for an entry point that is no function.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    if ":" not in name:
+        near = near_match(name, list(FORMATS))
+        raise ConfigError(f"format: got {name!r}, expected one of {', '.join(FORMATS)}{near}")
+    return _installed_format(name)
+
+
+def format_code(name: str) -> dict[str, str]:
+    """Return where the code of a format comes from (`gristmill.libraries.provenance`); empty for ours."""
+    reader = format_of(name).reader
+    return provenance(reader) if callable(reader) else {}
+
+
+@lru_cache(maxsize=64)
+def _installed_format(name: str) -> Format:
+    try:
+        reader = load_installed(GROUP, name, "format")
+    except ConfigError as error:
+        raise ConfigError(f"format: got {name!r}: {error}") from None
+    if not callable(reader) or isinstance(reader, type):
+        raise ConfigError(f"format: got {name!r}: is {reader!r}, expected a function (Entry, Source) -> records")
+    return Format(reader, "what its package says")

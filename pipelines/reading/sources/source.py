@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gristmill.config import ADDED
+from gristmill.errors import ConfigError
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.reading.sources.record_field import ColumnType, RecordField, check_columns
-from pipelines.reading.sources.registry import FORMATS, FormatName
+from pipelines.reading.sources.registry import FORMATS, format_of
 
 # No dot: it separates the fields of `sources.NAME.root=...`, a step from its source, and the units of stages from parts.
 SOURCE_NAME = r"[A-Za-z][A-Za-z0-9_-]*"
@@ -31,8 +32,9 @@ class Source:
     as `s3://bucket/prefix`; gs and hf work like s3, http and https for a single file only. The query of such
     a URL may be a signature, so it is neither shown nor stored. The root is not part of any id.
     """
-    format: FormatName
-    """How a file is divided into records."""
+    format: str
+    """How a file is divided into records: one of the formats below, or PACKAGE:FORMAT, one of an installed package
+    (docs/own_stages.md)."""
     remote: Remote = _REMOTE
     """Which URLs may be opened, and how."""
     identity: Literal["content", "listing"] = "content"
@@ -162,9 +164,10 @@ class Source:
 
 def check_format(source: Source) -> None:
     """Raise ValueError("field: ...") for a combination of fields with which no file can be read."""
-    if source.format not in FORMATS:
-        raise ValueError(f"format: got {source.format!r}, expected one of {', '.join(FORMATS)}")
-    kind = FORMATS[source.format]
+    try:
+        kind = format_of(source.format)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
     try:
         newline = "\n".encode(source.encoding)
         "".encode(source.encoding).decode(source.encoding)

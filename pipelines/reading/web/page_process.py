@@ -28,7 +28,7 @@ from gristmill.libraries.extras import extra_of, install_extra
 from pipelines.contracts.stage import library_versions
 from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord, to_json
-from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.extraction import PageLimits
 from pipelines.reading.web.page_worker import MEMORY_EXIT
@@ -47,7 +47,7 @@ def libraries(source: Source) -> dict[str, str]:
     """Return the versions of the libraries that decode a source's records and extract their text. Raises SourceError
     if one is not installed.
     """
-    kind = FORMATS[source.format]
+    kind = format_of(source.format)
     try:
         return library_versions(*kind.libraries, *(_LIBRARIES[source.extract] if kind.pages else ()))
     except PackageNotFoundError as missing:
@@ -58,7 +58,7 @@ def optional_library(source: Source) -> tuple[str, str, str] | None:
     """Return the field that needs an optional module, the module, and the command that installs it; None if a source
     needs none.
     """
-    kind = FORMATS[source.format]
+    kind = format_of(source.format)
     if kind.module:
         return "format", kind.module, install_extra(extra_of(kind.module))
     return ("extract", _EXTRA, install_extra(_EXTRA)) if kind.pages and source.extract == _EXTRA else None
@@ -111,7 +111,7 @@ class Extractor:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._limits = PageLimits(
-            FORMATS[source.format].parser,
+            format_of(source.format).parser,
             source.extract,
             source.max_html_bytes,
             source.max_html_nodes,
@@ -187,7 +187,7 @@ class Extractor:
         )  # fmt: skip
 
     def _parser(self) -> str:
-        kind = FORMATS[self._source.format]
+        kind = format_of(self._source.format)
         return self._source.extract if kind.pages else next(iter(kind.libraries), self._source.format)
 
     def _outcome(self, page: RawRecord, answer: _Answer) -> TextRecord | Bad:

@@ -16,15 +16,21 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed: got {seed}, expected an integer from 0 to 2^64 - 1")
 
 
-def uniform_numbers(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
-    """Return a number in [0, 1) for each id, float64 [n]: 53 bits of the xxh3_64 of id and purpose. Stages with
-    different purposes choose independently of one another.
+def hash_ids(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
+    """Return the xxh3_64 of each id and purpose, uint64 [n]. Stages with different purposes choose independently of one
+    another.
     """
     import numpy as np
     import xxhash
 
-    hashes = [xxhash.xxh3_64_intdigest(identifier + purpose, seed) for identifier in ids.to_pylist()]
-    numbers: np.ndarray = (np.array(hashes, np.uint64) >> np.uint64(11)) / float(1 << 53)  # every value is exact
+    return np.array([xxhash.xxh3_64_intdigest(identifier + purpose, seed) for identifier in ids.to_pylist()], np.uint64)
+
+
+def uniform_numbers(ids: pa.ChunkedArray, seed: int, purpose: bytes = b"") -> "np.ndarray":
+    """Return a number in [0, 1) for each id, float64 [n]: 53 bits of its hash."""
+    import numpy as np
+
+    numbers: np.ndarray = (hash_ids(ids, seed, purpose) >> np.uint64(11)) / float(1 << 53)  # every value is exact
     return numbers
 
 

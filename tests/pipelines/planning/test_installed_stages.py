@@ -10,10 +10,10 @@ import pytest
 
 import pipelines
 from gristmill.errors import ConfigError, UserError
-from gristmill.libraries.provenance import _provenance, provenance
+from gristmill.libraries.provenance import _provenance, check_code, provenance
 from pipelines.__main__ import main
 from pipelines.building import annotate
-from pipelines.contracts.stage import PartStage
+from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.planning.corpus import load_corpus_config
 
 TEMPLATE = Path(__file__).parents[3] / "docs" / "own_stage"
@@ -28,14 +28,14 @@ steps:
 """
 
 
-def install(root, name="shouting", version="1.0", point="shouts = shouting:Shouts"):
+def install(root, name="shouting", version="1.0", point="shouts = shouting:Shouts", module=None):
     """What pip leaves behind: the package and its metadata."""
     info = root / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (info / "entry_points.txt").write_text(f"[gristmill.stages]\n{point}\n")
-    (info / "top_level.txt").write_text("shouting\n")
-    (info / "RECORD").write_text("shouting/__init__.py,,\n")
+    (info / "top_level.txt").write_text(f"{module or name}\n")
+    (info / "RECORD").write_text(f"{module or name}/__init__.py,,\n")
 
 
 @pytest.fixture
@@ -104,9 +104,41 @@ def forget(site):
 
 
 def test_a_worker_with_other_code_ends_the_build(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(annotate, "provenance", lambda stage: {"shouting": "0.9", "source": ""})
-    with pytest.raises(UserError, match="shouts: this worker has other code of shouting"):
+    other = {"shouting": "0.9", "source": "0123456789abcdef"}
+    monkeypatch.setattr("gristmill.libraries.provenance.provenance", lambda stage: other)
+    with pytest.raises(
+        UserError, match=r"shouts: a worker has other code .*\(shouting 0.9, source 0123456789ab, planned"
+    ):
         pipelines.build(corpus_file(tmp_path), in_process=True)
+
+
+@dataclass(frozen=True)
+class Longest(CorpusStage):
+    """A corpus stage of this module: the length of the longest text, found by one task a part."""
+
+    def reads(self):
+        return (pipelines.TEXT,)
+
+    def run(self, parts, out, cluster):
+        return {"longest": max(length for _, length in cluster.map(longest_of, parts, lambda part: part.name))}
+
+
+def longest_of(part):
+    return max(map(len, part.table(["text"])["text"].to_pylist()))
+
+
+def test_tasks_of_a_corpus_stage_check_their_worker_too(tmp_path, monkeypatch):
+    file = corpus_file(tmp_path, "length")
+    file.write_text(file.read_text() + "  - longest: {}\n")
+    own = {"length": Length, "longest": Longest}
+    corpus = pipelines.build(file, stages=own, in_process=True)
+    assert next(step for step in corpus.corpus.steps if step.label == "longest").manifest.facts == {"longest": 54}
+    other = tmp_path / "other"
+    monkeypatch.setattr(
+        "pipelines.building.same_code.check_code", lambda *given: check_code(*given[:2], {"source": "another source"})
+    )
+    with pytest.raises(UserError, match=r"longest: a worker has other code .* planned with source another sour\)"):
+        pipelines.build(file, [f"output={other}"], stages=own, in_process=True)
 
 
 def test_the_command_documents_it(site, capsys):
@@ -120,6 +152,11 @@ def test_the_command_documents_it(site, capsys):
     ("stage", "message"),
     [
         ("shouting:shout", "no installed package has this stage; did you mean 'shouting:shouts'?"),
+        (
+            "nothing:alike",
+            "no installed package has this stage; there are: broken:stage, odd:stage, shouting:shouts, twice:stage",
+        ),
+        ("twice:stage", "has 2 owners: shouting:Shouts of twice 1.0 and shouting:dataclass of twice 1.0; uninstall"),
         ("shouting", "no such stage"),
         ("broken:stage", r"cannot be imported \(ModuleNotFoundError"),
         ("odd:stage", "expected a frozen dataclass on PartStage or CorpusStage"),
@@ -128,8 +165,16 @@ def test_the_command_documents_it(site, capsys):
 def test_stages_that_cannot_be_used_are_refused(site, tmp_path, stage, message):
     install(site, "broken", point="stage = nowhere:Stage")
     install(site, "odd", point="stage = shouting:dataclass")
+    install(site, "twice", point="stage = shouting:Shouts\nstage = shouting:dataclass")
     with pytest.raises(ConfigError, match=f"corpus.yaml: steps\\[0\\].*{message}"):
         load_corpus_config(corpus_file(tmp_path, stage))
+
+
+def test_a_module_with_two_owners_is_refused(site, tmp_path):
+    """The second package has overwritten files of the first."""
+    install(site, "yelling", module="shouting")
+    with pytest.raises(ConfigError, match="the module shouting belongs to shouting and yelling; uninstall all but one"):
+        load_corpus_config(corpus_file(tmp_path))
 
 
 def test_knobs_are_checked(site, tmp_path):
@@ -161,6 +206,8 @@ def test_a_class_of_a_script_needs_no_package(tmp_path):
     assert set(provenance(Length())) == {"source"}
     with pytest.raises(ConfigError, match="the name of one of gristmill's stages; give Length another"):
         load_corpus_config(corpus_file(tmp_path, "text_hash"), stages={"text_hash": Length})
+    with pytest.raises(ConfigError, match="has a colon; give Length another"):
+        load_corpus_config(corpus_file(tmp_path), stages={"shouting:shouts": Length})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""What installed packages add: entry points, which a file names as PACKAGE:NAME, and which are imported only then."""
+
+import re
+import sys
+from importlib import metadata
+from typing import Any
+
+from gristmill.config import near_match
+from gristmill.errors import ConfigError
+
+
+def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
+    """Return the entry points of a group by PACKAGE:NAME; more than one if a name has several owners."""
+    found: dict[str, list[metadata.EntryPoint]] = {}
+    for point in metadata.entry_points(group=group):
+        if point.dist is not None:
+            found.setdefault(f"{_normal(point.dist.name)}:{point.name}", []).append(point)
+    return found
+
+
+def load_installed(group: str, name: str, what: str) -> Any:
+    """Import what a package adds. `what` is the kind in messages, such as `stage`.
+
+    Raises ConfigError("message without a place") for an unknown name, for a name or a module with two owners, and for a
+    package that cannot be imported.
+    """
+    known = installed(group)
+    if name not in known:
+        others = near_match(name, list(known)) or f"; no installed package has {what}s"
+        raise ConfigError(f"no installed package has this {what}{others}")
+    points = known[name]
+    if len(points) > 1:
+        raise ConfigError(
+            f"has {len(points)} owners: {' and '.join(sorted(map(_shown, points)))}; uninstall all but one"
+        )
+    try:
+        loaded = points[0].load()
+    except Exception as error:  # whatever the import of another package raises
+        raise ConfigError(f"cannot be imported ({type(error).__name__}: {error})") from None
+    _refuse_two_owners(points[0].module.partition(".")[0])
+    return loaded
+
+
+def _normal(distribution: str) -> str:
+    """Normalise the name of a distribution (PEP 503), with underscores."""
+    return re.sub(r"[-_.]+", "_", distribution).lower()
+
+
+def _shown(point: metadata.EntryPoint) -> str:
+    assert point.dist is not None
+    return f"{point.value} of {point.dist.name} {point.dist.version}"
+
+
+def _refuse_two_owners(module: str) -> None:
+    """Raise ConfigError if several distributions have installed files of a module, so that its code is a mixture. A
+    namespace package, which distributions share, has no file of its own.
+    """
+    owners = sorted(set(metadata.packages_distributions().get(module, [])))
+    if len(owners) > 1 and getattr(sys.modules.get(module), "__file__", None) is not None:
+        raise ConfigError(f"the module {module} belongs to {' and '.join(owners)}; uninstall all but one")

@@ -1,0 +1,32 @@
+"""Run the tasks of another package's corpus stage only on workers that have the code with which the build was planned."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, update_wrapper
+
+from gristmill.libraries.provenance import check_code
+from pipelines.contracts.stage import Cluster, CorpusStage, Item, Result
+
+
+@dataclass(frozen=True)
+class SameCodeCluster:
+    """A cluster whose tasks first check the code of a stage on their worker. `code` is what `provenance` returns here."""
+
+    cluster: Cluster
+    step: str
+    stage: CorpusStage
+    code: Mapping[str, str]
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+    ) -> Iterator[tuple[int, Result]]:
+        """Run tasks as the cluster does. Raises UserError if a worker has other code."""
+        checked = partial(_run_checked, function, self.step, self.stage, self.code)
+        return self.cluster.map(update_wrapper(checked, function, ("__name__",), ()), items, label)
+
+
+def _run_checked(
+    function: Callable[[Item], Result], step: str, stage: CorpusStage, code: Mapping[str, str], item: Item
+) -> Result:
+    check_code(step, stage, code)
+    return function(item)
