@@ -13,7 +13,7 @@ import regex
 
 from gristmill.compilation import kernel
 
-Kind = Literal["at", "quad", "colons", "iban", "wallet", "hardware", "fiscal", "userinfo", "secret", "private"]
+Kind = Literal["at", "quad", "colons", "iban", "wallet", "hardware", "fiscal", "userinfo", "secret", "private", "value"]
 
 # Punctuation that phonenumbers allows between the digits of a number; it also allows x and X.
 PHONE_PUNCTUATION = (
@@ -26,8 +26,9 @@ CODE_GAP = 1  # letters or separators between two digits in Presidio's patterns 
 _DIGIT, _PUNCTUATION, _HEX, _CAPITAL, _ALNUM, _LOCAL, _HOST, _LINK = 1, 2, 4, 8, 16, 32, 64, 128
 _CODE_POINTS = 0x20000  # all decimal digits and phone punctuation are below
 _CAPITALS, _SMALL, _DECIMALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz", "0123456789"
-_AT, _DOT, _COLON, _HYPHEN, _SPACE, _ZERO, _ONE, _THREE, _NINE, _SLASH, _LOW = b"@.:- 0139/_"
+_AT, _DOT, _COLON, _HYPHEN, _SPACE, _ZERO, _ONE, _THREE, _NINE, _SLASH, _LOW, _EQUALS, _MORE, _TAB = b"@.:- 0139/_=>\t"
 _NOT_IN_USERINFO = tuple(b"/?#\"'<>{}|\\^`")
+_IN_VALUE, _QUOTES, _VALUE_LENGTH = tuple(b"+/=_.~-"), tuple(b"\"'`"), 16
 _PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 
 
@@ -75,6 +76,8 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
     - `secret`: the 20th character of a run of [A-Za-z0-9_.-], or a later one, once 10 of the run are letters
       or digits.
     - `private`: the P of PRIVATE KEY.
+    - `value`: a colon or equals sign, with 16 characters of [A-Za-z0-9+/=_.~-] after it, letters and digits among
+      the run, behind `>`, up to four blanks and a quotation mark.
     """
     positions = _collect(_KERNELS[kind], offsets, data)
     rows = np.asarray(np.searchsorted(offsets, positions, side="right") - 1)
@@ -355,6 +358,32 @@ def _find_private_keys(offsets: np.ndarray, data: np.ndarray, classes: np.ndarra
     return count
 
 
+@kernel(nogil=True)
+def _find_values(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        end = offsets[row + 1]
+        for at in range(offsets[row], end - _VALUE_LENGTH):
+            if data[at] != _EQUALS and data[at] != _COLON:
+                continue
+            i, blanks = at + 1 + (data[at + 1] == _MORE), 0
+            while i < end and blanks < 4 and (data[i] == _SPACE or data[i] == _TAB):
+                i += 1
+                blanks += 1
+            i += i < end and data[i] in _QUOTES
+            first, digits, letters = i, 0, 0
+            while i < end and data[i] < 0x80 and (classes[data[i]] & _ALNUM or data[i] in _IN_VALUE):
+                digit = _ZERO <= data[i] <= _NINE
+                digits += digit
+                letters += not digit and classes[data[i]] & _ALNUM != 0
+                i += 1
+            if i - first >= _VALUE_LENGTH and digits and letters:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
 _KERNELS: dict[str, Callable[..., int]] = {
     "at": _find_ats,
     "quad": _find_quads,
@@ -366,4 +395,5 @@ _KERNELS: dict[str, Callable[..., int]] = {
     "userinfo": _find_userinfos,
     "secret": _find_secrets,
     "private": _find_private_keys,
+    "value": _find_values,
 }

