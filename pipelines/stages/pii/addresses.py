@@ -13,7 +13,7 @@ _NUMBER = r"\d{1,5}(?:[-/\u2013]\d{1,4})?(?:[A-Za-z]\b)?"
 _AFTER = (
     rf"{_NOT_YEAR}\d{{1,4}}(?:[-/\u2013]\d{{1,4}})?(?:\s?[A-Za-z]\b(?!['\u2019]))?(?![\p{{L}}\p{{N}}])(?![.,:%]\d)\.?+"
 )
-_WORD = r"\p{Lu}[\p{L}\p{M}'\u2019-]*+\.?"
+_WORD = r"\p{Lu}[\p{L}\p{M}'\u2019-]{0,40}+\.?"  # bounded: long hyphenated text would cost its square
 _SMALL = (
     r"(?:d[aeou]s?|de[ilnr]|degli|del(?:l[aeo]|los)|di|des|l[aeo]s?|al|van|von|den|te[nr]|zu[mr]?"
     r"|am|an|of|the|y|e|i|u|v|z|nad|pod|op|bij)"
