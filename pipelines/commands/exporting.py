@@ -36,7 +36,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     sheet = commands.add_parser("datasheet", help="write a datasheet of a corpus in Markdown or HTML")
     sheet.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     sheet.add_argument("--notes", type=local_path, metavar="FILE", help="YAML with what the corpus cannot state itself")
-    sheet.add_argument("--output", type=local_path, metavar="FILE", help="file.md or file.html to write (default: print)")
+    sheet.add_argument(
+        "--output", type=local_path, metavar="FILE", help="file.md or file.html to write (default: print)"
+    )
     sheet.set_defaults(handler=_datasheet)
 
 

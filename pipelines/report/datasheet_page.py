@@ -56,5 +56,3 @@ def _text(value: str) -> str:
     """Escape a text so that Markdown shows it as it is, on one line."""
     line = printable(" ".join(value.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", line)
-
-

@@ -22,7 +22,12 @@ HOSTILE = "<b>x</b> [a](javascript:1) | 1. `c` {{ 7 * 7 }} \u202e"
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     root = tmp_path_factory.mktemp("datasheet")
-    texts = ["One text that is long enough.", "One text that is long enough.", "short", "Mail me@example.org, please do."]
+    texts = [
+        "One text that is long enough.",
+        "One text that is long enough.",
+        "short",
+        "Mail me@example.org, please do.",
+    ]
     (root / "web.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts) + "not json\n")
     (root / "corpus.yaml").write_text(f"""\
 name: sheet
@@ -95,7 +100,7 @@ def test_notes_are_shown_as_they_are(report):
     rendered = MarkdownIt("commonmark").enable("table").render(datasheet_markdown("<i>", sections))
     for page in (rendered, datasheet_page("<i>", sections)):
         assert "<i>" not in page
-        assert "javascript:1\"" not in page
+        assert 'javascript:1"' not in page
         assert html.unescape(page).count(shown) == 2
     assert "Not stated (key uses of the notes)." in datasheet_page("x", sections)
     assert "Not stated (key motivation" not in datasheet_page("x", sections)
