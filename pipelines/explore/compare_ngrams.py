@@ -150,8 +150,8 @@ def _extremes(samples: Sequence[Sequence[_Block]], words: int) -> list[NgramChan
     """Return the n-grams of one length with the highest and the lowest scores."""
     counted = []
     for blocks in samples:
-        keys = [block.keys(words)[0] for block in blocks]
-        counted.append(np.unique(np.concatenate([np.empty(0, np.uint64), *keys]), return_counts=True))
+        every = [np.empty(0, np.uint64), *(block.keys(words)[0] for block in blocks)]
+        counted.append(np.unique(np.concatenate(every), return_counts=True))
     keys = np.union1d(counted[0][0], counted[1][0])
     old, new = (np.zeros(len(keys), np.int64) for _ in range(2))
     for counts, (present, numbers) in zip((old, new), counted, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.contracts.manifest import CorpusManifest
+from pipelines.export.export_directory import ExportedFile
 
 _TERMS = (
     "citeAs", "column", "equivalentProperty", "extract", "field", "fileObject", "fileProperty", "fileSet", "format",
@@ -53,9 +54,9 @@ _MEANINGS = {
 
 
 def croissant(
-    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[Any]
+    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[ExportedFile]
 ) -> str:
-    """Return `croissant.json` of an export of `sources` (their facts, as in export.json). `files` are its `ExportedFile`s."""
+    """Return `croissant.json` of an export of `sources` (their facts, as in export.json)."""
     licences = list(dict.fromkeys(f["licence"] for f in sources.values() if f["licence"] not in ("", "unknown")))
     description = "; ".join(
         f"{name}: {facts['documents']:,} documents, licence {facts['licence']}, origin {facts['origin'] or 'not stated'}"
@@ -85,7 +86,7 @@ def croissant(
     return json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
 
 
-def _file(file: Any) -> dict[str, Any]:
+def _file(file: ExportedFile) -> dict[str, Any]:
     return {
         "@type": "cr:FileObject",
         "@id": file.path,

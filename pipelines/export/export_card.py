@@ -8,16 +8,16 @@ import pyarrow as pa
 
 from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import CorpusManifest
+from pipelines.export.export_directory import ExportedFile
 
 _NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}  # types that datasets names differently
 _ALL = "default"  # the configuration that load_dataset opens if none is named
 
 
 def dataset_card(
-    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[Any]
+    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[ExportedFile]
 ) -> str:
     """Return the card of an export of `sources` (their facts, as in export.json) with the columns of `schema`.
-    `files` are its `ExportedFile`s.
 
     The front matter lists the data files of each split and the types of all columns, for all sources together and for each
     alone. A reader of JSON lines could not otherwise know the type of a column that is null in the first file.
@@ -56,29 +56,18 @@ def dataset_card(
     )
 
 
-def _configurations(files: Sequence[Any]) -> dict[str, dict[str, str]]:
+def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
     """Return the glob of the files of each split, by configuration: all files, then those of each source if there are
     several. A source that is called like the configuration of all files has none of its own.
     """
-    sources = list(dict.fromkeys(file.source for file in files))
-    wanted = {_ALL: ("*", sources)}
-    if len(sources) > 1:
-        wanted |= {source: (f"?????-{source}", [source]) for source in sources if source != _ALL}
-    return {
-        name: {
-            split: f"data/{stem}{endings[split]}"
-            for endings in [{file.split: _ending(file.path) for file in files if file.source in members}]
-            for split in SPLITS
-            if split in endings
-        }
-        for name, (stem, members) in wanted.items()
-        if members
-    }
-
-
-def _ending(path: str) -> str:
-    """Return what follows the name of the source in the name of a file: names of sources have no dots."""
-    return path[path.index(".") :]
+    found: dict[str, dict[str, str]] = {_ALL: {}}
+    several = len({file.source for file in files}) > 1
+    for file in sorted(files, key=lambda file: SPLITS.index(file.split)):
+        ending = file.path[file.path.index(".") :]  # names of sources have no dots
+        found[_ALL][file.split] = f"data/*{ending}"
+        if several and file.source != _ALL:
+            found.setdefault(file.source, {})[file.split] = f"data/?????-{file.source}{ending}"
+    return found if files else {}
 
 
 def _dtype(kind: pa.DataType) -> str:

@@ -20,7 +20,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,7 +37,7 @@ from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import Part
 from pipelines.export.croissant import croissant
 from pipelines.export.export_card import dataset_card
-from pipelines.export.export_directory import FORMAT, check_unchanged, finish_output, prepare_output
+from pipelines.export.export_directory import FORMAT, ExportedFile, check_unchanged, finish_output, prepare_output
 from pipelines.export.export_formats import WRITERS
 
 EXPORT_SCHEMA = pa.schema(
@@ -55,22 +55,6 @@ OPTIONAL_COLUMNS = ("url", "meta")
 
 _SPLIT = pa.field("split", pa.string())  # written only if a source has a given split; null for other sources
 _FILE_BYTES = 1 << 30  # stored text per file
-
-
-@dataclass(frozen=True)
-class ExportedFile:
-    """A file of an export: its record, its SHA-256 in hex, the source and the split of its documents, their number and
-    their UTF-8 bytes of text.
-    """
-
-    path: str
-    bytes: int
-    xxh3_128: str
-    sha256: str
-    source: str
-    split: str
-    documents: int
-    text_bytes: int
 
 
 def export_corpus(
@@ -287,7 +271,7 @@ def _write_files(
         def content(sink: BinaryIO, tables: Callable[[], Iterator[pa.Table]] = tables) -> None:
             nonlocal sha256
             hashing = _HashingSink(sink)
-            write(schema, hashing, tables())
+            write(schema, cast("BinaryIO", hashing), tables())
             sha256 = hashing.sha256.hexdigest()
 
         name = f"data/{number:05d}-{file.source}{file.suffix}{extension}"

@@ -160,8 +160,10 @@ def _origins(report: Mapping[str, Any]) -> list[Block]:
 def _funnel(report: Mapping[str, Any]) -> list[Block]:
     if not report["funnel"]:
         return ["No step dropped or changed documents."]
-    names = ("source", "step", "documents_in", "documents_out", "bytes_in", "bytes_out")
-    names += ("tokens_in_estimated", "tokens_out_estimated")
+    names = (
+        "source", "step", "documents_in", "documents_out", "bytes_in", "bytes_out", "tokens_in_estimated",
+        "tokens_out_estimated",
+    )  # fmt: skip
     heading = ("source", "step", "documents in", "out", "bytes in", "out", "tokens in", "out")
     blocks: list[Block] = [Grid(heading, [[row[name] for name in names] for row in report["funnel"]])]
     if any(row["tokens_in_estimated"] is not None for row in report["funnel"]):
