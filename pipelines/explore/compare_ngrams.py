@@ -53,8 +53,11 @@ class NgramComparison:
     ngrams: list[NgramChange]
 
     def of(self, words: int, more: bool) -> list[NgramChange]:
-        """Return the n-grams of a length that are over-represented in the new corpus, or in the old one."""
-        return [change for change in self.ngrams if change.words == words and (change.score > 0) == more]
+        """Return the n-grams of a length that are over-represented in the new corpus, or in the old one, the highest score
+        first.
+        """
+        chosen = [change for change in self.ngrams if change.words == words and (change.score > 0) == more]
+        return sorted(chosen, key=lambda change: -abs(change.score))
 
 
 @dataclass(frozen=True)
