@@ -158,7 +158,7 @@ def test_the_command_prints_and_writes_the_figures(corpora, tmp_path, capsys):
     assert main([*words, "--html", str(tmp_path / "diff.html")]) == 0
     shown = capsys.readouterr().out
     assert "N-grams over-represented in the old corpus" in shown
-    assert "web  word_count: median" in shown
+    assert "Distributions of kept documents that differ most" in shown
     assert "now: word_count" in shown
     assert "web/a.jsonl#30" in shown
     figures = json.loads((tmp_path / "diff.json").read_text())
