@@ -130,9 +130,11 @@ def open_corpus(location: Place) -> OpenCorpus:
     return OpenCorpus(open_published(_location(location)))
 
 
-def diff(old: Place, new: Place) -> CorpusComparison:
-    """Compare two published corpora: figures by source, and the documents that differ as an Arrow table."""
-    return compare_corpora(_location(old), _location(new))
+def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
+    """Compare two published corpora: figures by source, the documents that differ as an Arrow table, and distributions of
+    columns. `ngrams` also compares n-grams of up to so many words, for which texts of both are read.
+    """
+    return compare_corpora(_location(old), _location(new), ngrams)
 
 
 def search(

@@ -44,7 +44,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     diff.add_argument("old", type=location_argument, help="output directory of a corpus, its manifest.json, or its URL")
     diff.add_argument("new", type=location_argument, help="the same of the other corpus")
     diff.add_argument("--samples", type=int, default=2, help="ids to show for each reason (default 2)")
+    diff.add_argument(
+        "--ngrams", type=int, default=0, metavar="WORDS",
+        help="compare n-grams of up to so many words in samples of the texts (default 0: read no texts for it)",
+    )  # fmt: skip
     diff.add_argument("--json", type=local_path, metavar="FILE", help="write the figures to this file, too")
+    diff.add_argument("--html", type=local_path, metavar="FILE", help="write a page with charts to this file, too")
     diff.set_defaults(handler=_diff)
     whatif = commands.add_parser(
         "whatif", help="estimate what changed filter thresholds would drop and keep, without building"
@@ -111,11 +116,15 @@ def _diff(options: argparse.Namespace) -> int:
 
     if options.samples < 0:
         raise UserError(f"--samples: got {options.samples}, expected 0 or more")
-    comparison = compare_corpora(options.old, options.new)
+    comparison = compare_corpora(options.old, options.new, options.ngrams)
     if options.json is not None:
         import json
 
         options.json.write_text(json.dumps(comparison.as_json(), indent=1) + "\n")
+    if options.html is not None:
+        from pipelines.explore.corpora_page import corpora_page
+
+        options.html.write_atomic(corpora_page(comparison, options.samples).encode())
     show_corpora(comparison, options.samples)
     return 0
 

@@ -1,13 +1,14 @@
-"""`export`: write the kept text, or its tokens, for other tools."""
+"""`export` and `datasheet`: write the kept text, or its tokens, for other tools, and what readers should know of it."""
 
 import argparse
 
 from gristmill.errors import UserError
 from gristmill.storage.parsing import location_argument
+from gristmill.storage.paths import local_path
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command `export`."""
+    """Add the commands `export` and `datasheet`."""
     export = commands.add_parser(
         "export", help="write the kept, edited text as Parquet or JSONL, or the tokens for other trainers"
     )
@@ -32,6 +33,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="leave out the URLs, or the other fields of the records, which may hold personal data",
     )  # fmt: skip
     export.set_defaults(handler=_export)
+    sheet = commands.add_parser("datasheet", help="write a datasheet of a corpus in Markdown or HTML")
+    sheet.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
+    sheet.add_argument("--notes", type=local_path, metavar="FILE", help="YAML with what the corpus cannot state itself")
+    sheet.add_argument(
+        "--output", type=local_path, metavar="FILE", help="file.md or file.html to write (default: print)"
+    )
+    sheet.set_defaults(handler=_datasheet)
 
 
 def _list(names: str) -> list[str]:
@@ -54,4 +62,25 @@ def _export(options: argparse.Namespace) -> int:
     if options.shard_set is not None:
         raise UserError(f"--shard-set: --format {options.format} is text; use it with nanogpt or megatron")
     export_corpus(options.corpus, options.output, options.format, options.sources, options.columns, options.without)
+    return 0
+
+
+def _datasheet(options: argparse.Namespace) -> int:
+    from gristmill.config import load_yaml, parse
+    from pipelines.report.datasheet import DatasheetNotes, datasheet, load_report
+    from pipelines.report.datasheet_page import datasheet_markdown, datasheet_page
+
+    writers = {".md": datasheet_markdown, ".html": datasheet_page}
+    suffix = ".md" if options.output is None else options.output.suffix
+    if suffix not in writers:
+        raise UserError(f"--output: got {options.output}, expected a name that ends in {' or '.join(writers)}")
+    notes = DatasheetNotes()
+    if options.notes is not None:
+        notes = parse(DatasheetNotes, load_yaml(options.notes), str(options.notes))
+    report = load_report(options.corpus)
+    sheet = writers[suffix](report["corpus"], datasheet(report, notes))
+    if options.output is None:
+        print(sheet, end="")
+    else:
+        options.output.write_atomic(sheet.encode())
     return 0

@@ -1,7 +1,8 @@
 """Compare two corpora, or two builds of one: which documents came in, went out or have another text, and why.
 
 A document is the same in both if it has the same id: source, path and record number. Only ids and `drop` are read.
-Texts are read only where a step that shapes them differs, and then of the documents that both corpora keep.
+Texts are read only where a step that shapes them differs, and then of the documents that both corpora keep, and for
+n-grams. Distributions of columns come from the histograms that a build publishes.
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from pipelines.contracts.columns import EDITS_COLUMN
 from pipelines.contracts.document import ID
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import Part
+from pipelines.explore.compare_distributions import DistributionChange, compare_distributions
+from pipelines.explore.compare_ngrams import MOST_WORDS, NgramComparison, compare_ngrams
 from pipelines.kernels.text.buffers import text_buffers
 
 Kind = Literal["in", "out", "changed"]
@@ -59,12 +62,16 @@ class SourceChange:
 
 @dataclass(frozen=True)
 class CorpusComparison:
-    """Two corpora, what differs by source, and the documents that differ (CHANGES) in the order of their ids."""
+    """Two corpora, what differs by source, the documents that differ (CHANGES) in the order of their ids, the distributions
+    of columns, those that differ most first, and the n-grams that differ most, None if they were not compared.
+    """
 
     old: Corpus
     new: Corpus
     sources: dict[str, SourceChange]
     documents: pa.Table
+    distributions: list[DistributionChange]
+    ngrams: NgramComparison | None
 
     def samples(self, source: str, kind: Kind, reason: str | None, count: int) -> list[str]:
         """Return the printed ids of up to `count` documents that changed in this way, evenly spread over their files."""
@@ -89,11 +96,17 @@ class CorpusComparison:
             name: {**asdict(change), "kept_before": change.kept_before, "kept_now": change.kept_now}
             for name, change in self.sources.items()
         }
-        return {**named, "sources": sources}
+        columns = [change.as_json() for change in self.distributions]
+        ngrams = {"ngrams": asdict(self.ngrams)} if self.ngrams is not None else {}
+        return {**named, "sources": sources, "distributions": columns, **ngrams}
 
 
-def compare_corpora(old: Location, new: Location) -> CorpusComparison:
-    """Compare two published corpora. Raises UserError if they have no source in common."""
+def compare_corpora(old: Location, new: Location, ngrams: int = 0) -> CorpusComparison:
+    """Compare two published corpora. `ngrams` is the number of words of the longest n-grams to compare, for which the texts
+    of samples are read; with 0 none are. Raises UserError if they have no source in common.
+    """
+    if not 0 <= ngrams <= MOST_WORDS:
+        raise UserError(f"--ngrams: got {ngrams}, expected 0 to {MOST_WORDS} words")
     before, after = open_corpus(old), open_corpus(new)
     names = list(dict.fromkeys((*before.manifest.sources, *after.manifest.sources)))
     if not set(before.manifest.sources) & set(after.manifest.sources):
@@ -105,7 +118,9 @@ def compare_corpora(old: Location, new: Location) -> CorpusComparison:
     for name in names:
         changes[name], documents = _compare_source(before, after, name)
         tables.append(documents)
-    return CorpusComparison(before, after, changes, pa.concat_tables(tables))
+    distributions = compare_distributions(before, after)
+    compared = compare_ngrams(before, after, ngrams) if ngrams else None
+    return CorpusComparison(before, after, changes, pa.concat_tables(tables), distributions, compared)
 
 
 def _compare_source(old: Corpus, new: Corpus, source: str) -> tuple[SourceChange, pa.Table]:

@@ -6,8 +6,13 @@ from rich.table import Table
 from gristmill.console import Page, wide_console
 from gristmill.terminal import printable, quantity
 from pipelines.explore.compare_corpora import CorpusComparison, Kind, SourceChange
+from pipelines.explore.compare_distributions import LEAST_DISTANCE
+from pipelines.report.bins import quantile
+from pipelines.report.corpus_charts import short
 
-_TITLES: dict[Kind, str] = {"out": "went out", "in": "came in", "changed": "with another text"}
+TITLES: dict[Kind, str] = {"out": "went out", "in": "came in", "changed": "with another text"}
+
+_DISTRIBUTIONS, _NGRAMS = 10, 5  # printed: distributions, and n-grams of each length and direction
 
 
 def show_corpora(comparison: CorpusComparison, samples: int) -> None:
@@ -22,8 +27,8 @@ def show_corpora(comparison: CorpusComparison, samples: int) -> None:
     )
     console.print(_sources(comparison.sources))
     page = Page()
-    for kind, title in _TITLES.items():
-        rows = [(source, *row) for source, change in comparison.sources.items() for row in _rows(change, kind)]
+    for kind, title in TITLES.items():
+        rows = [(source, *row) for source, change in comparison.sources.items() for row in change_rows(change, kind)]
         if not rows:
             continue
         page.heading(f"{quantity(sum(number for _, _, number in rows), 'document')} {title}")
@@ -31,11 +36,34 @@ def show_corpora(comparison: CorpusComparison, samples: int) -> None:
             page.line(f"  {number:>12,}  {printable(source)}  {printable(_words(kind, reason))}")
             for identifier in comparison.samples(source, kind, reason, samples):
                 page.line(f"                  {printable(identifier)}")
+    _show_distributions(page, comparison)
+    _show_ngrams(page, comparison)
     if not len(comparison.documents):
         console.print("\nboth keep the same documents with the same texts")
 
 
-def _rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
+def _show_distributions(page: Page, comparison: CorpusComparison) -> None:
+    """Print the columns whose distributions differ most, with the medians of the kept documents."""
+    changes = [change for change in comparison.distributions if change.distance >= LEAST_DISTANCE][:_DISTRIBUTIONS]
+    if changes:
+        page.heading("Distributions of kept documents that differ most")
+    for change in changes:
+        before, now = (short(quantile(side, 0.5), change.column) for side in (change.old, change.new))
+        page.line(f"  {change.distance:>12.3f}  {printable(change.source)}  {change.column}: median {before} -> {now}")
+
+
+def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
+    """Print the n-grams that are over-represented in one of the corpora, with both counts."""
+    if comparison.ngrams is None:
+        return
+    for more, title in ((True, "new"), (False, "old")):
+        page.heading(f"N-grams over-represented in the {title} corpus, with their score and counts")
+        for words in sorted({change.words for change in comparison.ngrams.ngrams}):
+            for change in comparison.ngrams.of(words, more)[:_NGRAMS]:
+                page.line(f"  {change.score:>+12.1f}  {printable(change.text)}  {change.old:,} -> {change.new:,}")
+
+
+def change_rows(change: SourceChange, kind: Kind) -> list[tuple[str | None, int]]:
     """Return (reason, number) of the documents of a source that differ in this way."""
     if kind == "changed":
         return [(None, change.changed)] if change.changed else []

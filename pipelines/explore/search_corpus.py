@@ -127,12 +127,12 @@ def search_corpus(
 def _search_part(corpus: Corpus, query: Query, dropped: bool, part: Part) -> list[tuple[int, int]]:
     """Return (row, number of hits) of each document with a hit."""
     rows = pa.array(range(part.rows), pa.int64()) if dropped else part.kept_rows()
-    counts = query.count(_searched_texts(corpus, part, rows))
+    counts = query.count(shown_texts(corpus, part, rows))
     hit = pc.greater(counts, 0)
     return list(zip(rows.filter(hit).to_pylist(), counts.filter(hit).to_pylist(), strict=True))
 
 
-def _searched_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
+def shown_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
     """Return the texts of some rows as `inspect` shows them.
 
     Only these may be searched: a search of the texts before redaction, even to preselect documents, would let a query
@@ -146,7 +146,7 @@ def _searched_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
 
 def _excerpts(corpus: Corpus, query: Query, part: Part, found: Sequence[tuple[int, int]]) -> Iterator[SearchHit]:
     rows = pa.array([row for row, _ in found], pa.int64())
-    texts, rules = _searched_texts(corpus, part, rows).to_pylist(), part.drop().take(rows).to_pylist()
+    texts, rules = shown_texts(corpus, part, rows).to_pylist(), part.drop().take(rows).to_pylist()
     ids = part.table(("id",), rows)["id"].to_pylist()
     for identifier, text, rule, (_, count) in zip(ids, texts, rules, found, strict=True):
         yield SearchHit(corpus.printed_id(identifier), part.source, rule, count, *query.excerpt(text))

@@ -1,26 +1,33 @@
 """The dataset card of an export, README.md, for readers and for Hugging Face `load_dataset`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import CorpusManifest
+from pipelines.export.export_directory import ExportedFile
 
 _NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}  # types that datasets names differently
+_ALL = "default"  # the configuration that load_dataset opens if none is named
 
 
 def dataset_card(
-    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], suffix: str
+    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[ExportedFile]
 ) -> str:
-    """Return the card of an export of `sources` (their facts, as in export.json) with the columns of
-    `schema`.
+    """Return the card of an export of `sources` (their facts, as in export.json) with the columns of `schema`.
 
-    The front matter lists the data files and the types of all columns. A reader of JSON lines could not
-    otherwise know the type of a column that is null in the first file.
+    The front matter lists the data files of each split and the types of all columns, for all sources together and for each
+    alone. A reader of JSON lines could not otherwise know the type of a column that is null in the first file.
     """
+    configs, infos = [], []
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
+    for name, patterns in _configurations(files).items():
+        configs += [f"- config_name: {json.dumps(name)}", "  data_files:"]
+        configs += [f"  - split: {split}\n    path: {json.dumps(pattern)}" for split, pattern in patterns.items()]
+        infos += [f"- config_name: {json.dumps(name)}", "  features:", *features]
     rows = [
         f"| {name} | {facts['documents']:,} | {facts['text_bytes']:,} | {_cell(facts['licence'])} | {_cell(facts['origin'])} |"
         for name, facts in sources.items()
@@ -29,14 +36,10 @@ def dataset_card(
         [
             "---",
             f"pretty_name: {json.dumps(manifest.corpus)}",
-            "configs:",
-            "- config_name: default",
-            "  data_files:",
-            "  - split: train",
-            f"    path: data/*{suffix}",
-            "dataset_info:",
-            "  features:",
-            *features,
+            "configs:" if configs else "configs: []",
+            *configs,
+            "dataset_info:" if infos else "dataset_info: []",
+            *infos,
             "---",
             "",
             f"# {manifest.corpus}",
@@ -51,6 +54,20 @@ def dataset_card(
             "",
         ]
     )
+
+
+def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
+    """Return the glob of the files of each split, by configuration: all files, then those of each source if there are
+    several. A source that is called like the configuration of all files has none of its own.
+    """
+    found: dict[str, dict[str, str]] = {_ALL: {}}
+    several = len({file.source for file in files}) > 1
+    for file in sorted(files, key=lambda file: SPLITS.index(file.split)):
+        ending = file.path[file.path.index(".") :]  # names of sources have no dots
+        found[_ALL][file.split] = f"data/*{ending}"
+        if several and file.source != _ALL:
+            found.setdefault(file.source, {})[file.split] = f"data/?????-{file.source}{ending}"
+    return found if files else {}
 
 
 def _dtype(kind: pa.DataType) -> str:

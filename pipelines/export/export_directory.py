@@ -2,6 +2,7 @@
 `export.json`.
 """
 
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
@@ -14,6 +15,22 @@ from pipelines.contracts.tombstone import read_tombstone
 
 FORMAT = "gristmill-export/2"
 UNFINISHED = "unfinished.json"
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """A file of an export: its record, its SHA-256 in hex, the source and the split of its documents, their number and
+    their UTF-8 bytes of text.
+    """
+
+    path: str
+    bytes: int
+    xxh3_128: str
+    sha256: str
+    source: str
+    split: str
+    documents: int
+    text_bytes: int
 
 
 def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> None:

@@ -5,19 +5,22 @@ An export is a directory or URL prefix with
 
 - `data/`: one or more files per source, `00000-SOURCE.parquet` or `00000-SOURCE.jsonl.gz`, numbered over the
   whole export and written atomically. Columns: `id` (printed), `text`, `source`, `url`, `meta`, `split` if a
-  source gives one, and requested annotations.
-- `README.md`: a dataset card with which `datasets.load_dataset` reads the directory.
+  source gives one, and requested annotations. If a source gives a split, each file holds documents of one split,
+  `00000-SOURCE.SPLIT.parquet`; documents without a given split are for training.
+- `README.md`: a dataset card with which `datasets.load_dataset` reads the directory, its splits and each source.
+- `croissant.json`, of Parquet: the same for readers of Croissant.
 - `export.json`, written last: the files with their checksums.
 - `unfinished.json`, only until the export is complete: the request, so that the same command can start over.
 
 The same corpus gives the same bytes.
 """
 
+import hashlib
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import groupby
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,10 +32,12 @@ from gristmill.storage.location import Location
 from gristmill.storage.store import write_json
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.given_split import SPLITS, TRAIN
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import Part
+from pipelines.export.croissant import croissant
 from pipelines.export.export_card import dataset_card
-from pipelines.export.export_directory import FORMAT, check_unchanged, finish_output, prepare_output
+from pipelines.export.export_directory import FORMAT, ExportedFile, check_unchanged, finish_output, prepare_output
 from pipelines.export.export_formats import WRITERS
 
 EXPORT_SCHEMA = pa.schema(
@@ -50,18 +55,6 @@ OPTIONAL_COLUMNS = ("url", "meta")
 
 _SPLIT = pa.field("split", pa.string())  # written only if a source has a given split; null for other sources
 _FILE_BYTES = 1 << 30  # stored text per file
-
-
-@dataclass(frozen=True)
-class ExportedFile:
-    """A file of an export: its record, and the documents and UTF-8 bytes of text in it."""
-
-    path: str
-    bytes: int
-    xxh3_128: str
-    source: str
-    documents: int
-    text_bytes: int
 
 
 def export_corpus(
@@ -98,8 +91,9 @@ def export_corpus(
             check_unchanged(opened, output)
             raise
         check_unchanged(opened, output)
-        card = dataset_card(manifest, schema, totals, WRITERS[format][1])
-        (output / "README.md").write_atomic(card.encode())
+        (output / "README.md").write_atomic(dataset_card(manifest, schema, totals, files).encode())
+        if format == "parquet":
+            (output / "croissant.json").write_atomic(croissant(manifest, schema, totals, files).encode())
         write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
         finish_output(output)
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
@@ -218,35 +212,94 @@ def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) ->
     return sorted(sources, key=nulls)
 
 
-def _write_all(write: Callable[..., None], tables: Callable[[], Iterator[pa.Table]], sink: BinaryIO) -> None:
-    write(sink, tables())
+class _HashingSink(io.RawIOBase):
+    """Passes bytes on to a sink, which it does not close, and computes their SHA-256."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self.sink, self.sha256, self.size = sink, hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        self.sink.write(data)
+        written = memoryview(data).nbytes
+        self.size += written
+        return written
+
+
+@dataclass(frozen=True)
+class _FileToWrite:
+    """The parts whose kept documents of a split make up a file; `suffix` tells the split, if the export has several."""
+
+    source: str
+    split: str
+    suffix: str
+    parts: Sequence[Part]
+
+    def tables(self, corpus: Corpus, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Yield the documents of each part."""
+        for part in self.parts:
+            table = kept_documents(corpus, part, schema)
+            yield table.filter(pc.equal(pc.fill_null(table["split"], TRAIN), self.split)) if self.suffix else table
 
 
 def _write_files(
     corpus: Corpus, output: Location, kind: str, sources: Sequence[str], schema: pa.Schema, display: ProgressDisplay
 ) -> list[ExportedFile]:
-    write, suffix = WRITERS[kind]
-    groups = [(source, parts) for source in sources for parts in _groups(corpus, source)]
-    total, done = sum(len(parts) for _, parts in groups), 0
+    write, extension = WRITERS[kind]
+    wanted = [file for source in sources for file in _files(corpus, source, _SPLIT.name in schema.names)]
+    total, done = sum(len(file.parts) for file in wanted), 0
     files: list[ExportedFile] = []
-    for number, (source, parts) in enumerate(groups):
+    for number, file in enumerate(wanted):
         documents = text_bytes = 0
+        sha256 = ""
 
-        def tables(parts: Sequence[Part] = parts) -> Iterator[pa.Table]:
+        def tables(file: _FileToWrite = file) -> Iterator[pa.Table]:
             nonlocal documents, text_bytes, done
-            for part in parts:
-                table = kept_documents(corpus, part, schema)
+            for table in file.tables(corpus, schema):
                 documents += table.num_rows
                 text_bytes += pc.sum(pc.binary_length(table["text"])).as_py()
                 yield table
                 done += 1
                 display.progress("export", done, total)
 
-        name = f"data/{number:05d}-{source}{suffix}"
-        record = output.write_file(name, partial(_write_all, partial(write, schema), tables))
+        def content(sink: BinaryIO, tables: Callable[[], Iterator[pa.Table]] = tables) -> None:
+            nonlocal sha256
+            hashing = _HashingSink(sink)
+            write(schema, cast("BinaryIO", hashing), tables())
+            sha256 = hashing.sha256.hexdigest()
+
+        name = f"data/{number:05d}-{file.source}{file.suffix}{extension}"
+        record = output.write_file(name, content)
         display.say(f"{name}: {documents:,} documents")
-        files.append(ExportedFile(**asdict(record), source=source, documents=documents, text_bytes=text_bytes))
+        files.append(
+            ExportedFile(**asdict(record), sha256=sha256, source=file.source, split=file.split, documents=documents,
+                text_bytes=text_bytes)
+        )  # fmt: skip
     return files
+
+
+def _files(corpus: Corpus, source: str, by_split: bool) -> Iterator[_FileToWrite]:
+    """Yield the files of a source: of consecutive parts, and of one split if `by_split`."""
+    for parts in _groups(corpus, source):
+        if not by_split:
+            yield _FileToWrite(source, TRAIN, "", parts)
+            continue
+        held = [_kept_splits(part) for part in parts]
+        for split in SPLITS:
+            if chosen := [part for part, splits in zip(parts, held, strict=True) if split in splits]:
+                yield _FileToWrite(source, split, f".{split}", chosen)
+
+
+def _kept_splits(part: Part) -> set[str]:
+    """Return the splits of the kept documents of a part that has some."""
+    splits = part.splits()
+    return {TRAIN} if splits is None else set(pc.unique(splits.filter(pc.is_null(part.drop()))).to_pylist())
 
 
 def _groups(corpus: Corpus, source: str) -> Iterator[list[Part]]:

@@ -32,7 +32,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
         kind="corpus report",
         report=report,
         charts=charts,
-        rules=(rules := _rules(report)),
+        rules=(rules := rule_effects(report)),
         idle=_idle(rules),
         constant=_constant(report),
         not_drawn=_not_drawn(report),
@@ -115,7 +115,7 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rule_effects(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one row per step and rule: the test, if it is a rule of a filter, and the number of documents
     that it dropped in each source to which it applies.
     """

@@ -123,6 +123,7 @@ def test_documents_have_their_ids_and_reasons(corpora):
 def test_a_corpus_does_not_differ_from_itself(corpora):
     comparison = compare_corpora(corpora[0], corpora[0])
     assert not len(comparison.documents)
+    assert all(change.distance == 0 for change in comparison.distributions)
     assert all(change.kept_before == change.same for change in comparison.sources.values())
 
 
@@ -145,6 +146,7 @@ def test_another_decision_reads_no_text(corpora, tmp_path, monkeypatch):
         )
     )
     monkeypatch.setattr("pipelines.explore.compare_corpora._digests", None)
+    monkeypatch.setattr("pipelines.explore.compare_ngrams.shown_texts", None)
     comparison = compare_corpora(first, config.place)
     assert comparison.sources["web"].changed == 0
     assert comparison.sources["web"].went_out["word_count"] > 0
@@ -152,14 +154,24 @@ def test_another_decision_reads_no_text(corpora, tmp_path, monkeypatch):
 
 def test_the_command_prints_and_writes_the_figures(corpora, tmp_path, capsys):
     old, new = corpora
-    assert main(["diff", str(old), str(new), "--samples", "1", "--json", str(tmp_path / "diff.json")]) == 0
+    words = ["diff", str(old), str(new), "--samples", "1", "--json", str(tmp_path / "diff.json"), "--ngrams", "2"]
+    assert main([*words, "--html", str(tmp_path / "diff.html")]) == 0
     shown = capsys.readouterr().out
+    assert "N-grams over-represented in the old corpus" in shown
+    assert "Distributions of kept documents that differ most" in shown
     assert "now: word_count" in shown
     assert "web/a.jsonl#30" in shown
     figures = json.loads((tmp_path / "diff.json").read_text())
     assert figures["sources"]["books"]["same"] == 5
     assert figures["old"]["fingerprint"] != figures["new"]["fingerprint"]
     assert figures["sources"]["books"]["kept_now"] == 5
+    assert figures["ngrams"]["share"] == 1
+    page = (tmp_path / "diff.html").read_text()
+    assert "<script" not in page
+    for text in ("web/a.jsonl#30", "quarantine: not_json", figures["new"]["fingerprint"], "median"):
+        assert text in page
+    assert main([*words[:-1], "6"]) == 2
+    assert "--ngrams: got 6, expected 0 to 5 words" in capsys.readouterr().err
 
 
 def test_corpora_without_a_common_source_are_refused(corpora, tmp_path):

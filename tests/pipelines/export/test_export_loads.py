@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
+from pipelines.contracts.given_split import FieldSplit
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
@@ -16,6 +17,8 @@ from pipelines.planning.plan import make_plan
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.sources.source import Source
+from pipelines.stages.decide.filter import Filter
+from pipelines.stages.decide.rules import Rule
 from pipelines.stages.measure.quality_signals import QualitySignals
 
 SOURCES = ("code", "news", "web")  # without url and meta; without url; with both
@@ -54,7 +57,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets come with the extra `dev`")
 
     def rows(*words: Any, **options: Any) -> list[dict[str, Any]]:
-        return list(datasets.load_dataset(*words, **options, split="train", cache_dir=str(tmp_path / "cache")))
+        options = {"split": "train", **options}
+        return list(datasets.load_dataset(*words, **options, cache_dir=str(tmp_path / "cache")))
 
     return rows
 
@@ -78,8 +82,56 @@ def test_load_dataset_reads_an_export(corpus: Path, tmp_path: Path, load, kind: 
     if columns:
         assert by_id["web/web.jsonl#4"]["word_count"] == 2
     for source in SOURCES:
-        alone = load(module, data_files=f"{tmp_path}/e/data/?????-{source}.*")
-        assert {row["source"] for row in alone} == {source}
+        alone = load(str(tmp_path / "e"), source)
+        assert alone == [row for row in found[0] if row["source"] == source]
+
+
+@pytest.fixture(scope="module")
+def split_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`marked` gives a split by field, `plain` none, and a step drops the only test document of `marked`."""
+    root = tmp_path_factory.mktemp("splits")
+    subsets = ["train", "dev", "train", "dev", "", "exam", "train"]
+    rows = [{"text": f"words of document {number}", "subset": subset} for number, subset in enumerate(subsets)]
+    rows[5]["text"] = "short"
+    (root / "marked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "plain.jsonl").write_text(json.dumps({"text": "words of a plain document"}) + "\n")
+    split = FieldSplit("field", "subset", ("dev",), ("exam",))
+    sources = (
+        Source("plain", str(root / "plain.jsonl"), "jsonl"),
+        Source("marked", str(root / "marked.jsonl"), "jsonl", split=split, part_bytes=60),
+    )
+    steps = (
+        StepConfig("quality_signals", QualitySignals(), "quality_signals"),
+        StepConfig("filter", Filter((Rule(signal="word_count", at_least=2),)), "filter"),
+    )
+    config = CorpusConfig("splits", str(root / "out"), sources, steps)
+    build(make_plan(config, take_inventory(sources, root / "out")), LocalCluster(), lambda line: None)
+    return root / "out"
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the library
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_load_dataset_opens_the_splits_that_sources_give(split_corpus: Path, tmp_path: Path, load, kind: str) -> None:
+    files = export_corpus(split_corpus, tmp_path / "e", kind, None)
+    numbers = {split: [] for split in ("train", "validation", "test")}
+    for split, suffixes in (("train", (0, 2, 4, 6)), ("validation", (1, 3))):
+        numbers[split] = [f"marked/marked.jsonl#{number}" for number in suffixes]
+    assert {file.split for file in files} == {"train", "validation"}
+    assert {file.path.split(".")[1] for file in files} == {"train", "validation"}
+    for split in ("train", "validation"):
+        found = load(str(tmp_path / "e"), split=split)
+        assert [row["id"] for row in found if row["source"] == "marked"] == numbers[split]
+        assert load(str(tmp_path / "e"), "marked", split=split) == [row for row in found if row["source"] == "marked"]
+        assert sum(row["source"] == "plain" for row in found) == (split == "train")
+        assert sum(file.documents for file in files if file.split == split) == len(found)
+    with pytest.raises(ValueError, match="test"):
+        load(str(tmp_path / "e"), split="test")
+
+
+def test_an_export_without_the_source_that_gives_a_split(split_corpus: Path, tmp_path: Path, load) -> None:
+    files = export_corpus(split_corpus, tmp_path / "e", "parquet", ["plain"])
+    assert [(file.path, file.split) for file in files] == [("data/00000-plain.train.parquet", "train")]
+    assert len(load(str(tmp_path / "e"))) == 1
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -103,8 +155,13 @@ def test_the_card_says_what_is_in_it(corpus: Path, tmp_path: Path) -> None:
 
     export_corpus(corpus, tmp_path / "e", "jsonl", None)
     front, _, body = (tmp_path / "e" / "README.md").read_text().removeprefix("---\n").partition("\n---\n")
-    assert yaml.safe_load(front)["configs"] == [
-        {"config_name": "default", "data_files": [{"split": "train", "path": "data/*.jsonl.gz"}]}
-    ]
+    paths = {
+        config["config_name"]: [(each["split"], each["path"]) for each in config["data_files"]]
+        for config in yaml.safe_load(front)["configs"]
+    }
+    assert paths == {
+        name: [("train", f"data/{stem}.jsonl.gz")]
+        for name, stem in (("default", "*"), *((source, f"?????-{source}") for source in SOURCES))
+    }
     assert "| code | 1 | 6 | MIT | here &#124; &lt;there> and |" in body
     assert "| web | 5 |" in body

@@ -1,0 +1,122 @@
+"""Croissant metadata of an export as Parquet: `croissant.json`, JSON-LD of the format 1.0
+(https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
+
+The specification also requires what only those who publish a dataset know: `url`, `creator` and `datePublished`. Readers,
+such as mlcroissant, warn that these are missing until they are added.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.contracts.manifest import CorpusManifest
+from pipelines.export.export_directory import ExportedFile
+
+_TERMS = (
+    "citeAs", "column", "equivalentProperty", "extract", "field", "fileObject", "fileProperty", "fileSet", "format",
+    "includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet", "references", "regex",
+    "repeated", "replace", "samplingRate", "separator", "source", "subField", "transform",
+)  # fmt: skip
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "sc": "https://schema.org/",
+    "dct": "http://purl.org/dc/terms/",
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    **{term: f"cr:{term}" for term in _TERMS},
+}
+"""The context that the specification recommends."""
+
+_FORMAT = "application/vnd.apache.parquet"
+_FILES, _DOCUMENTS = "parquet-files", "documents"
+_TYPES = (
+    (pa.types.is_boolean, "sc:Boolean"),
+    (pa.types.is_integer, "sc:Integer"),
+    (pa.types.is_floating, "sc:Float"),
+    (pa.types.is_date, "sc:Date"),
+    (pa.types.is_timestamp, "sc:Date"),
+)
+_MEANINGS = {
+    "id": "The record that the document came from: source, path and number in its file.",
+    "text": "The text of the document, as edited by the steps of the corpus.",
+    "source": "The source of the document.",
+    "url": "The URL of the document.",
+    "meta": "The other fields of the record, as a JSON object.",
+    "split": "The split that the source gives; null if it gives none.",
+}
+
+
+def croissant(
+    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[ExportedFile]
+) -> str:
+    """Return `croissant.json` of an export of `sources` (their facts, as in export.json)."""
+    licences = list(dict.fromkeys(f["licence"] for f in sources.values() if f["licence"] not in ("", "unknown")))
+    description = "; ".join(
+        f"{name}: {facts['documents']:,} documents, licence {facts['licence']}, origin {facts['origin'] or 'not stated'}"
+        for name, facts in sources.items()
+    )
+    metadata: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": manifest.corpus,
+        "description": f"Texts of the corpus {manifest.corpus}, exported by gristmill. {description}.",
+        "version": f"1.0.0+{manifest.fingerprint[:12]}",
+        "isLiveDataset": False,
+    }
+    if licences:
+        metadata["license"] = licences if len(licences) > 1 else licences[0]
+    metadata["distribution"] = [*(_file(file) for file in files), _file_set()]
+    metadata["recordSet"] = [
+        {
+            "@type": "cr:RecordSet",
+            "@id": _DOCUMENTS,
+            "name": _DOCUMENTS,
+            "key": {"@id": f"{_DOCUMENTS}/id"},
+            "field": [_field(field) for field in schema],
+        }
+    ]
+    return json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
+
+
+def _file(file: ExportedFile) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileObject",
+        "@id": file.path,
+        "name": file.path.rpartition("/")[2],
+        "description": f"{file.documents:,} documents of {file.source}, split {file.split}",
+        "contentUrl": file.path,
+        "contentSize": f"{file.bytes} B",
+        "encodingFormat": _FORMAT,
+        "sha256": file.sha256,
+    }
+
+
+def _file_set() -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": _FILES,
+        "name": _FILES,
+        "description": "All Parquet files of the export.",
+        "encodingFormat": _FORMAT,
+        "includes": "data/*.parquet",
+    }
+
+
+def _field(field: pa.Field) -> dict[str, Any]:
+    kind = next((name for is_kind, name in _TYPES if is_kind(field.type)), "sc:Text")
+    return {
+        "@type": "cr:Field",
+        "@id": f"{_DOCUMENTS}/{field.name}",
+        "name": field.name,
+        "description": _MEANINGS.get(field.name, f"The column {field.name} that a step of the corpus wrote."),
+        "dataType": kind,
+        "source": {"fileSet": {"@id": _FILES}, "extract": {"column": field.name}},
+    }
