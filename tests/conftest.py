@@ -52,6 +52,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Files that take a minute and longer, the longest first.
+LONGEST = ("test_launch.py", "test_zero.py", "test_execution.py", "test_kill.py", "test_adapters_zero.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with tests that start processes and wait for them come first, those of LONGEST before the others.
+
+    Where several test processes run, short tests then keep the processors busy to the end.
+    """
+    begins_first = {item.path for item in items if any(map(item.get_closest_marker, ("ray", "deepspeed", "faults")))}
+
+    def rank(item: pytest.Item) -> int:
+        name = item.path.name
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST) + (item.path not in begins_first)
+
+    items.sort(key=rank)
+
+
 def pytest_make_parametrize_id(config, val, argname):
     """Bytes never become part of a test's name: what compresses them may differ from one process to the next."""
     return argname if isinstance(val, bytes) else None
