@@ -2,6 +2,7 @@
 read.
 """
 
+import gc
 import importlib
 import json
 import multiprocessing
@@ -30,6 +31,9 @@ SETTINGS = [
     "checkpoints={every: 5, keep: 5}",
     "log_every=1",
 ]
+
+# What training imports, and what DeepSpeed does when it starts: its optimizer Muon, and with that all of torch.compile.
+_IMPORTED = ["trainers.training.loop", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"]
 
 
 def environment(**more):
@@ -87,7 +91,7 @@ def run_command(log, *arguments):
 def _forked(log, module, arguments, variables):
     """A process that runs the `main` of a module."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainers.training.loop", "deepspeed"])
+    context.set_forkserver_preload(_IMPORTED)
     with patch.dict(os.environ, environment()):
         forkserver.ensure_running()
     process = context.Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=True)
@@ -100,6 +104,7 @@ def _work(module, arguments, variables, log):
     with open(log, "w") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
+    gc.freeze()  # what the server has imported stays: the collector of garbage passes it over
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [module, *arguments]
