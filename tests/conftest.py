@@ -20,8 +20,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # One thread per process, before any library starts its pool: models of tests are tiny, and threads that wait for one another
 # take several times the processor time of one that computes. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Else every process that loads torch.compile, as DeepSpeed does, starts two more that load torch.
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Else a process that loads torch.compile, as DeepSpeed does, starts others that load torch; a fork of it waits for them for ever.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 # Machines that run tests are shared and slow at times: a deadline would fail good code. Derandomised, a failure repeats.
 settings.register_profile("gristmill", deadline=None, derandomize=True, max_examples=50)
