@@ -38,7 +38,9 @@ demo: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: gristmill needs Python 3.11 or newer; run make PYTHON=python3.11"; exit 1; }
 	@echo "Installing into .venv (2.7 GB, a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
+	@# pip would compile one file after the other, two minutes in all. Templates among them are no valid Python.
+	@$(PY) -W ignore -m compileall -qq -j 0 -x /tests/ .venv/lib || true
 	@touch $@
 
 check: .venv/installed
@@ -51,7 +53,9 @@ fix: .venv/installed
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-test: test-fast test-ray
+# One run of all: while tests on Ray and DeepSpeed wait, others use the processors.
+test: .venv/installed
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(not slow or ray or deepspeed) and not chaos and not gpu"
 
 test-fast: .venv/installed
 	$(PY) -m pytest -n 2 --dist worksteal -m "not ray and not deepspeed and not faults and not slow and not chaos and not gpu"
@@ -61,7 +65,7 @@ test-slow: .venv/installed
 
 # Only files that name a mark are collected: importing all of them takes each worker longer than many of these tests.
 test-ray: .venv/installed
-	$(PY) -m pytest -n 2 --dist loadfile -m "(ray or deepspeed or (faults and not slow)) and not chaos and not gpu" \
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(ray or deepspeed or (faults and not slow)) and not chaos and not gpu" \
 	  $$(grep -rlE "mark\.(ray|deepspeed|faults)" tests --include="test_*.py" | sort)
 
 chaos: .venv/installed

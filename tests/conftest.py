@@ -20,6 +20,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # One thread per process, before any library starts its pool: models of tests are tiny, and threads that wait for one another
 # take several times the processor time of one that computes. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Else a process that loads torch.compile, as DeepSpeed does, starts others that load torch; a fork of it waits for them for ever.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 # Machines that run tests are shared and slow at times: a deadline would fail good code. Derandomised, a failure repeats.
 settings.register_profile("gristmill", deadline=None, derandomize=True, max_examples=50)
@@ -50,6 +52,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         help="inject every fault, not a sample, and add a JSON line for each to FILE",
     )
+
+
+# Files that take a minute and longer, the longest first.
+LONGEST = ("test_launch.py", "test_zero.py", "test_execution.py", "test_kill.py", "test_adapters_zero.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with tests that start processes and wait for them come first, those of LONGEST before the others.
+
+    Where several test processes run, short tests then keep the processors busy to the end.
+    """
+    begins_first = {item.path for item in items if any(map(item.get_closest_marker, ("ray", "deepspeed", "faults")))}
+
+    def rank(item: pytest.Item) -> int:
+        name = item.path.name
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST) + (item.path not in begins_first)
+
+    items.sort(key=rank)
 
 
 def pytest_make_parametrize_id(config, val, argname):

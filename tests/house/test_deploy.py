@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -300,7 +301,8 @@ def test_the_slurm_script_starts_one_ray_with_a_token_of_its_own(tmp_path):
         "GPUS_ON_NODE": "4",
     }
     environment = {f"SLURM_{name}": value for name, value in slurm.items()}
-    environment |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "GRISTMILL": str(ROOT)}
+    path = f"{Path(sys.executable).parent}:{tmp_path}:/usr/bin:/bin"
+    environment |= {"PATH": path, "HOME": str(tmp_path), "GRISTMILL": str(ROOT)}
     command = ["bash", str(DEPLOY / "slurm.sh"), "python", "-m", "trainers", "pretrain", "a b"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 5, result.stderr  # that of the command, so that Slurm knows

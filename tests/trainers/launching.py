@@ -2,6 +2,7 @@
 read.
 """
 
+import gc
 import importlib
 import json
 import multiprocessing
@@ -31,6 +32,9 @@ SETTINGS = [
     "log_every=1",
 ]
 
+# What training imports, and what DeepSpeed does when it starts: its optimizer Muon, and with that all of torch.compile.
+_IMPORTED = ["trainers.training.loop", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"]
+
 
 def environment(**more):
     """The variables of a process that starts workers: nothing of a launch that this one may belong to."""
@@ -54,21 +58,14 @@ def run_workers(count, script, *arguments):
     which takes longer than most of these groups train. When one has ended with an error, those that go on are killed after
     GRACE_SECONDS. Launching itself is tested with `torchrun`.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainers.training.loop", "deepspeed"])
-    with patch.dict(os.environ, environment()):
-        forkserver.ensure_running()
     module = ".".join(Path(script).relative_to(ROOT).with_suffix("").parts)
     group = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     with tempfile.TemporaryDirectory() as logs:
         workers = []
         for rank in range(count):
-            variables = environment(
-                **{name: f"{its}" for name, its in {**group, "RANK": rank, "LOCAL_RANK": rank}.items()}
-            )
-            given = (module, [str(each) for each in arguments], variables, f"{logs}/{rank}")
-            workers.append(context.Process(target=_work, args=given, daemon=True))
-            workers[-1].start()
+            of_worker = {**group, "RANK": rank, "LOCAL_RANK": rank}
+            variables = environment(**{name: f"{its}" for name, its in of_worker.items()})
+            workers.append(_forked(f"{logs}/{rank}", module, arguments, variables))
         while waiting := [worker for worker in workers if worker.exitcode is None]:
             broken = any(worker.exitcode for worker in workers)
             if not wait([worker.sentinel for worker in waiting], GRACE_SECONDS if broken else None):
@@ -77,11 +74,37 @@ def run_workers(count, script, *arguments):
         return [worker.exitcode for worker in workers], "".join(path.read_text() for path in Path(logs).iterdir())
 
 
+def start_command(log, *arguments):
+    """Start a command of the trainers in a process of its own, a fork like the workers of `run_workers`; return the process.
+    What it prints is in the file `log`.
+    """
+    return _forked(log, "trainers.__main__", arguments, environment())
+
+
+def run_command(log, *arguments):
+    """Run a command as `start_command` does; return (its exit status, what it printed)."""
+    process = start_command(log, *arguments)
+    process.join()
+    return process.exitcode, Path(log).read_text()
+
+
+def _forked(log, module, arguments, variables):
+    """A process that runs the `main` of a module."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    with patch.dict(os.environ, environment()):
+        forkserver.ensure_running()
+    process = context.Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=True)
+    process.start()
+    return process
+
+
 def _work(module, arguments, variables, log):
-    """What a worker of `run_workers` does."""
+    """What the process of `_forked` does."""
     with open(log, "w") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
+    gc.freeze()  # what the server has imported stays: the collector of garbage passes it over
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [module, *arguments]

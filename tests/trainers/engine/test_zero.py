@@ -2,6 +2,7 @@
 family of models.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,18 @@ import pytest
 
 from gristmill.events import read_events
 from tests.trainers.engine.zero_worker import FAMILIES, POISONED_STEP, execution
-from tests.trainers.launching import ROOT, SEQUENCES, SETTINGS, STEPS, environment, losses, recorded, run_workers
+from tests.trainers.launching import (
+    ROOT,
+    SEQUENCES,
+    SETTINGS,
+    STEPS,
+    environment,
+    losses,
+    recorded,
+    run_command,
+    run_workers,
+    start_command,
+)
 from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
@@ -118,29 +130,29 @@ def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched
     ignored = shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")
     shutil.copytree(launched(2) / "stage3", run, ignore=ignored)
     settings = [*SETTINGS, "checkpoints={every: 10, keep: 3}", f"corpus={corpus_directory}", f"run={run}"]
-    command = [sys.executable, "-m", "trainers", "pretrain", "llama_tiny", *settings]
-    first = subprocess.Popen(
-        command, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command, log = ["pretrain", "llama_tiny", *settings], tmp_path / "log"
+    first = start_command(log, *command)
     while not (run / "log.jsonl").exists() or 12 not in losses(run):
-        assert first.poll() is None, first.communicate()[0]
+        assert first.is_alive(), log.read_text()
         time.sleep(0.02)
-    first.send_signal(signal.SIGTERM)
-    output, _ = first.communicate(timeout=120)
-    assert first.returncode == 0, output
+    os.kill(first.pid, signal.SIGTERM)
+    first.join(120)
+    output = log.read_text()
+    assert first.exitcode == 0, output
     stopped = max(losses(run))
     if stopped < STEPS:
         assert f"at step {stopped}, checkpoint saved" in output
 
-    second = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert second.returncode == 0, second.stderr
+    status, output = run_command(log, *command)
+    assert status == 0, output
     assert list(losses(run)) == list(range(11, STEPS + 1))
     expected = losses(launched(1) / "stage0")
     assert losses(run) == pytest.approx({step: expected[step] for step in losses(run)}, abs=5e-6)
     check_export(run, corpus_directory)
 
     before = (run / "log.jsonl").read_bytes()
-    third = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+    again = [sys.executable, "-m", "trainers", *command]
+    third = subprocess.run(again, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"finished at step {STEPS}, nothing to do" in third.stdout
     assert (run / "log.jsonl").read_bytes() == before
 

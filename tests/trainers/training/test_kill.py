@@ -50,7 +50,7 @@ ATTEMPTS = [
     Attempt(1, 0, 0, "after_a_checkpoint", 5, 0),
     Attempt(3, 3, 5, "amid_a_step", 8, 2, machines=1),
     Attempt(2, 1, 5, "amid_a_validation", 10, 1, machines=2),
-    Attempt(3, 2, 5, "amid_an_export", STEPS, 0, machines=1),
+    Attempt(3, 2, 5, "amid_an_export", STEPS, 0),
     Attempt(1, 0, STEPS, "never", 0, 0),
 ]
 

@@ -1,7 +1,5 @@
 """The training loop in this process: one worker, whose steps fail on demand."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +9,7 @@ from gristmill.errors import UserError
 from gristmill.events import read_events
 from gristmill.storage.store import read_json, write_json
 from tests.trainers import conftest
-from tests.trainers.launching import ROOT, environment
+from tests.trainers.launching import run_command
 from trainers.__main__ import main
 from trainers.config.job import BatchSize, Checkpoints, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, LengthPhase, Validation
@@ -310,9 +308,8 @@ def test_a_trainer_that_stood_still_leaves_the_ledger_of_the_one_that_finished(c
         if waiting:
             waiting.pop()
             settings = [str(run / "resolved.yaml"), f"corpus={corpus.directory}", f"run={run}"]
-            command = [sys.executable, "-m", "trainers", "pretrain", *settings]
-            done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
+            status, output = run_command(tmp_path / "output", "pretrain", *settings)
+            assert status == 0, output
         whole(path, value)
 
     monkeypatch.setattr(ledger, "write_json", late)

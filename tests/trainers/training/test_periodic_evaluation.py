@@ -13,7 +13,7 @@ import pytest
 from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
 from gristmill.storage.store import read_json, write_json
-from tests.trainers.launching import ROOT, SETTINGS, STEPS, environment, losses
+from tests.trainers.launching import SETTINGS, STEPS, losses, run_command, start_command
 from tests.trainers.tasks.writing import write_lines
 from trainers.config.pretraining import PeriodicEvaluation
 from trainers.evaluation.checkpoints.evaluate_checkpoints import name_of
@@ -163,17 +163,7 @@ def test_settings_without_files_are_refused_before_training(tmp_path):
 
 def command(run, corpus, data):
     words = [f"evaluation.{each}" for each in ("suite=blimp", "every=5", f"data={data}", "limit=4")]
-    return [
-        sys.executable,
-        "-m",
-        "trainers",
-        "pretrain",
-        "llama_tiny",
-        f"corpus={corpus}",
-        f"run={run}",
-        *SETTINGS,
-        *words,
-    ]
+    return ["pretrain", "llama_tiny", f"corpus={corpus}", f"run={run}", *SETTINGS, *words]
 
 
 def wait_for(path, process):
@@ -181,7 +171,7 @@ def wait_for(path, process):
     for _ in range(6000):
         if path.exists():
             return
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.1)
     raise AssertionError(path)
 
@@ -199,7 +189,7 @@ def test_kills_amid_an_evaluation_change_no_loss_and_lose_no_result(corpus_direc
     pairs = [{"sentence_good": f"a cab {n}", "sentence_bad": f"{n} cab a", "UID": "s", "field": "f"} for n in range(6)]
     write_lines(data / "blimp" / "s.jsonl", pairs)
     again = command(run, corpus_directory, data)
-    first = subprocess.Popen(again, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL)
+    first = start_command(tmp_path / "output", *again)
     finished = result_path(run, "blimp,limit=4", 5)
     wait_for(finished, first)
     before = finished.read_bytes()
@@ -207,16 +197,16 @@ def test_kills_amid_an_evaluation_change_no_loss_and_lose_no_result(corpus_direc
         time.sleep(0.05)
     for number in (*below, first.pid):
         os.kill(number, signal.SIGKILL)
-    first.wait()
+    first.join()
     assert not (run / "finished.json").exists()
-    done = subprocess.run(again, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    status, output = run_command(tmp_path / "output", *again)
+    assert status == 0, output
     assert (run / "finished.json").exists()
     assert losses(run) == losses(unbroken)
     assert finished.read_bytes() == before
     assert [each.step for each in read_evaluations(run)] == [5, STEPS]
     assert sorted(logged(run)) == [5, STEPS]
-    assert f"blimp,limit=4 at step {STEPS}: blimp.mean" in done.stdout
+    assert f"blimp,limit=4 at step {STEPS}: blimp.mean" in output
     assert "blimp.mean" in (run / "report.html").read_text()
     shutil.rmtree(run / "evaluations")  # the page is made from the log
     write_report([run], tmp_path / "page.html")
