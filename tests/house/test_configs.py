@@ -23,7 +23,7 @@ try:
 
     EXTRACT = []
 except ImportError:  # it, or what it needs, is not installed
-    EXTRACT = ["sources.web.extract=resiliparse"]
+    EXTRACT = ["extract=resiliparse"]
 
 
 @pytest.fixture
@@ -37,7 +37,8 @@ def fetched(tmp_path, monkeypatch):
 
 def assignments(path):
     """What to write over a recipe where the extra `trafilatura` is missing."""
-    return EXTRACT if "extract: trafilatura" in path.read_text() else []
+    sources = yaml.safe_load(path.read_text())["sources"]
+    return [f"sources.{source['name']}.{change}" for source in sources if "extract" in source for change in EXTRACT]
 
 
 @pytest.mark.usefixtures("fetched")
@@ -58,7 +59,7 @@ def test_a_resolved_corpus_file_is_a_valid_input(path, tmp_path):
     assert load_corpus_config(again) == config
 
 
-@pytest.mark.parametrize("name", ["web_en.yaml", "c4.yaml", "refinedweb.yaml"])
+@pytest.mark.parametrize("name", ["web_en.yaml", "c4.yaml", "refinedweb.yaml", "books.yaml", "news.yaml"])
 def test_a_recipe_says_how_to_fetch_its_language_model(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = ROOT / "corpora_configs" / name
@@ -112,13 +113,11 @@ SAMPLES = {
         "sources.web.root={data}/raw_web",
         "sources.web.include=['readability_pages.warc.gz', 'warc_samples/*.warc.gz']",
         "steps.language.models=[{data}/models/lid.176.ftz]",
-        *EXTRACT,
     ],
     "refinedweb.yaml": [
         "sources.web.root={data}/raw_web",
         "sources.web.include=['readability_pages.warc.gz']",
         "steps.language.models=[{data}/models/lid.176.ftz]",
-        *EXTRACT,
     ],
     "c4.yaml": [
         "sources.web.root={data}/prose/news_bbc.jsonl.gz",
@@ -133,6 +132,18 @@ SAMPLES = {
         *(f"sources.wiki_{language}.include=['**']" for language in ("en", "ko", "zh")),
         "sources.wiki_en.root={data}/prose/news_bbc.jsonl.gz",
     ],
+    "books.yaml": [  # chapters of textbooks, most of which are shorter than a book
+        "sources.books.root={data}/prose/textbooks.jsonl.gz",
+        "sources.books.include=['**']",
+        "sources.books.format=jsonl",
+        "steps.language.models=[{data}/models/lid.176.ftz, resiliparse]",
+        "steps.filter[1].at_least=2000",
+    ],
+    "news.yaml": [
+        "sources.news.root={data}/raw_web",
+        "sources.news.include=['readability_pages.warc.gz']",
+        "steps.language.models=[{data}/models/lid.176.ftz, resiliparse]",
+    ],
     "code.yaml": ["sources.code.root=pipelines", "sources.code.include=['**/*.py']", "sources.docs.root=."],
 }
 
@@ -142,9 +153,10 @@ SAMPLES = {
 @pytest.mark.parametrize("name", SAMPLES)
 def test_recipes_build_on_sample_data(name, shared_data, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    overrides = [assignment.format(data=shared_data) for assignment in SAMPLES[name]]
+    path = ROOT / "corpora_configs" / name
+    overrides = [*(assignment.format(data=shared_data) for assignment in SAMPLES[name]), *assignments(path)]
     overrides += [f"output={tmp_path}/out", "steps.learn_tokenizer.vocab_size=2000"]
-    assert main(["build", str(ROOT / "corpora_configs" / name), "--in-process", *overrides]) == 0
+    assert main(["build", str(path), "--in-process", *overrides]) == 0
     corpus = load_corpus(tmp_path / "out")
     for source, counts in corpus.sources.items():
         assert counts["in"] == counts["kept"] + sum(counts["quarantined"].values())
