@@ -34,7 +34,7 @@ _CONTEXT: dict[str, Any] = {
 }
 """The context that the specification recommends."""
 
-_FORMAT = "application/vnd.apache.parquet"
+_FORMAT = "application/x-parquet"
 _FILES, _DOCUMENTS = "parquet-files", "documents"
 _TYPES = (
     (pa.types.is_boolean, "sc:Boolean"),
