@@ -24,7 +24,7 @@ from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, TEXT, Column
 from pipelines.contracts.shard_set import Shard, open_shard
 from pipelines.contracts.stage import CorpusStage, PartStage
-from pipelines.explore.compare_corpora import CorpusComparison, compare_corpora
+from pipelines.explore.comparison.compare_corpora import CorpusComparison, compare_corpora
 from pipelines.explore.document_history import DocumentHistory, document_history
 from pipelines.explore.search_corpus import Query, SearchResult, search_corpus
 from pipelines.explore.whatif import Impact

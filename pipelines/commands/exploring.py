@@ -111,8 +111,8 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from pipelines.explore.compare_corpora import compare_corpora
-    from pipelines.explore.corpora_table import show_corpora
+    from pipelines.explore.comparison.compare_corpora import compare_corpora
+    from pipelines.explore.comparison.corpora_table import show_corpora
 
     if options.samples < 0:
         raise UserError(f"--samples: got {options.samples}, expected 0 or more")
@@ -122,7 +122,7 @@ def _diff(options: argparse.Namespace) -> int:
 
         options.json.write_text(json.dumps(comparison.as_json(), indent=1) + "\n")
     if options.html is not None:
-        from pipelines.explore.corpora_page import corpora_page
+        from pipelines.explore.comparison.corpora_page import corpora_page
 
         options.html.write_atomic(corpora_page(comparison, options.samples).encode())
     show_corpora(comparison, options.samples)

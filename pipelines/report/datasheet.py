@@ -54,14 +54,14 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SheetTable:
     """A table. Numbers are aligned to the right; None is a value that there is none of."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str | int | None]]
 
 
-Block = str | Listing | Grid
+Block = str | Listing | SheetTable
 """A paragraph of plain text, a list or a table."""
 
 
@@ -116,9 +116,9 @@ def _totals(report: Mapping[str, Any]) -> str:
     )
 
 
-def _sources(report: Mapping[str, Any]) -> Grid:
+def _sources(report: Mapping[str, Any]) -> SheetTable:
     names = ("documents", "documents_kept", "text_bytes", "text_bytes_kept")
-    return Grid(
+    return SheetTable(
         ("source", "format", "licence", "documents read", "kept", "bytes read", "kept"),
         [[source["source"], source["format"], _licence(source), *(source[name] for name in names)]
             for source in report["sources"]],
@@ -133,7 +133,7 @@ def _languages(report: Mapping[str, Any]) -> list[Block]:
     ]
     if not rows:
         return ["Languages were not identified."]
-    return [Grid(("source", "language", "documents", "kept"), rows)]
+    return [SheetTable(("source", "language", "documents", "kept"), rows)]
 
 
 def _shards(report: Mapping[str, Any]) -> list[Block]:
@@ -145,7 +145,7 @@ def _shards(report: Mapping[str, Any]) -> list[Block]:
             f"{tokenizer['xxh3_128']}; token ids are {shards['dtype']}."
         )
         names = ("source", "split", "documents", "tokens")
-        blocks.append(Grid(names, [[row[name] for name in names] for row in shards["tokens"]]))
+        blocks.append(SheetTable(names, [[row[name] for name in names] for row in shards["tokens"]]))
     return blocks or ["The corpus has no shards, so its tokens are not counted."]
 
 
@@ -154,7 +154,7 @@ def _origins(report: Mapping[str, Any]) -> list[Block]:
         (s["source"], s["origin"] or _NOT_STATED, s["files"], s["records"], sum(s["quarantined"].values()))
         for s in report["sources"]
     ]
-    return [Grid(("source", "origin", "files", "records", "quarantined"), rows)]
+    return [SheetTable(("source", "origin", "files", "records", "quarantined"), rows)]
 
 
 def _funnel(report: Mapping[str, Any]) -> list[Block]:
@@ -165,7 +165,7 @@ def _funnel(report: Mapping[str, Any]) -> list[Block]:
         "tokens_out_estimated",
     )  # fmt: skip
     heading = ("source", "step", "documents in", "out", "bytes in", "out", "tokens in", "out")
-    blocks: list[Block] = [Grid(heading, [[row[name] for name in names] for row in report["funnel"]])]
+    blocks: list[Block] = [SheetTable(heading, [[row[name] for name in names] for row in report["funnel"]])]
     if any(row["tokens_in_estimated"] is not None for row in report["funnel"]):
         blocks.append("Tokens are estimated from each source's bytes per token in its shards.")
     return blocks
@@ -180,14 +180,14 @@ def _filters(report: Mapping[str, Any]) -> list[Block]:
     ]
     if not rows:
         return ["No rule dropped documents."]
-    return [Grid(("step", "rule", "keeps", "source", "documents dropped"), rows)]
+    return [SheetTable(("step", "rule", "keeps", "source", "documents dropped"), rows)]
 
 
 def _duplicates(report: Mapping[str, Any]) -> list[Block]:
     if not report["duplicates"]:
         return ["No step reports clusters of duplicates."]
     rows = [(entry["step"], entry["clusters"], entry["dropped"]) for entry in report["duplicates"]]
-    return [Grid(("deduplication", "clusters", "documents dropped"), rows)]
+    return [SheetTable(("deduplication", "clusters", "documents dropped"), rows)]
 
 
 def _licences(report: Mapping[str, Any]) -> list[Block]:

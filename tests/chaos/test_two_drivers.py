@@ -205,7 +205,7 @@ def test_a_lease_of_a_dead_host_is_taken_over(meeting, reference, injected, hour
 @pytest.mark.chaos
 def test_a_build_that_was_suspended_and_taken_over_goes_on(meeting, reference, injected):
     hold = meeting.directory / "hold"
-    for number in (20, 99, 180, 250):
+    for number in (20, 70, 120, 170):
         file = Path(f"{hold}{number}")
         first = meeting.drive(f"first{number}", hold=[number, file], host="elsewhere", lease=QUICK)
         first.until(Path(f"{file}.held").exists)

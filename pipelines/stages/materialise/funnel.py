@@ -176,7 +176,7 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
             lengths = edited_lengths(stored, edits)
         count |= {"documents_out": int(alive.sum()), "bytes_out": int(lengths[alive].sum())}
         counts.append(count)
-    measured = part.table(name for name in task.columns if part.has(name))
+    measured = part.table([name for name in task.columns if part.has(name)])
     summary = summarise(measured, part.index, ids, hashes, text_bytes, groups | {KEPT: alive})
     return counts, summary, _sample_columns(part, sampled, measured, task.columns, groups)
 

@@ -5,8 +5,8 @@ from rich.table import Table
 
 from gristmill.console import Page, wide_console
 from gristmill.terminal import printable, quantity
-from pipelines.explore.compare_corpora import CorpusComparison, Kind, SourceChange
-from pipelines.explore.compare_distributions import LEAST_DISTANCE
+from pipelines.explore.comparison.compare_corpora import CorpusComparison, Kind, SourceChange
+from pipelines.explore.comparison.compare_distributions import LEAST_DISTANCE
 from pipelines.report.bins import quantile
 from pipelines.report.corpus_charts import short
 

@@ -21,8 +21,8 @@ from pipelines.contracts.columns import EDITS_COLUMN
 from pipelines.contracts.document import ID
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import Part
-from pipelines.explore.compare_distributions import DistributionChange, compare_distributions
-from pipelines.explore.compare_ngrams import MOST_WORDS, NgramComparison, compare_ngrams
+from pipelines.explore.comparison.compare_distributions import DistributionChange, compare_distributions
+from pipelines.explore.comparison.compare_ngrams import MOST_WORDS, NgramComparison, compare_ngrams
 from pipelines.kernels.text.buffers import text_buffers
 
 Kind = Literal["in", "out", "changed"]

@@ -12,9 +12,9 @@ from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.explore import compare_ngrams as module
-from pipelines.explore.compare_corpora import compare_corpora
-from pipelines.explore.compare_ngrams import compare_ngrams, log_odds_scores
-from pipelines.explore.corpora_page import corpora_page
+from pipelines.explore.comparison.compare_corpora import compare_corpora
+from pipelines.explore.comparison.compare_ngrams import compare_ngrams, log_odds_scores
+from pipelines.explore.comparison.corpora_page import corpora_page
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan

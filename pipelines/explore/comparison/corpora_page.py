@@ -6,9 +6,9 @@ from markupsafe import Markup
 
 from gristmill.page.histograms import HistogramRow, histogram_rows
 from gristmill.page.render import render_template
-from pipelines.explore.compare_corpora import CorpusComparison, Kind
-from pipelines.explore.compare_distributions import LEAST_DISTANCE, DistributionChange
-from pipelines.explore.corpora_table import TITLES, change_rows
+from pipelines.explore.comparison.compare_corpora import CorpusComparison, Kind
+from pipelines.explore.comparison.compare_distributions import LEAST_DISTANCE, DistributionChange
+from pipelines.explore.comparison.corpora_table import TITLES, change_rows
 from pipelines.report.bins import axis_for, cell_counts, quantile
 from pipelines.report.corpus_charts import short
 

@@ -14,7 +14,7 @@ from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.erasure.forget import forget
-from pipelines.explore.compare_corpora import compare_corpora
+from pipelines.explore.comparison.compare_corpora import compare_corpora
 from pipelines.explore.search_corpus import Query, search_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
@@ -145,8 +145,8 @@ def test_another_decision_reads_no_text(corpora, tmp_path, monkeypatch):
             ),
         )
     )
-    monkeypatch.setattr("pipelines.explore.compare_corpora._digests", None)
-    monkeypatch.setattr("pipelines.explore.compare_ngrams.shown_texts", None)
+    monkeypatch.setattr("pipelines.explore.comparison.compare_corpora._digests", None)
+    monkeypatch.setattr("pipelines.explore.comparison.compare_ngrams.shown_texts", None)
     comparison = compare_corpora(first, config.place)
     assert comparison.sources["web"].changed == 0
     assert comparison.sources["web"].went_out["word_count"] > 0

@@ -1,0 +1,1 @@
+"""Two corpora compared: verdicts, distributions and n-grams, and the tables and page that show them."""
