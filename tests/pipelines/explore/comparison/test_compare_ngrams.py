@@ -11,7 +11,7 @@ import pytest
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
-from pipelines.explore import compare_ngrams as module
+from pipelines.explore.comparison import compare_ngrams as module
 from pipelines.explore.comparison.compare_corpora import compare_corpora
 from pipelines.explore.comparison.compare_ngrams import compare_ngrams, log_odds_scores
 from pipelines.explore.comparison.corpora_page import corpora_page
