@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
     return root
 
 
-def sampled(folder, name, knobs, part_bytes=400, cluster=None):
+def sampled(folder, name, knobs, part_bytes=2000, cluster=None):
     """The documents of a corpus with a sample by printed id: id, drop and columns."""
     plan = plan_corpus(folder, name, [FIELDS, FILTER, f"sample: {json.dumps(knobs)}"], part_bytes=part_bytes)
     return rows_of(build_corpus(plan, cluster), ("id", "drop", "host", "size", "source"))
@@ -96,7 +96,7 @@ def test_samples_are_those_of_the_oracle(folder, monkeypatch, case):
         row["drop"] == "size" for row in rows.values()
     )
     monkeypatch.setattr(sample_limits, "ROWS_PER_RANGE", 23)
-    assert sampled(folder, f"{case[:4]}b{len(case)}", CASES[case], 1500, Backwards()) == rows
+    assert sampled(folder, f"{case[:4]}b{len(case)}", CASES[case], 7000, Backwards()) == rows
 
 
 def test_caps_hold(folder):
@@ -148,7 +148,7 @@ def test_a_killed_sample_goes_on(folder, monkeypatch):
         cluster = Killed()
         cluster.left = most
         try:
-            assert sampled(folder, "killed", CASES["cap"], 1500, cluster) == whole
+            assert sampled(folder, "killed", CASES["cap"], 5000, cluster) == whole
             break
         except KeyboardInterrupt:
             kills += 1
