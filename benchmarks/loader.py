@@ -26,8 +26,7 @@ import pyarrow as pa
 
 from gristmill.storage.disk import LocalPath
 from pipelines.contracts.document import document_id
-from pipelines.contracts.manifest import ShardRecord, TokenizerRecord
-from pipelines.contracts.shard_set import open_shard, write_shard
+from pipelines.contracts.shard_set import ShardRecord, TokenizerRecord, open_shard, write_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.pretraining import Data
 from trainers.data.packed_corpus import TrainingCorpus, training_data

@@ -23,8 +23,7 @@ import pyarrow as pa
 
 from benchmarks.objectives import OBJECTIVES
 from gristmill.storage.disk import LocalPath
-from pipelines.contracts.manifest import ShardRecord
-from pipelines.contracts.shard_set import Shard
+from pipelines.contracts.shard_set import Shard, ShardRecord
 from tokenizer.encode import Encoder
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.specials import SPECIAL_IDS

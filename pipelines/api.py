@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from gristmill.budget import take_account
-from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.paths import local_path
@@ -22,7 +21,7 @@ from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.lineage import open_corpus as open_published
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, TEXT, Column
-from pipelines.contracts.shard_set import Shard, open_shard
+from pipelines.contracts.shard_set import Shard, choose_shard_set, open_shard
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.explore.comparison.compare_corpora import CorpusComparison, compare_corpora
 from pipelines.explore.document_history import DocumentHistory, document_history
@@ -102,12 +101,9 @@ class OpenCorpus:
 
         Raises UserError for an unknown source or shard set.
         """
-        sets = self.corpus.manifest.shard_sets
-        name = shard_set if shard_set is not None or len(sets) != 1 else next(iter(sets))
-        if name not in sets:
-            raise UserError(f"shard_set: got {shard_set!r}, the corpus has {', '.join(sets) or 'no shards'}")
+        _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
         wanted = self.corpus.choose_sources(sources)
-        for record in sets[name].shards:
+        for record in chosen.shards:
             if record.split == split and record.source in wanted and record.documents:
                 yield open_shard(self.corpus.directory, record.file)
 

@@ -6,15 +6,9 @@ from typing import Any
 from gristmill.budget import spend
 from gristmill.storage.store import digest
 from pipelines.building.state import Build
-from pipelines.contracts.manifest import (
-    CorpusManifest,
-    ShardSet,
-    StepManifest,
-    save_corpus,
-    shard_set_of,
-    variant_file,
-)
+from pipelines.contracts.manifest import CorpusManifest, StepManifest, save_corpus, variant_file
 from pipelines.contracts.mixtures import proportional, temperature, unimax
+from pipelines.contracts.shard_set import ShardSet, shard_set_of
 from pipelines.planning.corpus import plain_config
 from pipelines.planning.plan import Plan
 from pipelines.report.write import write_report

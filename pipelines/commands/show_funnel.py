@@ -9,7 +9,8 @@ from rich.text import Text
 from gristmill.console import wide_console
 from gristmill.terminal import human_bytes, human_count
 from pipelines.contracts.given_split import SPLITS, TEST
-from pipelines.contracts.manifest import CorpusManifest, ShardRecord, bytes_per_token, without_validation
+from pipelines.contracts.manifest import CorpusManifest, bytes_per_token, without_validation
+from pipelines.contracts.shard_set import ShardRecord
 
 _DOMAINS = 20  # domains of a source that are listed
 _GLUE = "\u00a0"  # a space at which no line is broken

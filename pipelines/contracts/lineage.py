@@ -35,7 +35,6 @@ from pipelines.contracts.given_split import SPLITS, GivenSplit, parse_split
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
-    ShardRecord,
     StepManifest,
     load_corpus,
     load_step,
@@ -43,7 +42,7 @@ from pipelines.contracts.manifest import (
     schema_facts,
 )
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
-from pipelines.contracts.shard_set import Shard, open_shard
+from pipelines.contracts.shard_set import Shard, ShardRecord, open_shard
 
 _SIMILAR_PATHS = 5000  # paths compared for a near match, a bound for sources with millions of files
 

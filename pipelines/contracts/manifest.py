@@ -14,19 +14,18 @@ from typing import Any, BinaryIO, TypeVar
 import pyarrow as pa
 
 from gristmill.budget import READING, spend
-from gristmill.config import ADDED, plain
+from gristmill.config import plain
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from gristmill.host import host, lent
 from gristmill.storage.location import Check, Content, FileRecord, Location, missing_file
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, read_json, write_json, write_new_json
 from pipelines.contracts.document_counts import Counts, parse_counts
+from pipelines.contracts.shard_set import ShardSet, shard_set_of
 from pipelines.contracts.tombstone import FORGOTTEN, current_mark, is_current
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
-LEVEL = ":"
-"""Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
 _VARIANT = "variant-"
 Place = TypeVar("Place", bound=Location)
 
@@ -353,64 +352,6 @@ def _load_step(root: Location, name: str) -> StepManifest:
 
 
 @dataclass(frozen=True)
-class ShardRecord:
-    """One shard of a shard set: its file, documents, tokens, and UTF-8 bytes of its text. `group` is empty if the source
-    is not split into groups.
-    """
-
-    path: str
-    bytes: int
-    xxh3_128: str
-    source: str
-    split: str
-    documents: int
-    tokens: int
-    text_bytes: int
-    group: str = field(default="", metadata=ADDED)
-
-    @property
-    def domain(self) -> str:
-        """The source, or `source:group`."""
-        return f"{self.source}{LEVEL}{self.group}" if self.group else self.source
-
-    @property
-    def file(self) -> FileRecord:
-        """The file's record, relative to the corpus directory."""
-        return FileRecord(self.path, self.bytes, self.xxh3_128)
-
-
-@dataclass(frozen=True)
-class TokenizerRecord:
-    """The tokenizer of a shard set: `path` of its tokenizer.json relative to the corpus directory, checksum,
-    and properties.
-    """
-
-    path: str
-    bytes: int
-    xxh3_128: str
-    vocab_size: int
-    kind: str
-    specials: dict[str, int]
-
-    @property
-    def file(self) -> FileRecord:
-        """The file's record, relative to the corpus directory."""
-        return FileRecord(self.path, self.bytes, self.xxh3_128)
-
-
-@dataclass(frozen=True)
-class ShardSet:
-    """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns
-    written.
-    """
-
-    tokenizer: TokenizerRecord
-    dtype: str
-    columns: tuple[str, ...]
-    shards: tuple[ShardRecord, ...]
-
-
-@dataclass(frozen=True)
 class CorpusManifest:
     """A published corpus. It names all files that a trainer needs."""
 
@@ -461,12 +402,6 @@ def load_corpus(directory: Location) -> CorpusManifest:
     value["shard_sets"] = {name: shard_set_of(entry) for name, entry in value["shard_sets"].items()}
     value["steps"], value["funnel"] = tuple(value["steps"]), tuple(value["funnel"])
     return CorpusManifest(**value)
-
-
-def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
-    """Parse a shard set from a corpus manifest, or from the facts of the step that made it."""
-    shards = tuple(ShardRecord(**record) for record in facts["shards"])
-    return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
 
 
 def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:

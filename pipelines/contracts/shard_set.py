@@ -5,18 +5,98 @@ no special tokens; readers add them.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
-from gristmill.errors import CorruptFileError
+from gristmill.config import ADDED
+from gristmill.errors import CorruptFileError, UserError
 from gristmill.host import lent
 from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.document import ID
 
 FORMAT = "gristmill-shard/1"
+LEVEL = ":"
+"""Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """One shard of a shard set: its file, documents, tokens, and UTF-8 bytes of its text. `group` is empty if the source
+    is not split into groups.
+    """
+
+    path: str
+    bytes: int
+    xxh3_128: str
+    source: str
+    split: str
+    documents: int
+    tokens: int
+    text_bytes: int
+    group: str = field(default="", metadata=ADDED)
+
+    @property
+    def domain(self) -> str:
+        """The source, or `source:group`."""
+        return f"{self.source}{LEVEL}{self.group}" if self.group else self.source
+
+    @property
+    def file(self) -> FileRecord:
+        """The file's record, relative to the corpus directory."""
+        return FileRecord(self.path, self.bytes, self.xxh3_128)
+
+
+@dataclass(frozen=True)
+class TokenizerRecord:
+    """The tokenizer of a shard set: `path` of its tokenizer.json relative to the corpus directory, checksum,
+    and properties.
+    """
+
+    path: str
+    bytes: int
+    xxh3_128: str
+    vocab_size: int
+    kind: str
+    specials: dict[str, int]
+
+    @property
+    def file(self) -> FileRecord:
+        """The file's record, relative to the corpus directory."""
+        return FileRecord(self.path, self.bytes, self.xxh3_128)
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns
+    written.
+    """
+
+    tokenizer: TokenizerRecord
+    dtype: str
+    columns: tuple[str, ...]
+    shards: tuple[ShardRecord, ...]
+
+
+def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
+    """Parse a shard set from a corpus manifest, or from the facts of the step that made it."""
+    shards = tuple(ShardRecord(**record) for record in facts["shards"])
+    return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
+
+
+def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str) -> tuple[str, ShardSet]:
+    """Return the shard set of that name, or for None the only one. Raises UserError, which begins with `where`."""
+    if not sets:
+        raise UserError(f"{where}: the corpus has no shards; add a `shards` step and build it again")
+    if name is None and len(sets) > 1:
+        raise UserError(f"{where}: name one of the shard sets {', '.join(sorted(sets))}")
+    name = name or next(iter(sets))
+    if name not in sets:
+        raise UserError(f"{where}: got {name!r}, the corpus has {', '.join(sorted(sets))}")
+    return name, sets[name]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
 from pipelines.contracts.document_counts import Counts, count_drops
 from pipelines.contracts.lineage import Corpus, Located, PublishedStep, Quarantined, open_corpus
 from pipelines.contracts.manifest import (
-    ShardRecord,
     StepManifest,
     StepOutput,
     check_mark,
@@ -43,12 +42,11 @@ from pipelines.contracts.manifest import (
     read_table,
     save_corpus,
     schema_facts,
-    shard_set_of,
     sweep,
     variants_in,
     write_table,
 )
-from pipelines.contracts.shard_set import open_shard, write_shard
+from pipelines.contracts.shard_set import ShardRecord, open_shard, shard_set_of, write_shard
 from pipelines.contracts.tombstone import FORGOTTEN, read_tombstone, write_tombstone
 from pipelines.erasure.gc import list_unreached, remove_steps
 from pipelines.stages.materialise.funnel import SAMPLE, Funnel

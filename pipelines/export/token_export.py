@@ -26,8 +26,7 @@ from gristmill.storage.store import write_json
 from gristmill.terminal import human_bytes
 from pipelines.contracts.given_split import SPLITS, TRAIN, VALIDATION
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.manifest import ShardRecord, ShardSet
-from pipelines.contracts.shard_set import Shard, open_shard
+from pipelines.contracts.shard_set import Shard, ShardRecord, ShardSet, choose_shard_set, open_shard
 from pipelines.export.export_directory import FORMAT, check_unchanged, finish_output, prepare_output
 
 _MEGATRON_HEADER = b"MMIDIDX\x00\x00" + struct.pack("<Q", 1)  # magic and version of an index
@@ -67,7 +66,7 @@ def export_tokens(
     large for the format.
     """
     form, opened = FORMATS[format], open_corpus(corpus)
-    name, shards = _shard_set(opened, shard_set)
+    name, shards = choose_shard_set(opened.manifest.shard_sets, shard_set, "--shard-set")
     wanted = opened.choose_sources(sources, "--sources")
     if shards.dtype not in form.types:
         raise UserError(
@@ -97,15 +96,6 @@ def export_tokens(
         finish_output(output)
         display.say(f"{human_bytes(sum(file.bytes for file in files))}: {output / 'export.json'}")
     return files
-
-
-def _shard_set(corpus: Corpus, name: str | None) -> tuple[str, ShardSet]:
-    sets = corpus.manifest.shard_sets
-    if name is None and len(sets) == 1:
-        name = next(iter(sets))
-    if name is None or name not in sets:
-        raise UserError(f"--shard-set: got {name!r}, the corpus has {', '.join(sets) or 'no shards'}")
-    return name, sets[name]
 
 
 def _belongs(record: ShardRecord, source: str, split: str) -> bool:

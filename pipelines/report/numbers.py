@@ -10,14 +10,8 @@ from gristmill.config import plain
 from gristmill.storage.store import digest
 from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.lineage import Corpus
-from pipelines.contracts.manifest import (
-    CorpusManifest,
-    ShardRecord,
-    ShardSet,
-    StepManifest,
-    bytes_per_token,
-    without_validation,
-)
+from pipelines.contracts.manifest import CorpusManifest, StepManifest, bytes_per_token, without_validation
+from pipelines.contracts.shard_set import ShardRecord, ShardSet
 from pipelines.planning.plan import Plan
 from pipelines.stages.decide.filter import Filter
 

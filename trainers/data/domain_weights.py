@@ -9,7 +9,7 @@ for all of the source `web` outside `web:science`.
 from collections.abc import Iterable, Mapping
 
 from gristmill.errors import ConfigError
-from pipelines.contracts.manifest import LEVEL
+from pipelines.contracts.shard_set import LEVEL
 
 
 def names_above(leaf: str) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from gristmill.storage.location import Location
-from pipelines.contracts.manifest import TokenizerRecord
+from pipelines.contracts.shard_set import TokenizerRecord
 from trainers.data.order import Order, Samples
 from trainers.rows.batch import Batch
 

@@ -19,7 +19,8 @@ from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import digest
 from pipelines.contracts.given_split import SPLITS, TEST
-from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corpus
+from pipelines.contracts.manifest import load_corpus
+from pipelines.contracts.shard_set import ShardRecord, TokenizerRecord, choose_shard_set
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.domain_weights import names_above
@@ -114,15 +115,7 @@ def corpus_of(config: Pretraining) -> TrainingCorpus:
 def _open_one(directory: Location, wanted: str | None, frame: Frame) -> TrainingCorpus:
     manifest = load_corpus(directory)  # the path of a manifest names a variant of the corpus of its directory
     directory = directory.parent if directory.suffix == ".json" else directory
-    names = sorted(manifest.shard_sets)
-    if not names:
-        raise UserError(f"{directory}: the corpus has no shards; add a `shards` step and build it again")
-    if wanted is None and len(names) > 1:
-        raise ConfigError(f"{directory}: has the shard sets {', '.join(names)}; choose one with data.shard_set=NAME")
-    name = wanted or names[0]
-    if name not in manifest.shard_sets:
-        raise ConfigError(f"data.shard_set: got {name!r}, {directory} has {', '.join(names)}")
-    chosen = manifest.shard_sets[name]
+    name, chosen = choose_shard_set(manifest.shard_sets, wanted, f"{directory}: data.shard_set")
     records: dict[str, dict[str, list[ShardRecord]]] = {split: {} for split in SPLITS}
     for shard in sorted(chosen.shards, key=lambda shard: shard.domain):  # stable: a domain's shards keep their order
         if shard.tokens:

@@ -12,8 +12,7 @@ import numpy as np
 
 from gristmill.errors import CorruptFileError
 from gristmill.storage.location import Location
-from pipelines.contracts.manifest import ShardRecord
-from pipelines.contracts.shard_set import Shard, open_shard
+from pipelines.contracts.shard_set import Shard, ShardRecord, open_shard
 from trainers.rows.batch import Batch, Frame, Room
 from trainers.rows.packing import pack
 from trainers.rows.sentence_pairs import PairPacking, pair_shard

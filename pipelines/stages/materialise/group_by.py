@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from gristmill.errors import ConfigError, UserError
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
-from pipelines.contracts.manifest import LEVEL
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Part
+from pipelines.contracts.shard_set import LEVEL
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.decide.rules import Quantile, values_of
 

@@ -23,10 +23,10 @@ from gristmill.storage.location import Content, FileRecord
 from gristmill.storage.paths import expand_home, is_url
 from gristmill.storage.store import file_checksum
 from pipelines.contracts.given_split import SPLITS
-from pipelines.contracts.manifest import LEVEL, Receipt, StepOutput, TokenizerRecord, load_step
+from pipelines.contracts.manifest import Receipt, StepOutput, load_step
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input, StepFiles
-from pipelines.contracts.shard_set import write_shard
+from pipelines.contracts.shard_set import LEVEL, TokenizerRecord, write_shard
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.materialise.given_counts import refuse_missing_splits

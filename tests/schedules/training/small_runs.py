@@ -16,7 +16,7 @@ import torch
 from gristmill.host import host
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import file_checksum
-from pipelines.contracts.manifest import TokenizerRecord
+from pipelines.contracts.shard_set import TokenizerRecord
 from tests.schedules.memory_disk import ROOT
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.engine.engine import Totals

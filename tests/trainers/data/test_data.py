@@ -12,8 +12,7 @@ import pytest
 from gristmill.errors import ConfigError, CorruptFileError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_location
-from pipelines.contracts.manifest import ShardRecord
-from pipelines.contracts.shard_set import open_shard
+from pipelines.contracts.shard_set import ShardRecord, open_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.pretraining import Data
 from trainers.data.mixture_weights import build_mixture
@@ -340,7 +339,7 @@ def test_corpora_that_do_not_fit_together_are_refused(corpus_directory, tmp_path
         open_corpus((str(tmp_path),), None)
     with pytest.raises(ConfigError, match="names no corpus"):
         open_corpus((), None)
-    with pytest.raises(ConfigError, match=r"data\.shard_set: got 'bytes'"):
+    with pytest.raises(UserError, match=r"data\.shard_set: got 'bytes'"):
         open_corpus((str(corpus_directory),), "bytes")
     with pytest.raises(UserError, match="in an earlier corpus too"):
         open_corpus((str(corpus_directory), str(corpus_directory)), None)

@@ -13,8 +13,8 @@ import pytest
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.disk import LocalPath
 from pipelines.contracts.document import document_id, file_key
-from pipelines.contracts.manifest import CorpusManifest, ShardRecord, ShardSet, TokenizerRecord, save_corpus
-from pipelines.contracts.shard_set import write_shard
+from pipelines.contracts.manifest import CorpusManifest, save_corpus
+from pipelines.contracts.shard_set import ShardRecord, ShardSet, TokenizerRecord, write_shard
 from tests.trainers.tasks.writing import task_of, write_lines
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.definition import read_definition

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from gristmill.storage.store import digest
 from pipelines.contracts.document import document_id, file_key
-from pipelines.contracts.manifest import CorpusManifest, ShardRecord, ShardSet, TokenizerRecord, save_corpus
-from pipelines.contracts.shard_set import write_shard
+from pipelines.contracts.manifest import CorpusManifest, save_corpus
+from pipelines.contracts.shard_set import ShardRecord, ShardSet, TokenizerRecord, write_shard
 from tests.trainers.conftest import VOCABULARY, documents
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.definition import read_definition

@@ -15,7 +15,7 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import digest, read_json
-from pipelines.contracts.manifest import TokenizerRecord
+from pipelines.contracts.shard_set import TokenizerRecord
 from tokenizer.vocabulary.definition import read_definition
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.finetuning import Finetuning

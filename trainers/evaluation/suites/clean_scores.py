@@ -13,7 +13,7 @@ from gristmill.errors import StorageError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_location
 from pipelines.contracts.contamination.found_items import Contamination, read_contamination
-from pipelines.contracts.manifest import LEVEL
+from pipelines.contracts.shard_set import LEVEL
 from trainers.config.pretraining import Pretraining
 from trainers.evaluation.suites.item_file import item_name
 from trainers.evaluation.suites.suite_result import without_shots

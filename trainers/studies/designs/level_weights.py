@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gristmill.config import near_match
 from gristmill.errors import ConfigError
-from pipelines.contracts.manifest import LEVEL
+from pipelines.contracts.shard_set import LEVEL
 from trainers.data.domain_weights import assign_leaves, names_above
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.studies.proposals.proposal_settings import ProposalSettings
