@@ -142,7 +142,7 @@ def documents(sentences: list[str], length: int) -> list[str]:
 def english(folder: Path, stages: dict[str, Language]) -> None:
     """Print how many English documents are called another language; `und` is none."""
     for file in ENGLISH:
-        texts = read(folder / f"{file}.jsonl.gz", 8e6)
+        texts = read(folder / f"{file}.jsonl.gz", float("inf"))
         shares = []
         for name, stage in stages.items():
             labels = guess(stage, texts).labels

@@ -124,7 +124,15 @@ def test_texts_in_capitals_are_read_in_lower_case(model):
 
     peer = fasttext.load_model(model)
     tenth = "ABCDE FGHIj " * 3
-    texts = [ENGLISH.upper(), f"{GERMAN.upper()} und so", tenth, f"{tenth} K", RUSSIAN.upper(), "12 + 34 = 46 " * 3, ENGLISH]
+    texts = [
+        ENGLISH.upper(),
+        f"{GERMAN.upper()} und so",
+        tenth,
+        f"{tenth} K",
+        RUSSIAN.upper(),
+        "12 + 34 = 46 " * 3,
+        ENGLISH,
+    ]
     read = [texts[0].lower(), texts[1].lower(), tenth, texts[3].lower(), RUSSIAN.lower(), *texts[5:]]
     found = annotated(Language(models=(model,)), *texts)
     for text, (language, score) in zip(read, found, strict=True):
