@@ -18,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,13 @@ CLASSES = ("hate", "offensive", "neither")
 PROSE = ("wiki_en", "textbooks", "tech_docs", "forum_20news")
 NEWS_LINES, LONGEST = 10_000, 20_000  # lines of news for training; characters of a document
 KNOBS = {"dim": 16, "epoch": 10, "lr": 0.2, "minn": 2, "maxn": 5, "bucket": 200_000}
+TRAINED = {
+    "tweets": ("neither",),
+    "tweets, comments, news": ("neither", "healthy", "news"),
+}  # the negatives of each model
 Texts = Mapping[str, list[str]]
+Unit = Literal["document", "line", "sentence"]
+UNITS: tuple[Unit, ...] = ("document", "line", "sentence")
 
 
 def main() -> None:
@@ -50,7 +57,9 @@ def main() -> None:
     data = Path(os.environ["GRISTMILL_DATA"])
     print(machine())
     texts = {**tweets(data / "toxicity"), **comments(data / "toxicity")}
-    news = [line for text in read(data / "prose" / "news_bbc.jsonl.gz", 1e9) for line in text.splitlines() if line.strip()]
+    news = [
+        line for text in read(data / "prose" / "news_bbc.jsonl.gz", 1e9) for line in text.splitlines() if line.strip()
+    ]
     learned = {name: [text for text in found if not held_out(text)] for name, found in texts.items()}
     learned["news"] = news[:NEWS_LINES]
     tested = {name: [text for text in found if held_out(text)] for name, found in texts.items()}
@@ -58,10 +67,10 @@ def main() -> None:
     prose = {name: [text[:LONGEST] for text in found] for name, found in prose.items()}
     with tempfile.TemporaryDirectory() as place:
         build(Path(place), learned)
-        measured: dict[str, Callable[[str], PartStage]] = {"word list": lambda _: WordList((str(data / "toxicity/ldnoobw/en"),))}
-        for name, negatives in (("tweets", CLASSES[2:]), ("tweets, comments, news", (*CLASSES[2:], "healthy", "news"))):
-            model = teach(Path(place), negatives)
-            measured[name] = lambda unit, model=model: Classifier(model, unit=unit)  # type: ignore[misc]
+        words = WordList((str(data / "toxicity" / "ldnoobw" / "en"),))
+        measured: dict[str, Callable[[Unit], PartStage]] = {"word list": lambda _: words}
+        for name, negatives in TRAINED.items():
+            measured[name] = scorer(teach(Path(place), negatives))
         report(measured, tested, prose)
 
 
@@ -88,7 +97,9 @@ def build(place: Path, texts: Texts) -> None:
     """Build a corpus with a source for each class."""
     for name, found in texts.items():
         (place / f"{name}.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in found))
-    sources = [{"name": name, "root": str(place / f"{name}.jsonl"), "include": ["**"], "format": "jsonl"} for name in texts]
+    sources = [
+        {"name": name, "root": str(place / f"{name}.jsonl"), "include": ["**"], "format": "jsonl"} for name in texts
+    ]
     config = {"name": "toxicity", "output": str(place / "corpus"), "sources": sources, "steps": [{"text_hash": {}}]}
     (place / "corpus.yaml").write_text(yaml.safe_dump(config))
     if pipelines(["build", str(place / "corpus.yaml"), "--in-process"]):
@@ -110,6 +121,10 @@ def teach(place: Path, negatives: tuple[str, ...]) -> str:
     return str(place / name)
 
 
+def scorer(model: str) -> Callable[[Unit], PartStage]:
+    return lambda unit: Classifier(model, unit=unit)
+
+
 def found(stage: PartStage, texts: list[str]) -> np.ndarray:
     """The scores of texts; for a word list, whether each has a word."""
     column = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())})).column(0)
@@ -122,7 +137,17 @@ def planted(texts: list[str], toxic: list[str]) -> list[str]:
     return ["\n".join([*lines[: len(lines) // 2], line, *lines[len(lines) // 2 :]]) for lines, line in pairs]
 
 
-def report(measured: dict[str, Callable[[str], PartStage]], tested: Texts, prose: Texts) -> None:
+def print_calibration(name: str, metrics: Mapping[str, Any]) -> None:
+    """Print how well scores tell toxic tweets from others, and what share is toxic by tenths of the score."""
+    error = metrics["expected_calibration_error"]
+    print(f"\n{name}: ROC-AUC {metrics['roc_auc']:.3f}, expected calibration error {error:.3f}")
+    print("| score | tweets | mean score | toxic |\n|---|---|---|---|")
+    for row in metrics["calibration"]:
+        shares = f"{row['mean_score']:.2f} | {row['share_positive']:.2f}"
+        print(f"| {row['from']:.1f} to {row['to']:.1f} | {row['documents']:,} | {shares} |")
+
+
+def report(measured: dict[str, Callable[[Unit], PartStage]], tested: Texts, prose: Texts) -> None:
     print(f"\n| text | texts | {' | '.join(measured)} |\n|---|---|{'---|' * len(measured)}")
     for name, texts in tested.items():
         shares = [np.mean(found(make("document"), texts) >= 0.5) for make in measured.values()]
@@ -130,14 +155,12 @@ def report(measured: dict[str, Callable[[str], PartStage]], tested: Texts, prose
     toxic = [text for label in CLASSES[:2] for text in tested[label]]
     truth = np.arange(len(toxic) + len(tested["neither"])) < len(toxic)
     for name, make in measured.items():
-        scores = found(make("document"), [*toxic, *tested["neither"]])
-        metrics = evaluate(scores, truth)
-        print(f"{name}: tweets: {', '.join(f'{key} {value:.3f}' for key, value in metrics.items() if isinstance(value, float))}")
-        for row in metrics["calibration"]:
-            print(f"  {row['from']:.1f} to {row['to']:.1f}: {row['documents']:,}, mean {row['mean_score']:.2f}, toxic {row['share_positive']:.2f}")
+        if name in TRAINED:
+            print_calibration(name, evaluate(found(make("document"), [*toxic, *tested["neither"]]), truth))
     sets = dict(prose) | {f"{name}, planted": planted(texts, toxic[::7]) for name, texts in prose.items()}
-    models = [(name, make, unit) for name, make in measured.items() for unit in ("document", "line", "sentence")][2:]
-    print(f"\n| text | texts | {' | '.join(f'{name}, {unit}' for name, _, unit in models)} |\n|---|---|{'---|' * len(models)}")
+    models = [(name, make, unit) for name, make in measured.items() for unit in UNITS][2:]
+    titles = " | ".join(f"{name}, {unit}" for name, _, unit in models)
+    print(f"\n| text | texts | {titles} |\n|---|---|{'---|' * len(models)}")
     for name, texts in sets.items():
         shares = [np.mean(found(make(unit), texts) >= 0.5) for _, make, unit in models]
         print(f"| {name} | {len(texts):,} | {' | '.join(f'{share:.1%}' for share in shares)} |")

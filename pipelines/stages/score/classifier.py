@@ -90,7 +90,9 @@ class Classifier(ReadsText, PartStage):
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
         if self.best_label and self.unit != "document":
-            raise ValueError(f"best_label: got true with unit: {self.unit}, but the labels of a document's {self.unit}s differ")
+            raise ValueError(
+                f"best_label: got true with unit: {self.unit}, but the labels of a document's {self.unit}s differ"
+            )
         super().check()
 
     def setup(self) -> None:

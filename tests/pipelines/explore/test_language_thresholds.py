@@ -110,7 +110,7 @@ def test_the_yaml_is_a_step_of_a_corpus_file(corpus, tmp_path, capsys):
     parts = [part.table(("language", "drop", "language_score")) for part in open_corpus(tmp_path / "out").parts()]
     rows = [row for part in parts for row in part.to_pylist()]
     scored = [row["language"] for row in rows if row["drop"] == "language_score"]
-    assert scored == ["en"] * 2 + ["ko"] * 5 + ["und"] * UND  # the 0.2 and the 0.8; 0.05
+    assert scored == ["en"] * 2 + ["ko"] * 5 + ["ja"] + ["und"] * UND  # 0.2, 0.8, and the default 0.3
 
 
 def test_bad_input(corpus, tmp_path, capsys):

@@ -62,7 +62,9 @@ def test_the_best_label_is_that_of_the_library(library):
         assert row["topic"] == pytest.approx(min(1, probability), abs=1e-6)
     assert annotated(stage) == []
     assert Classifier(model=str(path)).writes().names == ["classifier_score"]
-    with pytest.raises(ConfigError, match="best_label: got true with unit: line, but the labels of a document's lines differ"):
+    with pytest.raises(
+        ConfigError, match="best_label: got true with unit: line, but the labels of a document's lines differ"
+    ):
         parse(Classifier, {"model": str(path), "best_label": True, "unit": "line"}, "x")
     assert "best_label" not in plain(Classifier(model=str(path)))
 
