@@ -3,10 +3,10 @@
     GRISTMILL_DATA=... python -m benchmarks.toxicity [--documents 1000]
 
 Trained by `classifier train` on four fifths of the tweets of Davidson et al. 2017 (by a hash of the text), hate and offensive
-against neither: first on tweets alone, then with comments that annotators called healthy and lines of news among the negatives.
-Measured on the last fifth, on comments, and on documents of sources that no training saw, as they are and with one toxic
-tweet as a line in the middle. All tweets were collected because they have a word of a list of slurs (Hatebase), so those of the class
-neither are harmless uses of such words. Printed are shares with a score of 0.5 or more, or with a word of the list.
+against neither: first on tweets alone, then with comments that annotators called healthy and lines of news among the
+negatives. Measured on the last fifth, on comments, and on documents of sources that no training saw, as they are and with one
+toxic tweet as a line in the middle. All tweets were collected because they have a word of a list of slurs (Hatebase), so those
+of the class neither are harmless uses of such words. Printed are shares with a score of 0.5 or more, or with a word of the list.
 """
 
 import argparse
@@ -158,7 +158,7 @@ def report(measured: dict[str, Callable[[Unit], PartStage]], tested: Texts, pros
         if name in TRAINED:
             print_calibration(name, evaluate(found(make("document"), [*toxic, *tested["neither"]]), truth))
     sets = dict(prose) | {f"{name}, planted": planted(texts, toxic[::7]) for name, texts in prose.items()}
-    models = [(name, make, unit) for name, make in measured.items() for unit in UNITS][2:]
+    models = [(n, make, unit) for n, make in measured.items() for unit in (UNITS if n in TRAINED else UNITS[:1])]
     titles = " | ".join(f"{name}, {unit}" for name, _, unit in models)
     print(f"\n| text | texts | {titles} |\n|---|---|{'---|' * len(models)}")
     for name, texts in sets.items():

@@ -85,17 +85,16 @@ def harmless(tmp_path):
 
 def test_an_occurrence_near_a_harmless_word_does_not_count(make, harmless):
     stage = make("breast", "cold fish", unless_near=harmless("cancer", "for dinner"), window=2)
-    texts = [
-        "Breast cancer.",
-        "A breast. Of cancer",
-        "A breast of the cancer",
-        "cancer",
-        "breast",
-        "Cold fish, for dinner",
-        "You cold fish",
-    ]
-    counts = [row[0] for row in annotated(stage, *texts)]
-    assert counts == [0, 0, 1, 0, 1, 1, 1]  # `fish, for` is three words after `cold`, where the occurrence begins
+    counted = {
+        "Breast cancer.": 0,
+        "A breast. Of cancer": 0,
+        "A breast of the cancer": 1,
+        "cancer": 0,
+        "breast": 1,  # the cancer before it is of another document
+        "Cold fish for dinner": 0,
+        "Cold fish, bread for dinner": 1,  # three words from the beginning of one phrase to that of the other
+    }
+    assert [row[0] for row in annotated(stage, *counted)] == list(counted.values())
     text = "What a breast! It is not about cancer. A breast it is. Breast cancer."
     size = len("".join(re.findall(r"\w+", text)))
     # The first and the second breast are five and two words from a cancer.
@@ -106,15 +105,13 @@ def test_an_occurrence_near_a_harmless_word_does_not_count(make, harmless):
 def test_random_windows_against_plain_python(window, make, harmless):
     generator = random.Random(window)
     stage = make("bad", "worse bad", unless_near=harmless("ok"), window=window)
-    documents = [
-        generator.choices(["bad", "x", "y", "ok", "bad. It", "z."], [2, 6, 6, 1, 1, 1], k=generator.randrange(30))
-        for _ in range(300)
-    ]
+    tokens, weights = ["bad", "x", "y", "ok", "bad. It", "z."], [2, 6, 6, 1, 1, 1]
+    documents = [" ".join(generator.choices(tokens, weights, k=generator.randrange(30))) for _ in range(300)]
     expected = []
-    for words in ([word for token in tokens for word in re.findall(r"\w+", token)] for tokens in documents):
+    for words in (re.findall(r"\w+", document) for document in documents):
         near = [words[max(0, at - window) : at + window + 1] for at, word in enumerate(words) if word == "bad"]
         expected.append(sum("ok" not in around for around in near))
-    assert [row[0] for row in annotated(stage, *map(" ".join, documents))] == expected
+    assert [row[0] for row in annotated(stage, *documents)] == expected
     assert max(expected) > 1
 
 
