@@ -4,7 +4,7 @@ import numpy as np
 
 from gristmill.compilation import kernel
 from pipelines.kernels.text.characters import character_size, code_point
-from pipelines.kernels.text.tables import CLOSE, LETTER, LOWER, character_classes
+from pipelines.kernels.text.tables import CLOSE, LETTER, character_classes
 
 Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 """(data uint8, starts int64 [n], ends int64 [n]) of the texts data[starts[n]:ends[n]]."""
@@ -49,24 +49,25 @@ def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> 
 
 @kernel()
 def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return which of the texts data[starts[n]:ends[n]] have over nine upper-case letters to a lower-case one, bool [n]."""
+    """Return of which texts data[starts[n]:ends[n]] more than nine tenths of the letters are capitals, bool [n]."""
     capitals = np.zeros(len(starts), np.bool_)
     for text in range(len(starts)):
-        i, upper, lower, size_of_text = starts[text], 0, 0, ends[text] - starts[text]
-        while i < ends[text] and 9 * lower < size_of_text:  # most texts are decided in their first seventh
+        i, upper, other, size_of_text = starts[text], 0, 0, ends[text] - starts[text]
+        while i < ends[text] and 9 * other < size_of_text:  # most texts are decided in their first seventh
             size = 1 if data[i] < 0x80 else character_size(data, i, ends[text])
             kind = classes[code_point(data, i, size)]
-            if kind & LOWER:
-                lower += 1
-            elif kind & LETTER and kind & CLOSE:
-                upper += 1
+            if kind & LETTER:
+                if kind & CLOSE:
+                    upper += 1
+                else:
+                    other += 1
             i += size
-        capitals[text] = upper > 9 * lower
+        capitals[text] = upper > 9 * other
     return capitals
 
 
 def lower_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Texts:
-    """Return the same texts, and in lower case those whose letters with case are capitals in more than nine of ten."""
+    """Return the same texts, those in lower case of which more than nine tenths of the letters are capitals."""
     rows = np.flatnonzero(_in_capitals(data, starts, ends, character_classes()))
     if not len(rows):
         return data, starts, ends

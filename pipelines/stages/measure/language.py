@@ -64,7 +64,7 @@ class Language(MeasuresText, PartStage):
     the first: its scale is that of the scores.
 
     Models know languages by their small letters and take titles in capitals for other languages. So a text of
-    which more than nine tenths of the letters with case are capitals is read in lower case.
+    which more than nine tenths of the letters are capitals is read in lower case.
 
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
     in the language's profile; the score is 1 - distance / 1200, which is 0 at the distance from which
