@@ -135,6 +135,13 @@ def repetition(data: Path, language: str, filtered: Filter) -> None:
         print(f"{language}  {name:<40}  {dropped(filtered, [each[name] for each in made], language):.3f}")
 
 
+def quality_rules() -> Filter:
+    """The filter of the recipe that reads `quality_signals`. No language model need be there."""
+    without_model = ["steps.language.models=[resiliparse]", "steps.language.fallback_below=null"]
+    steps = load_corpus_config(RECIPE, without_model).steps
+    return [step.stage for step in steps if isinstance(step.stage, Filter)][1]
+
+
 def main() -> None:
     if "GRISTMILL_DATA" not in os.environ:
         raise SystemExit("set GRISTMILL_DATA to the directory of the development data")
@@ -143,9 +150,8 @@ def main() -> None:
     print("    documents  found (1 %)  unrelated", flush=True)
     for language in ("en", "ko", "zh", *LANGUAGES):
         print(near_copies(data, language), flush=True)
-    filtered = [step.stage for step in load_corpus_config(RECIPE).steps if isinstance(step.stage, Filter)][1]
     for language in ("zh", "ko"):
-        repetition(data, language, filtered)
+        repetition(data, language, quality_rules())
 
 
 if __name__ == "__main__":

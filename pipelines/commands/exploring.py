@@ -1,5 +1,5 @@
-"""`inspect`, `search`, `diff`, `whatif` and `compare-rules`: examine a corpus, compare it with another, and see what other
-rules would do to it.
+"""`inspect`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`: examine a corpus, compare it with another, see
+what other rules would do to it, and set bounds by language from its columns.
 """
 
 import argparse
@@ -81,6 +81,24 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
     compare.add_argument("--json", type=local_path, metavar="FILE", help="write the figures to this file, too")
     compare.set_defaults(handler=_compare_rules)
+    thresholds = commands.add_parser(
+        "thresholds", help="print rules with bounds by language, from the distributions of a built corpus"
+    )
+    thresholds.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
+    thresholds.add_argument(
+        "rules", nargs="+", metavar="RULES", help="language_score, or a rule set of FineWeb's or Gopher's families"
+    )
+    thresholds.add_argument(
+        "--reference", default="en", metavar="LANGUAGE", help="the language that the sets were made for (default en)"
+    )
+    thresholds.add_argument(
+        "--least",
+        type=int,
+        default=1000,
+        metavar="VALUES",
+        help="fewest values of a language for its own bounds (default 1000)",
+    )
+    thresholds.set_defaults(handler=_thresholds)
 
 
 def _inspect(options: argparse.Namespace) -> int:
@@ -159,4 +177,11 @@ def _compare_rules(options: argparse.Namespace) -> int:
 
         options.json.write_text(json.dumps(comparison_data(comparison, options.samples), indent=1) + "\n")
     show_comparison(comparison, options.samples, options.pairs)
+    return 0
+
+
+def _thresholds(options: argparse.Namespace) -> int:
+    from pipelines.explore.language_thresholds import language_thresholds
+
+    print(language_thresholds(options.corpus, options.rules, options.reference, options.least).as_yaml(), end="")
     return 0

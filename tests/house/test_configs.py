@@ -59,7 +59,9 @@ def test_a_resolved_corpus_file_is_a_valid_input(path, tmp_path):
     assert load_corpus_config(again) == config
 
 
-@pytest.mark.parametrize("name", ["web_en.yaml", "c4.yaml", "refinedweb.yaml", "books.yaml", "news.yaml"])
+@pytest.mark.parametrize(
+    "name", ["web_en.yaml", "c4.yaml", "refinedweb.yaml", "books.yaml", "news.yaml", "multilingual.yaml"]
+)
 def test_a_recipe_says_how_to_fetch_its_language_model(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = ROOT / "corpora_configs" / name
@@ -131,6 +133,7 @@ SAMPLES = {
         *(f"sources.wiki_{language}.root={{data}}/prose/wiki_{language}.jsonl.gz" for language in ("ko", "zh")),
         *(f"sources.wiki_{language}.include=['**']" for language in ("en", "ko", "zh")),
         "sources.wiki_en.root={data}/prose/news_bbc.jsonl.gz",
+        "steps.language.models=[{data}/models/lid.176.ftz, resiliparse]",
     ],
     "books.yaml": [  # chapters of textbooks, most of which are shorter than a book
         "sources.books.root={data}/prose/textbooks.jsonl.gz",

@@ -74,17 +74,20 @@ def _is_entry(
 @kernel()
 def find_entries(
     entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count in the texts data[offsets[n]:offsets[n + 1]]. Returns (occurrences of entries, bytes in these
-    occurrences, bytes of the text), int64 [n] each; spaces are not counted.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Search the texts data[offsets[n]:offsets[n + 1]]. Returns (occurrences int64 [m, 3], texts int64 [n, 2]).
+
+    Of an occurrence: its text, the words before it in the text, its bytes. Of a text: its bytes, its words.
+    Spaces are not counted.
     """
     count = len(offsets) - 1
-    occurrences, covered, total = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    occurrences, texts, number = np.zeros((64, 3), np.int64), np.zeros((count, 2), np.int64), 0
     longest = 0
     for entry in range(len(bounds) - 1):
         longest = max(longest, bounds[entry + 1] - bounds[entry])
     for text in range(count):
         i, last = offsets[text], offsets[text + 1]
+        words = 0
         free_before = True  # whether a word may begin at i
         while i < last:
             best = i
@@ -104,16 +107,23 @@ def find_entries(
                     if ends and _is_entry(entries, bounds, slots, value, data, i, j):
                         best, best_spaces = j, spaces
                 if best > i:
-                    occurrences[text] += 1
-                    covered[text] += best - i - best_spaces
-                    total[text] += best - i - best_spaces
+                    if number == len(occurrences):
+                        occurrences = np.concatenate((occurrences, np.zeros_like(occurrences)))
+                    occurrences[number, 0] = text
+                    occurrences[number, 1] = words
+                    occurrences[number, 2] = best - i - best_spaces
+                    number += 1
+                    texts[text, 0] += best - i - best_spaces
+                    words += best_spaces
                     free_before = True
                     i = best
                     continue
             free_before = free or data[i] == _SPACE
-            total[text] += data[i] != _SPACE
+            words += data[i] == _SPACE
+            texts[text, 0] += data[i] != _SPACE
             i += 1
             while i < last and data[i] & 0xC0 == 0x80:
-                total[text] += 1
+                texts[text, 0] += 1
                 i += 1
-    return occurrences, covered, total
+        texts[text, 1] = words + (offsets[text] < last)
+    return occurrences[:number], texts

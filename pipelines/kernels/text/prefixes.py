@@ -1,8 +1,13 @@
-"""Prefixes of texts in a buffer, and their lengths in characters."""
+"""Prefixes of texts in a buffer, their lengths in characters, and texts in capitals."""
 
 import numpy as np
 
 from gristmill.compilation import kernel
+from pipelines.kernels.text.characters import character_size, code_point
+from pipelines.kernels.text.tables import CLOSE, LETTER, character_classes
+
+Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""(data uint8, starts int64 [n], ends int64 [n]) of the texts data[starts[n]:ends[n]]."""
 
 
 @kernel()
@@ -40,3 +45,34 @@ def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> 
         for i in range(starts[text], ends[text]):
             counts[text] += data[i] & 0xC0 != 0x80
     return counts
+
+
+@kernel()
+def _in_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return of which texts data[starts[n]:ends[n]] more than nine tenths of the letters are capitals, bool [n]."""
+    capitals = np.zeros(len(starts), np.bool_)
+    for text in range(len(starts)):
+        i, upper, other, size_of_text = starts[text], 0, 0, ends[text] - starts[text]
+        while i < ends[text] and 9 * other < size_of_text:  # most texts are decided in their first seventh
+            size = 1 if data[i] < 0x80 else character_size(data, i, ends[text])
+            kind = classes[code_point(data, i, size)]
+            if kind & LETTER:
+                if kind & CLOSE:
+                    upper += 1
+                else:
+                    other += 1
+            i += size
+        capitals[text] = upper > 9 * other
+    return capitals
+
+
+def lower_capitals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Texts:
+    """Return the same texts, those in lower case of which more than nine tenths of the letters are capitals."""
+    rows = np.flatnonzero(_in_capitals(data, starts, ends, character_classes()))
+    if not len(rows):
+        return data, starts, ends
+    lowered = [data[starts[row] : ends[row]].tobytes().decode().lower().encode() for row in rows]
+    bounds = len(data) + np.cumsum([0, *map(len, lowered)], dtype=np.int64)
+    starts, ends = starts.copy(), ends.copy()
+    starts[rows], ends[rows] = bounds[:-1], bounds[1:]
+    return np.concatenate([data, np.frombuffer(b"".join(lowered), np.uint8)]), starts, ends

@@ -1,11 +1,11 @@
-"""Paragraphs and sentences of documents as byte ranges, for stages that judge parts of documents."""
+"""Lines, paragraphs and sentences of documents as byte ranges, for stages that judge parts of documents."""
 
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
 
-Unit = Literal["paragraph", "sentence"]
+Unit = Literal["line", "paragraph", "sentence"]
 
 
 def text_units(
@@ -14,7 +14,7 @@ def text_units(
     """Return (document, start, end), int64 [units] each, of every unit in order; start and end are positions
     in `data`.
 
-    Paragraphs and sentences are defined in pipelines/kernels/text/segment.py. A sentence includes the white
+    Lines, paragraphs and sentences are defined in pipelines/kernels/text/segment.py. A sentence includes the white
     space after it.
     """
     import numpy as np
@@ -27,7 +27,10 @@ def text_units(
     documents, starts, ends = [nothing], [nothing], [nothing]
     for first, last, local, block in blocks(offsets, data):
         classes = classify(local, block)
-        spans = find_lines(local, block, classes)[1] if unit == "paragraph" else find_sentences(local, block, classes)
+        if unit == "sentence":
+            spans = find_sentences(local, block, classes)
+        else:
+            spans = find_lines(local, block, classes)[unit == "paragraph"]
         documents.append(np.repeat(np.arange(first, last), np.diff(spans.offsets)))
         starts.append(spans.starts + np.int64(offsets[first]))
         ends.append(spans.ends + np.int64(offsets[first]))

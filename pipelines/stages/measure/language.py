@@ -63,6 +63,9 @@ class Language(MeasuresText, PartStage):
     answer, that of the first stays. `language_model` is the position of the model that gave the labels, 0 for
     the first: its scale is that of the scores.
 
+    Models know languages by their small letters and take titles in capitals for other languages. So a text of
+    which more than nine tenths of the letters are capitals is read in lower case.
+
     The score of fastText is its probability. resiliparse measures how far the text's n-grams are out of place
     in the language's profile; the score is 1 - distance / 1200, which is 0 at the distance from which
     resiliparse itself gives no answer. The scales differ, and thresholds do not carry over: most English
@@ -102,7 +105,7 @@ class Language(MeasuresText, PartStage):
     script: bool = False
     """Also write the script of each document."""
 
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     paths: ClassVar[tuple[str, ...]] = ("models",)
 
     def writes(self) -> pa.Schema:
@@ -116,8 +119,8 @@ class Language(MeasuresText, PartStage):
         return tuple(name for name in self.writes().names if name not in self.named(PARAGRAPHS).names)
 
     def depends(self) -> dict[str, str]:
-        """Return resiliparse's version or the checksum of the model file for each model, in order; with
-        `paragraphs` or `script`, the Unicode version.
+        """Return resiliparse's version or the checksum of the model file for each model, in order, and the Unicode
+        version.
         """
         from pipelines.kernels.text.tables import unicode_version
 
@@ -125,7 +128,7 @@ class Language(MeasuresText, PartStage):
         for number, model in enumerate(self.models):
             of = library_versions(_RESILIPARSE) if model == _RESILIPARSE else {"xxh3_128": self._checksums[number]}
             versions.update({f"models[{number}] {name}": version for name, version in of.items()})
-        return versions | unicode_version() if self.paragraphs or self.script else versions
+        return versions | unicode_version()
 
     def check(self) -> None:
         """Check that the models are existing files and that limits are in range."""
@@ -201,9 +204,10 @@ class Language(MeasuresText, PartStage):
         """Return (ends of the prefixes read, guesses) of the texts data[start:end]."""
         import numpy as np
 
-        from pipelines.kernels.text.prefixes import cut_prefixes
+        from pipelines.kernels.text.prefixes import cut_prefixes, lower_capitals
 
-        ends, filled = cut_prefixes(data, starts, ends, self.max_bytes, self.min_bytes)
+        cuts, filled = cut_prefixes(data, starts, ends, self.max_bytes, self.min_bytes)
+        data, starts, ends = lower_capitals(data, starts, cuts)
         count = len(starts)
         indices, scores = np.full((count, 2), -1, np.int32), np.zeros((count, 2), np.float32)
         names: dict[str, int] = {}
@@ -217,7 +221,7 @@ class Language(MeasuresText, PartStage):
             indices[rows], scores[rows], model[rows] = known[found[answered]], probable[answered], number
             if self.fallback_below is not None:
                 left = left[~answered | (probable[:, 0] < np.float32(self.fallback_below))]
-        return ends, _Guesses(tuple(names), indices, scores, model)
+        return cuts, _Guesses(tuple(names), indices, scores, model)
 
     def _ask(
         self, number: int, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray"

@@ -1,13 +1,14 @@
 """Word lists: the share of a document's words and sentences that match entries of given files."""
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
+from gristmill.config import ADDED
 from gristmill.errors import UserError
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage
@@ -15,6 +16,8 @@ from pipelines.stages.lists.url_lists import check_lists, checksums
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Index = tuple[np.ndarray, np.ndarray, np.ndarray]  # bytes, bounds and slots of entries
 
 _JOINS = "'’-_"  # between letters: `don't`, `bi-curious`
 _BETWEEN = ("Pd", "Ps", "Pe", "Pi", "Pf")  # dashes, brackets, quotation marks
@@ -45,8 +48,13 @@ class WordList(ReadsText, PartStage):
     with # are ignored."""
     column: str = "toxic"
     """Prefix of the column names."""
+    unless_near: tuple[str, ...] = field(default=(), metadata=ADDED)
+    """Files of the same form: an occurrence does not count if an entry of theirs is within `window` words before or after it in
+    the document, such as `cancer` near `breast`."""
+    window: int = field(default=10, metadata=ADDED)
+    """Words between an occurrence and an entry of `unless_near`, at most; 1 is the next word."""
 
-    paths: ClassVar[tuple[str, ...]] = ("files",)
+    paths: ClassVar[tuple[str, ...]] = ("files", "unless_near")
 
     def writes(self) -> pa.Schema:
         """Return the columns of the table above."""
@@ -66,7 +74,7 @@ class WordList(ReadsText, PartStage):
     def notice(self) -> str:
         """Say how many entries are not searchable, and their lines."""
         skipped = []
-        for path in self.files:
+        for path in (*self.files, *self.unless_near):
             entries, lost = _read(Path(path))
             if lost:
                 lines = ", ".join(map(str, lost[:_LINES])) + (", ..." if len(lost) > _LINES else "")
@@ -78,6 +86,9 @@ class WordList(ReadsText, PartStage):
         if not self.files:
             raise ValueError("files: got an empty list, expected at least one file")
         check_lists("files", self.files, directories=False)
+        check_lists("unless_near", self.unless_near, directories=False)
+        if self.window < 1:
+            raise ValueError(f"window: got {self.window}, allowed 1 or more")
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
         super().check()
@@ -86,55 +97,46 @@ class WordList(ReadsText, PartStage):
         """Load the lists. Raises UserError if one has changed since the build was planned, or if no entry
         consists of words.
         """
-        if checksums("files", self.files) != self._checksums:
+        if self._read_checksums() != self._checksums:
             raise UserError(
                 "word_list: a file changed after the build was planned; restore it, or run the command again"
             )
-        if not len(self._entries[0]):
-            raise UserError(f"word_list: {', '.join(self.files)}: no entry consists of words; use another list")
+        _ = self._entries, self._near
+
+    def _read_checksums(self) -> dict[str, str]:
+        return checksums("files", self.files) | checksums("unless_near", self.unless_near)
 
     @cached_property
     def _checksums(self) -> dict[str, str]:
-        return checksums("files", self.files)
+        return self._read_checksums()
 
     @cached_property
-    def _entries(self) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-        """The entries as (bytes, bounds, slots), for `pipelines.kernels.search.word_lists`."""
-        import numpy as np
+    def _entries(self) -> "Index":
+        return _index(self.files)
 
-        from pipelines.kernels.search.word_lists import index_entries
-
-        entries = sorted({entry for path in self.files for entry in _read(Path(path))[0]})
-        bounds = np.cumsum([0, *map(len, entries)], dtype=np.int64)
-        data = np.frombuffer(b"".join(entries), np.uint8)
-        slots = np.full(1 << (2 * len(entries) + 1).bit_length(), -1, np.int32)
-        index_entries(data, bounds, slots)
-        return data, bounds, slots
+    @cached_property
+    def _near(self) -> "Index | None":
+        return _index(self.unless_near) if self.unless_near else None
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the counts of each document."""
         import numpy as np
 
-        from pipelines.kernels.search.word_lists import find_entries
-        from pipelines.kernels.text.buffers import blocks, text_buffers
-        from pipelines.kernels.text.characters import lower_runs
-        from pipelines.kernels.text.tables import IN_WORD
+        from pipelines.kernels.text.buffers import text_buffers
         from pipelines.kernels.text.text_units import text_units
 
         offsets, data = text_buffers(docs[self.text])
         rows, starts, ends = text_units(offsets, data, "sentence")
         # Sentences are contiguous, so they form the documents of a column with the same text.
         bounds = np.append(starts, ends[-1:]) if len(ends) else np.zeros(1, np.int64)
-        measured = [np.zeros((0, 3), np.int64)]
-        for _, _, local, block in blocks(bounds, data):
-            runs = lower_runs(local, block, IN_WORD)
-            measured.append(np.column_stack(find_entries(*self._entries, runs.data, runs.offsets)))
-        occurrences, covered, total = np.concatenate(measured).T
+        occurrences, sentences = _search(data, bounds, self._entries)
+        if self._near is not None:
+            near, _ = _search(data, bounds, self._near)
+            occurrences = occurrences[~_are_near(occurrences, near, rows, sentences[:, 1], self.window)]
+        found = np.bincount(occurrences[:, 0], minlength=len(rows))
+        covered = np.bincount(occurrences[:, 0], occurrences[:, 2], len(rows))
         count = len(offsets) - 1
-        sums = [
-            np.bincount(rows, values, count)
-            for values in (occurrences, covered, total, occurrences > 0, occurrences >= 0)
-        ]
+        sums = [np.bincount(rows, values, count) for values in (found, covered, sentences[:, 0], found > 0, found >= 0)]
         return pa.table(
             [
                 pa.array(sums[0].astype(np.int32)),
@@ -146,10 +148,63 @@ class WordList(ReadsText, PartStage):
         )
 
 
+def _search(data: "np.ndarray", bounds: "np.ndarray", index: "Index") -> "tuple[np.ndarray, np.ndarray]":
+    """Find the entries of an index in the sentences of a text column; return what
+    `pipelines.kernels.search.word_lists.find_entries` does.
+    """
+    import numpy as np
+
+    from pipelines.kernels.search.word_lists import find_entries
+    from pipelines.kernels.text.buffers import blocks
+    from pipelines.kernels.text.characters import lower_runs
+    from pipelines.kernels.text.tables import IN_WORD
+
+    occurrences, sentences = [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
+    for first, _, local, block in blocks(bounds, data):
+        runs = lower_runs(local, block, IN_WORD)
+        found, texts = find_entries(*index, runs.data, runs.offsets)
+        occurrences.append(found + np.array([first, 0, 0]))
+        sentences.append(texts)
+    return np.concatenate(occurrences), np.concatenate(sentences)
+
+
+def _are_near(
+    occurrences: "np.ndarray", near: "np.ndarray", rows: "np.ndarray", words: "np.ndarray", window: int
+) -> "np.ndarray":
+    """Return which occurrences have one of `near` within `window` words in their document, bool. `rows` and `words`
+    are document and number of words of each sentence.
+    """
+    import numpy as np
+
+    before = np.cumsum(words) - words  # words of all documents before each sentence
+    positions, places = before[occurrences[:, 0]] + occurrences[:, 1], before[near[:, 0]] + near[:, 1]
+    documents = rows[occurrences[:, 0]]
+    of_document = np.searchsorted(rows, [documents, documents + 1])  # its first sentence, and that of the next
+    edges = np.append(before, words.sum())[of_document]
+    first = np.searchsorted(places, np.maximum(positions - window, edges[0]), "left")
+    return first < np.searchsorted(places, np.minimum(positions + window + 1, edges[1]), "left")
+
+
 def _ratio(part: "np.ndarray", whole: "np.ndarray") -> pa.Array:
     import numpy as np
 
     return pa.array((part / np.maximum(whole, 1)).astype(np.float32), mask=whole == 0)
+
+
+def _index(files: tuple[str, ...]) -> "Index":
+    """Return the entries of files for `pipelines.kernels.search.word_lists`. Raises UserError if none consists of words."""
+    import numpy as np
+
+    from pipelines.kernels.search.word_lists import index_entries
+
+    entries = sorted({entry for path in files for entry in _read(Path(path))[0]})
+    if not entries:
+        raise UserError(f"word_list: {', '.join(files)}: no entry consists of words; use another list")
+    bounds = np.cumsum([0, *map(len, entries)], dtype=np.int64)
+    data = np.frombuffer(b"".join(entries), np.uint8)
+    slots = np.full(1 << (2 * len(entries) + 1).bit_length(), -1, np.int32)
+    index_entries(data, bounds, slots)
+    return data, bounds, slots
 
 
 def _read(path: Path) -> tuple[list[bytes], list[int]]:

@@ -1,9 +1,9 @@
-"""Classifier: the score of a document, or of its worst sentence, from a supervised fastText model."""
+"""Classifier: the score of a document, or of its worst line or sentence, from a supervised fastText model."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -44,7 +44,7 @@ class Classifier(ReadsText, PartStage):
     writes it: white space, line ends included, separates tokens, and nothing else is changed. For a fixed
     threshold as in DCLM (Li et al. 2024, section 4.4) or a quantile, use a rule of `filter`; for a random
     choice as in GPT-3, `pareto_sampling`. A toxicity model is a classifier too: give its label, and score
-    sentences.
+    lines or sentences (docs/classifiers.md).
     """
 
     model: str
@@ -53,9 +53,9 @@ class Classifier(ReadsText, PartStage):
     """The label whose probability is computed, without `__label__`; `positive` in models trained here."""
     column: str = "classifier_score"
     """Name of the column."""
-    sentences: bool = False
-    """Score sentences instead of the document: the column is then the highest probability of any sentence, and COLUMN_mean
-    the mean, weighted by bytes. Both are null if there is no sentence."""
+    unit: Literal["document", "line", "sentence"] = "document"
+    """What is scored. For lines and sentences the column is the highest probability of any of them, and COLUMN_mean the mean,
+    weighted by bytes. Both are null if there is none."""
 
     best_label: bool = field(default=False, metadata=ADDED)
     """Write the most probable label as COLUMN_label, such as a topic by which `shards` groups; the column is then its
@@ -65,20 +65,20 @@ class Classifier(ReadsText, PartStage):
 
     def writes(self) -> pa.Schema:
         """Return the score, and the label if it is wanted."""
-        names = [self.column, f"{self.column}_mean"] if self.sentences else [self.column]
+        names = [self.column] if self.unit == "document" else [self.column, f"{self.column}_mean"]
         label = [(f"{self.column}_label", pa.string())] if self.best_label else []
         return pa.schema([*((name, pa.float32()) for name in names), *label])
 
     def never_null(self) -> tuple[str, ...]:
-        """Return the score of a document; scores of sentences are null without a sentence."""
-        return () if self.sentences else (self.column,)
+        """Return the score of a document; scores of lines or sentences are null if there is none."""
+        return (self.column,) if self.unit == "document" else ()
 
     def depends(self) -> dict[str, str]:
-        """Return the checksum of the model; the Unicode version, which defines where sentences end."""
+        """Return the checksum of the model; the Unicode version, which defines where lines and sentences end."""
         from pipelines.kernels.text.tables import unicode_version
 
         model = {"model xxh3_128": self._checksum}
-        return model | unicode_version() if self.sentences else model
+        return model if self.unit == "document" else model | unicode_version()
 
     def check(self) -> None:
         """Check that the model is a file or a trained directory, and that names are valid."""
@@ -89,8 +89,10 @@ class Classifier(ReadsText, PartStage):
             )
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
-        if self.best_label and self.sentences:
-            raise ValueError("best_label: got true with `sentences`, whose labels differ; expected one of the two")
+        if self.best_label and self.unit != "document":
+            raise ValueError(
+                f"best_label: got true with unit: {self.unit}, but the labels of a document's {self.unit}s differ"
+            )
         super().check()
 
     def setup(self) -> None:
@@ -122,8 +124,8 @@ class Classifier(ReadsText, PartStage):
         from pipelines.kernels.text.buffers import text_buffers
 
         offsets, data = text_buffers(docs[self.text])
-        if self.sentences:
-            return self._by_sentence(offsets, data)
+        if self.unit != "document":
+            return self._by_unit(offsets, data, self.unit)
         if self.best_label:
             indices, best = self._fasttext.best(data, offsets[:-1], offsets[1:])
             labels = pa.array(self._fasttext.labels, pa.string()).take(pa.array(indices, mask=indices < 0))
@@ -131,12 +133,12 @@ class Classifier(ReadsText, PartStage):
         scores = self._fasttext.score(data, offsets[:-1], offsets[1:], self.label)
         return pa.table([pa.array(scores)], schema=self.writes())
 
-    def _by_sentence(self, offsets: "np.ndarray", data: "np.ndarray") -> pa.Table:
+    def _by_unit(self, offsets: "np.ndarray", data: "np.ndarray", unit: Literal["line", "sentence"]) -> pa.Table:
         import numpy as np
 
         from pipelines.kernels.text.text_units import text_units
 
-        rows, starts, ends = text_units(offsets, data, "sentence")
+        rows, starts, ends = text_units(offsets, data, unit)
         scores = self._fasttext.score(data, starts, ends, self.label)
         count = len(offsets) - 1
         highest, sizes = np.zeros(count, np.float32), (ends - starts).astype(np.float64)

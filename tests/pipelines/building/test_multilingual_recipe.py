@@ -8,19 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from benchmarks.scripts import LEAST, MOST, planted, units, wikipedia
-from pipelines.planning.corpus import load_corpus_config
-from pipelines.stages.decide.filter import Filter
+from benchmarks.scripts import LEAST, MOST, planted, quality_rules, units, wikipedia
 from pipelines.stages.measure.quality_signals import QualitySignals
-from tests.house.test_configs import ROOT
 
 ORDINARY, PLANTED = 5000, 60
-
-
-def quality_rules():
-    """The filter of the recipe that reads `quality_signals`."""
-    steps = load_corpus_config(ROOT / "corpora_configs" / "multilingual.yaml").steps
-    return next(step.stage for step in steps if isinstance(step.stage, Filter) and "gopher" in repr(step.stage))
 
 
 def dropped(texts, language):

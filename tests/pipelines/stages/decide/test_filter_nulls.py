@@ -54,7 +54,8 @@ def filter_of(*rules):
 
 @pytest.mark.parametrize("recipe", ["multilingual.yaml", "demo.yaml", "web_en.yaml"])
 def test_recipes_drop_what_has_no_language(recipe):
-    config = load_corpus_config(ROOT / "corpora_configs" / recipe, ["steps.language.models=[resiliparse]"])
+    one_model = ["steps.language.models=[resiliparse]", "steps.language.fallback_below=null"]
+    config = load_corpus_config(ROOT / "corpora_configs" / recipe, one_model)
     texts = list(without_language(5))
     docs = pa.table({"text": pa.array(texts, pa.large_string())})
     entry = next(e.stage for e in config.steps if Column("language") in e.stage.reads() and e.stage_name == "filter")

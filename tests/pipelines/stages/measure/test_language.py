@@ -6,6 +6,7 @@ import pickle
 import random
 import shutil
 from pathlib import Path
+from unicodedata import unidata_version
 
 import pyarrow as pa
 import pytest
@@ -117,6 +118,39 @@ def test_fasttext_equals_its_library(model):
     assert [language for language, _ in annotated(stage, ENGLISH, "", GERMAN)] == ["en", "und", "de"]
 
 
+def test_texts_in_capitals_are_read_in_lower_case(model):
+    """More than nine tenths of the letters in the beginning that is read, in any script."""
+    import fasttext
+
+    peer = fasttext.load_model(model)
+    tenth = "ABCDE FGHIj " * 3
+    texts = [
+        ENGLISH.upper(),
+        f"{GERMAN.upper()} und so",
+        tenth,
+        f"{tenth} K",
+        RUSSIAN.upper(),
+        "12 + 34 = 46 " * 3,
+        ENGLISH,
+        f"{ENGLISH.upper()} {'東京' * 40}",  # letters without case are no capitals
+    ]
+    read = [texts[0].lower(), texts[1].lower(), tenth, texts[3].lower(), RUSSIAN.lower(), *texts[5:]]
+    found = annotated(Language(models=(model,)), *texts)
+    for text, (language, score) in zip(read, found, strict=True):
+        (label,), (probability,) = peer.predict(text)
+        assert (f"__label__{language}", score) == (label, pytest.approx(min(1.0, probability), abs=1e-6))
+    assert found[0] != found[6]  # the capital at the beginning of a sentence is another word than the small one
+    cut = Language(models=(model,), max_bytes=len(ENGLISH))
+    assert annotated(cut, ENGLISH.upper() + "x" * 1000) == annotated(cut, ENGLISH.lower())
+    assert annotated(Language(), ENGLISH.upper()) == annotated(Language(), ENGLISH.lower())
+    assert annotated(Language(), ENGLISH.upper())[0][0] == "en"
+    text = f"{ENGLISH.upper()}\n\n{'Ⱥ' * 100}\n\n{GERMAN}"  # Ⱥ is longer in lower case: positions are those of the text
+    [row] = Language(models=(model,), paragraphs=True).annotate(table(text)).to_pylist()
+    pieces = [text.encode()[p["start"] : p["end"]].decode() for p in row["language_paragraphs"]]
+    assert pieces == text.split("\n\n")
+    assert [p["language"] for p in row["language_paragraphs"]][2] == "de"
+
+
 def test_fasttext_in_batches_keeps_the_order(model):
     texts = [GERMAN if row % 3 else ENGLISH for row in range(700)]
     expected = ["de" if row % 3 else "en" for row in range(700)]
@@ -130,11 +164,11 @@ def test_fasttext_says_nothing(model, capfd):
 
 def test_output_depends_on_the_library_or_the_model_file(model):
     version, checksum = Language().depends()["models[0] resiliparse"], file_checksum(Path(model))
-    assert Language(models=(model,)).depends() == {"models[0] xxh3_128": checksum}
-    both = {"models[0] xxh3_128": checksum, "models[1] resiliparse": version}
+    unicode = {"unicode": unidata_version}
+    assert Language(models=(model,)).depends() == {"models[0] xxh3_128": checksum} | unicode
+    both = {"models[0] xxh3_128": checksum, "models[1] resiliparse": version} | unicode
     assert Language(models=(model, "resiliparse"), fallback_below=0.5).depends() == both
-    assert list(Language(paragraphs=True).depends()) == ["models[0] resiliparse", "unicode"]
-    assert list(Language(script=True).depends()) == ["models[0] resiliparse", "unicode"]
+    assert Language().depends() == {"models[0] resiliparse": version} | unicode
 
 
 def test_where_the_model_lies_is_not_part_of_a_step(model, corpus_file, tmp_path):

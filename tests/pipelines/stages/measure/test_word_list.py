@@ -74,6 +74,47 @@ def test_random_texts_against_a_regular_expression(make):
     assert [row[0] for row in annotated(make(*entries), *texts)] == expected
 
 
+@pytest.fixture
+def harmless(tmp_path):
+    def listed(*entries):
+        (tmp_path / "harmless.txt").write_text("\n".join(entries), encoding="utf-8")
+        return (str(tmp_path / "harmless.txt"),)
+
+    return listed
+
+
+def test_an_occurrence_near_a_harmless_word_does_not_count(make, harmless):
+    stage = make("breast", "cold fish", unless_near=harmless("cancer", "for dinner"), window=2)
+    counted = {
+        "Breast cancer.": 0,
+        "A breast. Of cancer": 0,
+        "A breast of the cancer": 1,
+        "cancer": 0,
+        "breast": 1,  # the cancer before it is of another document
+        "Cold fish for dinner": 0,
+        "Cold fish, bread for dinner": 1,  # three words from the beginning of one phrase to that of the other
+    }
+    assert [row[0] for row in annotated(stage, *counted)] == list(counted.values())
+    text = "What a breast! It is not about cancer. A breast it is. Breast cancer."
+    size = len("".join(re.findall(r"\w+", text)))
+    # The first and the second breast are five and two words from a cancer.
+    assert annotated(stage, text) == [(1, pytest.approx(6 / size), 1, pytest.approx(1 / 4))]
+
+
+@pytest.mark.parametrize("window", [1, 3, 7, 100])
+def test_random_windows_against_plain_python(window, make, harmless):
+    generator = random.Random(window)
+    stage = make("bad", "worse bad", unless_near=harmless("ok"), window=window)
+    tokens, weights = ["bad", "x", "y", "ok", "bad. It", "z."], [2, 6, 6, 1, 1, 1]
+    documents = [" ".join(generator.choices(tokens, weights, k=generator.randrange(30))) for _ in range(300)]
+    expected = []
+    for words in (re.findall(r"\w+", document) for document in documents):
+        near = [words[max(0, at - window) : at + window + 1] for at, word in enumerate(words) if word == "bad"]
+        expected.append(sum("ok" not in around for around in near))
+    assert [row[0] for row in annotated(stage, *documents)] == expected
+    assert max(expected) > 1
+
+
 def test_a_sliced_table_gives_the_same_rows(make):
     stage = make("a")
     docs = pa.table({"text": pa.array(["a b", "", "c a. a", "d"], pa.large_string())})
@@ -154,6 +195,8 @@ def test_the_lists_are_known_by_their_content(make, tmp_path):
         ({"files": ["nowhere.txt"]}, r"files\[0\]: got 'nowhere.txt'"),
         ({"column": "-"}, "column: got '-'"),
         ({"text": "id"}, "text: got 'id'"),
+        ({"unless_near": ["nowhere.txt"]}, r"unless_near\[0\]: got 'nowhere.txt'"),
+        ({"window": 0}, "window: got 0, allowed 1 or more"),
     ],
 )
 def test_knobs_out_of_range(knobs, message, tmp_path):

@@ -1,4 +1,4 @@
-"""The classifier stage against the library, for documents and for sentences."""
+"""The classifier stage against the library, for documents, lines and sentences."""
 
 import pickle
 import shutil
@@ -62,20 +62,33 @@ def test_the_best_label_is_that_of_the_library(library):
         assert row["topic"] == pytest.approx(min(1, probability), abs=1e-6)
     assert annotated(stage) == []
     assert Classifier(model=str(path)).writes().names == ["classifier_score"]
-    with pytest.raises(ConfigError, match="best_label: got true with `sentences`"):
-        parse(Classifier, {"model": str(path), "best_label": True, "sentences": True}, "x")
+    with pytest.raises(
+        ConfigError, match="best_label: got true with unit: line, but the labels of a document's lines differ"
+    ):
+        parse(Classifier, {"model": str(path), "best_label": True, "unit": "line"}, "x")
     assert "best_label" not in plain(Classifier(model=str(path)))
 
 
 def test_sentences_the_highest_and_the_mean_by_bytes(library):
     model, path = library
-    stage = Classifier(model=str(path), label="rude", sentences=True)
+    stage = Classifier(model=str(path), label="rude", unit="sentence")
     mixed, kind, empty = annotated(stage, f"{KIND} {RUDE}", KIND, "")
     sentences = ["What a lovely garden. ", "The roses are in bloom. ", "You are a fool. ", "Go away you fool."]
     scores = [min(1, dict(zip(*model.predict(text, -1), strict=True))["__label__rude"]) for text in sentences]
     mean = sum(score * len(text) for score, text in zip(scores, sentences, strict=True)) / sum(map(len, sentences))
     assert mixed == pytest.approx({"classifier_score": max(scores), "classifier_score_mean": mean}, abs=1e-6)
     assert kind["classifier_score"] < 0.5 < mixed["classifier_score"]
+    assert empty == {"classifier_score": None, "classifier_score_mean": None}
+
+
+def test_lines_the_highest_and_the_mean_by_bytes(library):
+    model, path = library
+    stage = Classifier(model=str(path), label="rude", unit="line")
+    lines = [KIND, RUDE, f"{KIND} {RUDE}"]
+    mixed, empty = annotated(stage, f"{lines[0]}\n  \n{lines[1]}\n\n\n{lines[2]}\n", " \n")
+    scores = [min(1, dict(zip(*model.predict(text, -1), strict=True))["__label__rude"]) for text in lines]
+    mean = sum(score * len(text) for score, text in zip(scores, lines, strict=True)) / sum(map(len, lines))
+    assert mixed == pytest.approx({"classifier_score": max(scores), "classifier_score_mean": mean}, abs=1e-6)
     assert empty == {"classifier_score": None, "classifier_score_mean": None}
 
 
@@ -93,7 +106,7 @@ def test_a_directory_holds_a_model_and_its_metrics(library, tmp_path):
     write_json(tmp_path / "metrics.json", {"model": {"xxh3_128": "0" * 32}})
     with pytest.raises(UserError, match=r"metrics\.json next to it is for 0000"):
         Classifier(model=str(tmp_path)).depends()
-    assert list(Classifier(model=str(path), sentences=True).depends()) == ["model xxh3_128", "unicode"]
+    assert list(Classifier(model=str(path), unit="line").depends()) == ["model xxh3_128", "unicode"]
 
 
 def test_a_model_that_changed_and_a_label_it_lacks_are_errors(library, tmp_path):

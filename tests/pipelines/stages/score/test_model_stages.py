@@ -69,7 +69,7 @@ sources:
 steps:
   - language: {{models: [{model}], paragraphs: true}}
   - classifier: {{model: {model}, label: a, column: quality}}
-  - classifier: {{model: {model}, label: b, column: rude, sentences: true}}
+  - classifier: {{model: {model}, label: b, column: rude, unit: sentence}}
     name: rudeness
   - word_list: {{files: [{listed}], column: listed}}
   - pareto_sampling: {{score: quality, alpha: 1}}
