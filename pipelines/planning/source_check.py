@@ -171,8 +171,10 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
     """Raise SourceError if too small a share of a source became documents. `read` is its published read step,
-    which is in `directory`.
+    which is in `directory`. A source that is read in part is not judged by the few records of a small sample.
     """
+    if source.sample < 1:
+        return
     counts = read.counts[source.name]
     tally = SampleTally(counts.kept, Counter(counts.quarantined))
     if source.allow_empty and not tally.documents:

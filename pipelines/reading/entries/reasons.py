@@ -42,6 +42,7 @@ REASONS = {
     "not_pdf": "not a PDF",
     "not_question": "a post of a Stack Exchange dump that is neither a question nor an answer, such as the wiki of a tag",
     "not_regular": "the archive member is a link, a device or a pipe",
+    "not_sampled": "the source is read in part (`sample`), and the record is not in the sample",
     "not_stack_exchange": "not the XML of Posts.xml in a Stack Exchange data dump",
     "not_wikitext": "the page of a MediaWiki dump is not wikitext",
     "oversized": "the record is longer than max_document_bytes",
@@ -70,8 +71,8 @@ REASONS = {
 
 STRUCTURAL = frozenset(
     {
-        "dns", "forgotten", "http_status", "metadata", "not_article", "not_html", "not_question", "not_regular", "not_wikitext",
-        "poison", "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
+        "dns", "forgotten", "http_status", "metadata", "not_article", "not_html", "not_question", "not_regular", "not_sampled",
+        "not_wikitext", "poison", "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
 """Reasons that are expected: the record is not a document, or the user set it aside. Any number of such
