@@ -41,8 +41,8 @@ _CHECK = {
     "file_bytes": "max_file_bytes", "decoded_limit": "max_decoded_bytes",
 } | dict.fromkeys(
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_docx", "not_epub", "not_json",
-     "not_mbox", "not_mediawiki", "not_object", "not_parquet", "not_pdf", "not_stack_exchange", "trailing_bytes",
-     "unclosed_quote", "wrong_suffix"), "format",
+     "not_latex", "not_mbox", "not_mediawiki", "not_object", "not_parquet", "not_pdf", "not_stack_exchange", "not_subtitles",
+     "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
 )  # fmt: skip
 """The field of the source that is the most likely cause if a reason is frequent."""
 

@@ -1,5 +1,6 @@
 """What a corpus would be if its sources were read as a whole, estimated from the sample that was read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,15 +20,17 @@ from pipelines.report.intervals import (
     estimate_pairs,
     estimate_ratio,
     estimate_sum,
+    skewness,
 )
 from pipelines.stages.materialise.funnel import READ
 
 ESTIMATE, AT_MOST, UNKNOWN = "estimate", "at_most", "unknown"
 _MEANINGS = (ESTIMATE, AT_MOST, UNKNOWN)
 _NO_FIGURES: dict[str, Any] = {"documents": None, "bytes": None, "removed": None, "dropped": {}}
-_FEW = 200
-"""Records below which a source is named in the notes. Means are nearly normal from 25 times the squared skewness on (Cochran
-1977, section 2.15), which is above 2 for the lengths of most texts."""
+_PER_SQUARED_SKEWNESS = 25
+"""A mean is nearly normal, and its interval right, from so many records on, times the squared skewness (Cochran 1977, section
+2.15)."""
+_FEW = 200  # of fewer records, the skewness itself is not known: it comes from the longest documents
 
 
 def estimate_whole(
@@ -42,9 +45,9 @@ def estimate_whole(
     removes more than the estimate says.
     """
     meanings = _step_meanings(plan)
-    squares = published["funnel"].facts["squares"]
+    moments = published["funnel"].facts["moments"]
     sources = [
-        _estimate_source(name, manifest, published, squares.get(name, {}), meanings, corpus)
+        _estimate_source(name, manifest, published, moments.get(name, {}), meanings, corpus)
         for name in manifest.sources
     ]
     return {
@@ -81,7 +84,7 @@ def _estimate_source(
     name: str,
     manifest: CorpusManifest,
     published: Mapping[str, StepManifest],
-    squares: Mapping[str, Sequence[float]],
+    moments: Mapping[str, Sequence[float]],
     meanings: Mapping[str, str],
     corpus: Corpus,
 ) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def _estimate_source(
 
     text_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
     aside = {reason: count(number) for reason, number in facts["quarantined"].items() if reason != NOT_SAMPLED}
-    stored = squares.get(READ, (0.0, 0.0, 0.0))[0]
+    stored = moments.get(READ, (0.0,))[0]
     source["rows"].append(
         {
             "step": READ, "meaning": ESTIMATE, "documents": count(facts["kept"]),
@@ -105,18 +108,26 @@ def _estimate_source(
         }
     )  # fmt: skip
     meaning = ESTIMATE
-    for row in (row for row in manifest.funnel if row["source"] == name):
+    rows = [row for row in manifest.funnel if row["source"] == name]
+    for row in rows:
         step = row["step"]
         meaning = max(meaning, meanings[step], key=_MEANINGS.index)
         figures = {"step": step, "meaning": meaning, "more": meanings[step] == AT_MOST} | _NO_FIGURES
         if meaning != UNKNOWN:
             figures["documents"] = count(row["documents_out"])
-            figures["bytes"] = estimate_sum(row["bytes_out"], squares[step][1], sampled, records)
+            figures["bytes"] = estimate_sum(row["bytes_out"], moments[step][1], sampled, records)
             figures["dropped"] = {rule: count(number) for rule, number in row["dropped"].items()}
             if row["bytes_in"]:
                 removed = row["bytes_in"] - row["bytes_out"]
-                figures["removed"] = estimate_ratio(removed, row["bytes_in"], squares[step], sampled, records)
+                figures["removed"] = estimate_ratio(removed, row["bytes_in"], moments[step][:3], sampled, records)
         source["rows"].append(figures)
+    source["skewness"] = max(
+        skewness(total, sums[1], sums[3], sampled)
+        for total, sums in [
+            (text_bytes, moments.get(READ, (0.0,) * 4)),
+            *((r["bytes_out"], moments[r["step"]]) for r in rows),
+        ]
+    )
     source["tokens"] = {
         each: None if meaning == UNKNOWN else _estimate_tokens(corpus, each, name, sampled, records)
         for each in manifest.shard_sets
@@ -188,10 +199,11 @@ def estimate_notes(estimates: Mapping[str, Any]) -> list[str]:
         )
     if estimates["own_tokenizer"]:
         notes.append("tokens are those of a tokenizer learned from the sample; one learned from the whole needs fewer")
-    few = [source["source"] for source in estimates["sources"] if source["sampled"] < _FEW]
-    if few:
-        notes.append(
-            f"{', '.join(few)}: fewer than {_FEW} records are in the sample; lengths are skewed, so the intervals of its text "
-            "and tokens are too narrow"
-        )
+    for source in estimates["sources"]:
+        needed = max(_FEW, math.ceil(_PER_SQUARED_SKEWNESS * source.get("skewness", 0) ** 2))
+        if source["sampled"] < needed:
+            notes.append(
+                f"{source['source']}: its {quantity(source['sampled'], 'record')} in the sample are too few for lengths as "
+                f"skewed as these, so that the intervals of text and tokens are too narrow; sample about {human_count(needed)}"
+            )
     return notes

@@ -82,6 +82,15 @@ def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> Interval:
     return Interval(pairs / share**2, low / share**2, high / share**2)
 
 
+def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
+    """Return the third standardised moment of a value, from the sums of its powers; 0 if it does not vary."""
+    mean = total / sampled
+    variance = squares / sampled - mean * mean
+    if variance <= 1e-9 * mean * mean:
+        return 0.0
+    return float((cubes / sampled - 3 * mean * squares / sampled + 2 * mean**3) / variance**1.5)
+
+
 def add_intervals(intervals: Sequence[Interval]) -> Interval:
     """Return the sum of independent estimates: the distances of the ends from the estimates add up as variances do (Zou,
     Huang and Zhang 2009, "A note on confidence interval estimation for a linear function of binomial proportions").

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import chi2, norm, t
+from scipy.stats import chi2, norm, skew, t
 
 from pipelines.report.intervals import (
     Interval,
@@ -11,6 +11,7 @@ from pipelines.report.intervals import (
     estimate_pairs,
     estimate_ratio,
     estimate_sum,
+    skewness,
 )
 
 RANDOM = np.random.default_rng(5)
@@ -90,6 +91,12 @@ def test_the_whole_has_no_more_duplicates_than_pairs_say():
     assert covered(pairs, found) > 0.93
     assert np.mean([each.high > extra for each in found]) > 0.99
     assert np.mean(least) < extra / sizes.sum() / 2, "the sample shows less than half of the duplicates"
+
+
+def test_skewness_is_that_of_scipy():
+    values = RANDOM.lognormal(5, 1, 500)
+    assert skewness(values.sum(), (values**2).sum(), (values**3).sum(), 500) == pytest.approx(skew(values))
+    assert skewness(30.0, 90.0, 270.0, 10) == 0
 
 
 def test_distances_add_up_as_variances_do():
