@@ -1,6 +1,6 @@
 """Check the estimates of rehearsals against full builds of real text.
 
-    GRISTMILL_DATA=... python -m benchmarks.rehearsal [DOMAIN ...] [--samples 10] [--share 0.05]
+    GRISTMILL_DATA=... python -m benchmarks.rehearsal [DOMAIN ...] [--samples 10] [--share 0.05] [--lengths]
 
 Each domain is built as a whole, which gives the truth, and then from `samples` samples. Which records a sample holds depends on
 their ids, and so on the name of the source: every sample reads the same file under another name. The tokenizer is that of
@@ -10,10 +10,13 @@ For each figure: the truth, the estimate and 95 % interval of the first sample, 
 truth, and the share of the samples whose interval holds the truth. For figures after the removal of duplicates, which are
 bounds, it is the share of the samples whose bound is on the right side of the truth. The corpus with duplicates and the one
 without them share all other steps. At the end, figures of text and tokens for which the report itself calls the sample too
-small are counted apart.
+small are counted apart. `--lengths` prints, for samples of several sizes, how often the interval of the bytes holds the truth, in
+1,000 samples that are drawn from the lengths of the documents.
 """
 
 import argparse
+import gzip
+import json
 import os
 import shutil
 import tempfile
@@ -24,6 +27,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.signals import machine
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
@@ -32,7 +37,7 @@ from pipelines.building.run_build import run_build
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.report.estimates import estimate_notes
-from pipelines.report.intervals import estimate_count
+from pipelines.report.intervals import estimate_count, estimate_sum, skewness
 
 DOMAINS = ("wiki_en", "dialogue", "legal_dc_acts_laws")
 MEASURE = """
@@ -40,6 +45,7 @@ MEASURE = """
   - filter: [{rules: gopher_quality@massivetext}]
   - c4_lines: {rules: datatrove, without: [terminal_punctuation]}
 """
+SHARES = (0.01, 0.05, 0.2, 0.5)
 UNIQUE = """
   - text_hash: {}
   - dedup_exact: {}
@@ -141,13 +147,38 @@ def check_bounds(whole: Corpus, samples: list[list[dict[str, Any]]]) -> None:
     )
 
 
+def check_lengths(domain: str, draws: int = 1000) -> None:
+    """Print how often the interval of the bytes holds the truth in samples of several sizes, drawn without building."""
+    random = np.random.default_rng(1)
+    with gzip.open(f"{os.environ['GRISTMILL_DATA']}/prose/{domain}.jsonl.gz", "rt") as lines:
+        lengths = np.array([len(json.loads(line)["text"].encode()) for line in lines], float)
+    records, total = len(lengths), float(lengths.sum())
+    skewed = skewness(total, float(lengths @ lengths), float((lengths**3).sum()), records)
+    cells = []
+    for share in SHARES:
+        held = 0
+        for _ in range(draws):
+            drawn = lengths[random.random(records) < share]
+            estimate = estimate_sum(float(drawn.sum()), float(drawn @ drawn), len(drawn), records)
+            held += estimate.low <= total <= estimate.high
+        cells.append(f"{held / draws:.3f} ({share * records:,.0f})")
+    print(f"| {domain} | {skewed:.1f} | {25 * skewed**2:,.0f} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("domains", nargs="*", default=DOMAINS)
     parser.add_argument("--samples", type=int, default=10)
     parser.add_argument("--share", type=float, default=0.05)
+    parser.add_argument("--lengths", action="store_true", help="only draw samples of lengths, without building")
     options = parser.parse_args()
     print(machine())
+    if options.lengths:
+        heads = [f"{100 * share:g} %" for share in SHARES]
+        print(f"\n| corpus | skewness | records needed | {' | '.join(heads)} |\n|{'---|' * (3 + len(SHARES))}")
+        for domain in options.domains:
+            check_lengths(domain)
+        return
     tally: dict[bool, list[bool]] = {False: [], True: []}
     for domain in options.domains:
         with tempfile.TemporaryDirectory() as scratch:

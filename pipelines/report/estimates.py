@@ -14,7 +14,7 @@ from pipelines.contracts.shard_set import open_shard
 from pipelines.planning.plan import Plan
 from pipelines.report.intervals import (
     LEVEL,
-    Interval,
+    SampleEstimate,
     add_intervals,
     estimate_count,
     estimate_pairs,
@@ -95,7 +95,7 @@ def _estimate_source(
     if sampled < 2:  # no variance
         return source
 
-    def count(number: int) -> Interval:
+    def count(number: int) -> SampleEstimate:
         return estimate_count(number, sampled, records)
 
     text_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
@@ -136,7 +136,7 @@ def _estimate_source(
     return source
 
 
-def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, records: int) -> Interval:
+def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, records: int) -> SampleEstimate:
     total = squares = 0.0
     for record in corpus.manifest.shard_sets[shard_set].shards:
         if record.source == source and record.documents:
@@ -148,7 +148,7 @@ def _estimate_tokens(corpus: Corpus, shard_set: str, source: str, sampled: int, 
 def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums over all sources of what is read and of what is kept; null if a source has no estimate."""
 
-    def add(intervals: Sequence[Interval | None]) -> Interval | None:
+    def add(intervals: Sequence[SampleEstimate | None]) -> SampleEstimate | None:
         known = [each for each in intervals if each is not None]
         return add_intervals(known) if len(known) == len(sources) else None
 

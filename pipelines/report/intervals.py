@@ -14,7 +14,7 @@ _TAIL = (1 - LEVEL) / 2
 _Z = NormalDist().inv_cdf(1 - _TAIL)
 
 
-class Interval(NamedTuple):
+class SampleEstimate(NamedTuple):
     """An estimate, and the ends of its interval."""
 
     estimate: float
@@ -22,7 +22,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def estimate_count(hits: int, sampled: int, records: int) -> Interval:
+def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
     """Estimate how many of all records are like the `hits` in the sample: `records` times the share, with the score interval
     of a binomial share (Wilson 1927, "Probable inference, the law of succession, and statistical inference", eq. 5).
 
@@ -34,10 +34,10 @@ def estimate_count(hits: int, sampled: int, records: int) -> Interval:
     centre = (share + weight / 2) / (1 + weight)
     half = sqrt(weight * share * (1 - share) + weight * weight / 4) / (1 + weight)
     low, high = max(hits, records * (centre - half)), min(records - (sampled - hits), records * (centre + half))
-    return Interval(records * share, min(low, records * share), max(high, records * share))
+    return SampleEstimate(records * share, min(low, records * share), max(high, records * share))
 
 
-def estimate_sum(total: float, squares: float, sampled: int, records: int) -> Interval:
+def estimate_sum(total: float, squares: float, sampled: int, records: int) -> SampleEstimate:
     """Estimate the sum of a value over all records, from its sum and the sum of its squares in the sample.
 
     The estimate is `records` times the mean, its variance `records`^2 (1 - f) s^2 / n, with f the share that is sampled
@@ -46,10 +46,10 @@ def estimate_sum(total: float, squares: float, sampled: int, records: int) -> In
     variance = max(0.0, squares - total * total / sampled) / (sampled - 1)
     half = _quantile_of_t(sampled - 1) * records * sqrt((1 - sampled / records) * variance / sampled)
     estimate = records * total / sampled
-    return Interval(estimate, max(total, estimate - half), estimate + half)
+    return SampleEstimate(estimate, max(total, estimate - half), estimate + half)
 
 
-def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled: int, records: int) -> Interval:
+def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled: int, records: int) -> SampleEstimate:
     """Estimate the share of a sum that goes to a part, such as the bytes that a step removes of those that reach it.
 
     `squares` are the sums of squares of whole, remainder and part. The variance is that of the residuals part - ratio * whole
@@ -60,10 +60,10 @@ def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled:
     products = (of_whole + of_part - of_rest) / 2  # of whole and part, because the remainder is their difference
     residuals = max(0.0, of_part - 2 * ratio * products + ratio * ratio * of_whole) / (sampled - 1)
     half = _quantile_of_t(sampled - 1) * sqrt((1 - sampled / records) * residuals * sampled) / whole
-    return Interval(ratio, max(min(0.0, ratio), ratio - half), min(1.0, ratio + half))
+    return SampleEstimate(ratio, max(min(0.0, ratio), ratio - half), min(1.0, ratio + half))
 
 
-def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> Interval:
+def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEstimate:
     """Estimate the number of pairs of duplicates in the whole, from the sizes of the clusters in a sample of that share.
 
     Both documents of a pair are in the sample with probability `share` squared. Clusters are counted as Poisson events that
@@ -79,7 +79,7 @@ def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> Interval:
     low = variance / pairs * float(gammaincinv(pairs * pairs / variance, _TAIL)) if pairs else 0.0
     above, spread = pairs + largest, variance + largest * largest
     high = spread / above * float(gammaincinv(above * above / spread, 1 - _TAIL))
-    return Interval(pairs / share**2, low / share**2, high / share**2)
+    return SampleEstimate(pairs / share**2, low / share**2, high / share**2)
 
 
 def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
@@ -91,14 +91,14 @@ def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
     return float((cubes / sampled - 3 * mean * squares / sampled + 2 * mean**3) / variance**1.5)
 
 
-def add_intervals(intervals: Sequence[Interval]) -> Interval:
+def add_intervals(intervals: Sequence[SampleEstimate]) -> SampleEstimate:
     """Return the sum of independent estimates: the distances of the ends from the estimates add up as variances do (Zou,
     Huang and Zhang 2009, "A note on confidence interval estimation for a linear function of binomial proportions").
     """
     total = sum(each.estimate for each in intervals)
     below = sqrt(sum((each.estimate - each.low) ** 2 for each in intervals))
     above = sqrt(sum((each.high - each.estimate) ** 2 for each in intervals))
-    return Interval(total, total - below, total + above)
+    return SampleEstimate(total, total - below, total + above)
 
 
 def _quantile_of_t(freedom: int) -> float:

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chi2, norm, skew, t
 
 from pipelines.report.intervals import (
-    Interval,
+    SampleEstimate,
     add_intervals,
     estimate_count,
     estimate_pairs,
@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(5)
 DRAWS = 2000
 
 
-def covered(truth: float, intervals: list[Interval]) -> float:
+def covered(truth: float, intervals: list[SampleEstimate]) -> float:
     """The share of the intervals that hold the truth."""
     return float(np.mean([each.low <= truth <= each.high for each in intervals]))
 
@@ -100,6 +100,6 @@ def test_skewness_is_that_of_scipy():
 
 
 def test_distances_add_up_as_variances_do():
-    total = add_intervals([Interval(10, 7, 14), Interval(20, 16, 23)])
+    total = add_intervals([SampleEstimate(10, 7, 14), SampleEstimate(20, 16, 23)])
     assert total == (30, 25, 35)
-    assert add_intervals([Interval(10, 7, 14)]) == (10, 7, 14)
+    assert add_intervals([SampleEstimate(10, 7, 14)]) == (10, 7, 14)

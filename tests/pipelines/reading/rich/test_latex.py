@@ -10,7 +10,6 @@ import pytest
 
 from pipelines.reading.rich import latex
 
-
 LONG = "another document, longer than the main file "
 
 
