@@ -15,6 +15,7 @@ from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.paths import local_path
 from pipelines.building.build_budget import processor_seconds
+from pipelines.building.rehearsal import rehearsal
 from pipelines.building.run_build import run_build
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus
@@ -175,14 +176,18 @@ def build(
     address: str | None = None,
     quarantine_poison: bool = False,
     memory: int | None = None,
+    sample: float | None = None,
 ) -> OpenCorpus:
     """Build the corpus of a corpus file, whose fields `overrides` changes (`a.b=value`), and open it.
 
     `stages` are stages of your own by the names that the corpus file gives them. The build runs on Ray: on the cluster
     at `address`, or on this machine with so many `workers` (default: its cores). With `in_process`, every task runs in
-    this process. `memory` is the number of bytes that a task may use.
+    this process. `memory` is the number of bytes that a task may use. `sample` makes it a rehearsal with this share of the
+    records, in a directory of its own; `report.json` there has the estimates.
     """
     loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
+    if sample is not None:
+        loaded = rehearsal(loaded, sample)
     take_account()  # of what this process has done so far
     run_build(
         loaded,

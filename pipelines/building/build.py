@@ -192,6 +192,8 @@ def _check_reads(state: Build) -> None:
         directory = state.root / state.plan.step(f"read.{source.name}").directory
         check_counts(source, manifest, directory, state.plan.inventories[source.name].files)
     if not any(manifest.parts for manifest in reads.values()):
+        if any(source.sample < 1 for source in reads):
+            raise UserError("the sample holds no document; read a larger share of the records")
         raise UserError("no source holds a document; a corpus needs at least one, even with `allow_empty`")
 
 

@@ -50,6 +50,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "which shares all steps that both have (corpus=OUTPUT/variant-NAME.json of a training run)",
     )  # fmt: skip
     build.add_argument(
+        "--sample", type=float, metavar="SHARE",
+        help="rehearse: build from this share of the records, such as 0.001, in a directory of its own beside OUTPUT, and "
+        "estimate the whole corpus from it",
+    )  # fmt: skip
+    build.add_argument(
         "--address",
         help="join the Ray cluster at this address instead of starting one (default: RAY_ADDRESS, as in a job)",
     )
@@ -151,16 +156,24 @@ def _memory(options: argparse.Namespace) -> int | None:
 
 def _build(options: argparse.Namespace) -> int:
     memory = _memory(options)
+    from gristmill.storage.store import read_json
+    from pipelines.building.rehearsal import rehearsal
     from pipelines.building.run_build import run_build
-    from pipelines.commands.show_funnel import show_funnel
+    from pipelines.commands.show_funnel import show_estimates, show_funnel
     from pipelines.planning.corpus import load_corpus_config
+    from pipelines.report.write import JSON
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
     if options.variant is not None and not _VARIANT.fullmatch(options.variant):
         raise UserError(f"--variant: got {options.variant!r}, expected letters, digits, _ and -")
+    if options.variant is not None and options.sample is not None:
+        raise UserError("--variant: has no report and so no estimates; leave it out of a rehearsal")
+    config = load_corpus_config(options.config, options.overrides)
+    if options.sample is not None:
+        config = rehearsal(config, options.sample)
     corpus = run_build(
-        load_corpus_config(options.config, options.overrides),
+        config,
         options.workers,
         options.address,
         in_process=options.in_process,
@@ -169,4 +182,6 @@ def _build(options: argparse.Namespace) -> int:
         variant=options.variant,
     )
     show_funnel(corpus)
+    if config.is_sampled and options.variant is None:
+        show_estimates(read_json(config.place / JSON)["estimates"])
     return 0

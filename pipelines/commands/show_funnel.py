@@ -1,9 +1,13 @@
-"""Print the funnel at the end of `build`: the documents, bytes and tokens that each step kept, by source."""
+"""Print the funnel at the end of `build`: the documents, bytes and tokens that each step kept, by source; and, of a rehearsal,
+the estimates.
+"""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
 from gristmill.console import wide_console
@@ -11,6 +15,7 @@ from gristmill.terminal import human_bytes, human_count
 from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.manifest import CorpusManifest, bytes_per_token, without_validation
 from pipelines.contracts.shard_set import ShardRecord
+from pipelines.report.estimates import AT_MOST, ESTIMATE, estimate_notes
 
 _DOMAINS = 20  # domains of a source that are listed
 _GLUE = "\u00a0"  # a space at which no line is broken
@@ -53,11 +58,7 @@ def show_funnel(manifest: CorpusManifest) -> None:
     for cells, dropped in rows:
         console.print(Text(_aligned(cells, widths), style="" if cells[0].startswith(" ") else "bold"), soft_wrap=True)
         if dropped:
-            lines = textwrap.wrap(
-                _rules(dropped), max(40, console.width), initial_indent=" " * 6, subsequent_indent=" " * 6,
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
-            console.print(Text("\n".join(lines).replace(_GLUE, " "), style="dim"), soft_wrap=True)
+            _print_wrapped(console, _rules(dropped), " " * 6)
     console.print("[dim]~ estimated from the source's bytes per token in its shards[/dim]")
     for name, domains in without_validation(manifest).items():
         more = f" and {len(domains) - _DOMAINS:,} more" if len(domains) > _DOMAINS else ""
@@ -65,6 +66,14 @@ def show_funnel(manifest: CorpusManifest) -> None:
             f"{name}: no validation documents of {', '.join(domains[:_DOMAINS])}{more}, so training measures no held-out loss "
             "for them; raise `validation_share`, or change `seed` or `split_by`", markup=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def _print_wrapped(console: Console, text: str, indent: str) -> None:
+    lines = textwrap.wrap(
+        text, max(40, console.width), initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    console.print(Text("\n".join(lines).replace(_GLUE, " "), style="dim"), soft_wrap=True)
 
 
 def _shard_cells(title: str, shards: Sequence[ShardRecord]) -> tuple[str, str, str, str]:
@@ -110,3 +119,63 @@ def _rules(counts: Mapping[str, int]) -> str:
         for family, rules in sets.items()
     }
     return "; ".join(f"{family}: {rules}" if family else rules for family, rules in lists.items())
+
+
+def show_estimates(estimates: Mapping[str, Any]) -> None:
+    """Print what the whole corpus would be, by source and step, with 95 % intervals, and what a sample cannot tell."""
+    console = wide_console()
+    rows: list[tuple[tuple[str, str, str], str]] = []
+    for source in estimates["sources"]:
+        rows.append(((source["source"], f"{source['sampled']:,} of {source['records']:,}", "in the sample"), ""))
+        for row in source["rows"]:
+            rows.append(((f"  {row['step']}", *_figures(row)), _losses(row)))
+        for name, tokens in source.get("tokens", {}).items():
+            rows.append(((f"  {name}", "", _figure(source["meaning"], tokens, human_count, " tokens")), ""))
+    totals = estimates["totals"]
+    rows.append((("all sources", "", ""), ""))
+    rows.append((("  read", *_figures({"meaning": ESTIMATE, **totals["read"]})), ""))
+    rows.append((("  kept", *_figures({"meaning": totals["meaning"], **totals["kept"]})), ""))
+    for name, tokens in totals["tokens"].items():
+        rows.append(((f"  {name}", "", _figure(totals["meaning"], tokens, human_count, " tokens")), ""))
+    heading = ("the whole, estimated", "documents", "text")
+    widths = [max(cell_len(cells[column]) for cells, _ in [(heading, ""), *rows]) for column in range(3)]
+    console.print(Text(_aligned(heading, widths), style="bold"), soft_wrap=True)
+    for cells, losses in rows:
+        console.print(Text(_aligned(cells, widths), style="" if cells[0].startswith(" ") else "bold"), soft_wrap=True)
+        if losses:
+            _print_wrapped(console, losses, " " * 6)
+    legend = (
+        f"in brackets: {100 * estimates['level']:.0f} % intervals; ≤, ≥: the sample holds too few of the duplicates"
+    )
+    for note in [legend, *estimate_notes(estimates)]:
+        _print_wrapped(console, note, "")
+
+
+def _figures(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Format the documents and the text of a row of the estimates."""
+    return (
+        _figure(row["meaning"], row["documents"], human_count),
+        _figure(row["meaning"], row["bytes"], human_bytes),
+    )
+
+
+def _figure(meaning: str, interval: Sequence[float] | None, form: Callable[[float], str], unit: str = "") -> str:
+    if interval is None:
+        return "not estimated"
+    return ("≤ " if meaning == AT_MOST else "") + _range(interval, form, unit)
+
+
+def _range(interval: Sequence[float], form: Callable[[float], str], unit: str = "") -> str:
+    """Format `estimate (low–high)`."""
+    estimate, low, high = map(form, interval)
+    return f"{estimate}{unit}" if low == high else f"{estimate}{unit} ({low}–{high})"
+
+
+def _losses(row: Mapping[str, Any]) -> str:
+    """Format what a step takes away: its share of the text, and documents by rule."""
+    removed, more = row["removed"], "≥ " if row["more"] else ""
+    text = (
+        [f"{more}{_range(removed, lambda share: f'{100 * share:.3g}')} % of the text"] if removed and removed[2] else []
+    )
+    rules = sorted(row["dropped"].items(), key=lambda rule: -rule[1][0])
+    return "; ".join([*text, *(f"{rule}{_GLUE}{more}{_range(values, human_count)}" for rule, values in rules)])

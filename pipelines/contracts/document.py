@@ -37,6 +37,9 @@ QUARANTINE = pa.schema(
 known.
 """
 
+NOT_SAMPLED = "not_sampled"
+"""The reason of records outside the sample, if a source is read in part."""
+
 FILES = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),

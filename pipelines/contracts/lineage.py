@@ -24,6 +24,7 @@ from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.document import (
     FILE_INDEX,
     ID,
+    NOT_SAMPLED,
     QUARANTINE,
     document_id,
     file_key,
@@ -218,12 +219,14 @@ class Corpus:
         ]
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
-        """Yield all records of a source that were set aside, in the order they were read."""
+        """Yield all records of a source that were set aside, in the order they were read; of a source read in part, those of
+        its sample.
+        """
         read = self.read_step(source)
         for record in read.manifest.files:
             if record.path.startswith("quarantine/"):
                 table = read_table(read.directory, record, QUARANTINE.names, schema_facts(QUARANTINE))
-                for row in table.to_pylist():
+                for row in table.filter(pc.not_equal(table["reason"], NOT_SAMPLED)).to_pylist():
                     identifier = document_id(file_key(source, row["path"]), row["record"])
                     yield Quarantined(identifier, source, row["path"], row["record"], row["reason"], row["bytes"])
 

@@ -85,6 +85,13 @@ class Stage:
         False  # it leaves the only copy of a span in one document; no later step may drop documents
     )
 
+    @property
+    def extrapolates(self) -> bool:
+        """Whether what it writes about a document does not depend, or hardly depends, on how many others there are. Only then
+        does a random sample estimate its effect on the whole.
+        """
+        return True
+
     def reads(self) -> tuple[Input, ...]:
         """Return the inputs of the stage; `id` is always included. Only a corpus stage may read more than
         columns.
@@ -205,6 +212,11 @@ class CorpusStage(Stage):
     """A stage that works on the whole corpus and distributes its own tasks, such as clustering, training or
     materialising.
     """
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether a sample estimates its effect: not known of a stage that may compare documents."""
+        return not self.writes().names
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Do the work and commit its files through `out`. Returns the `facts` of the step's manifest.

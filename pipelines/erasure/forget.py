@@ -348,7 +348,7 @@ def _recount(corpus: Corpus, mark: str) -> None:
     """Recompute the funnel, its histograms and its sample over the remaining documents."""
     step = next(step for step in corpus.steps if step.label == "funnel")
     knobs = step.manifest.identity["knobs"]
-    stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]))
+    stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]), knobs.get("moments", False))
     parts = list(corpus.parts())
     try:
         facts, sample = stage.count(parts, LocalCluster())

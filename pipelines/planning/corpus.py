@@ -69,6 +69,11 @@ class CorpusConfig:
     """How the URL of `output` is opened; same fields as `remote` of a source."""
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether a source is read in part."""
+        return any(source.sample < 1 for source in self.sources)
+
+    @property
     def place(self) -> Location:
         """The location of `output`."""
         return parse_location(self.output, self.remote)

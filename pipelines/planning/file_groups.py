@@ -26,6 +26,7 @@ _FORMATS = {
     **dict.fromkeys((".txt", ".text", ".rst"), "text"), **dict.fromkeys((".md", ".markdown"), "markdown"),
     **dict.fromkeys((".warc", ".wet", ".arc"), "warc"), **dict.fromkeys((".html", ".htm"), "html"),
     "posts.xml": "stack_exchange", ".pdf": "pdf", ".epub": "epub", ".docx": "docx", ".eml": "mail", ".mbox": "mbox",
+    **dict.fromkeys((".srt", ".vtt"), "subtitles"), ".tex": "latex",
 }  # fmt: skip
 CODE = (
     ".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".java", ".js", ".jl", ".kt", ".lua", ".m", ".php", ".pl", ".py",

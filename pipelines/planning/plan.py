@@ -138,7 +138,8 @@ def make_plan(
             steps[step.label] = step
         check_rules(config, entry, done, types)
         done.append(_without(entry, ()) if aside else entry)
-    funnel = StepConfig("funnel", Funnel(tuple(entry.name for entry in done), summary_columns(config)), "funnel")
+    counting = Funnel(tuple(entry.name for entry in done), summary_columns(config), config.is_sampled)
+    funnel = StepConfig("funnel", counting, "funnel")
     last = _step(config, funnel, done, steps, files, None, types)
     steps[last.label] = last
     return Plan(config, dict(inventories), poison, files, tuple(steps.values()), pa.schema(list(types.items())))

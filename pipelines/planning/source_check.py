@@ -41,8 +41,8 @@ _CHECK = {
     "file_bytes": "max_file_bytes", "decoded_limit": "max_decoded_bytes",
 } | dict.fromkeys(
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_docx", "not_epub", "not_json",
-     "not_mbox", "not_mediawiki", "not_object", "not_parquet", "not_pdf", "not_stack_exchange", "trailing_bytes",
-     "unclosed_quote", "wrong_suffix"), "format",
+     "not_latex", "not_mbox", "not_mediawiki", "not_object", "not_parquet", "not_pdf", "not_stack_exchange", "not_subtitles",
+     "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
 )  # fmt: skip
 """The field of the source that is the most likely cause if a reason is frequent."""
 
@@ -171,8 +171,10 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
     """Raise SourceError if too small a share of a source became documents. `read` is its published read step,
-    which is in `directory`.
+    which is in `directory`. A source that is read in part is not judged by the few records of a small sample.
     """
+    if source.sample < 1:
+        return
     counts = read.counts[source.name]
     tally = SampleTally(counts.kept, Counter(counts.quarantined))
     if source.allow_empty and not tally.documents:

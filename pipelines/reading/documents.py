@@ -14,10 +14,11 @@ from itertools import chain, islice
 from typing import Any
 
 from gristmill.errors import PoisonError, StorageError, TaskMemoryError, UserError
-from pipelines.contracts.document import file_key
+from pipelines.contracts.document import NOT_SAMPLED, file_key
 from pipelines.reading.entries.archives import Entry, open_entries
 from pipelines.reading.entries.files import SourceFile
 from pipelines.reading.entries.reasons import REASONS, BrokenInput
+from pipelines.reading.entries.record_sample import RecordSample
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
 from pipelines.reading.entries.typed_columns import check_types
 from pipelines.reading.part_writer import PartBuilder, ReadPart
@@ -69,6 +70,8 @@ def read_documents(
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
                 records = _bounded(read_records(entry, source, first, poison), left)
+                if source.sample < 1:
+                    records = _unparsed(records, RecordSample(source.sample), key, first, source)
                 records = extractor.extract(entry.path, first, records, poison)
                 typed = check_types(records, source)
                 try:
@@ -97,6 +100,19 @@ def read_records(
             yield from kind.load_reader()(entry, source)
     except BrokenInput as broken:
         yield Bad(broken.reason)
+
+
+def _unparsed(
+    records: Iterator[TextRecord | Bad | RawRecord], sample: RecordSample, key: int, first: int, source: Source
+) -> Iterator[TextRecord | Bad | RawRecord]:
+    """Yield the same records, but set those outside the sample aside that would have to be parsed.
+
+    Where documents are cut, only the part builder knows the numbers of the records, and it chooses among the parsed ones.
+    """
+    for number, record in enumerate(records, first):
+        if isinstance(record, RawRecord) and source.oversized == "quarantine" and not sample.has(key, number):
+            record = Bad(NOT_SAMPLED, record.size)
+        yield record
 
 
 def _foreign_records(

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.contracts.document import DOCUMENT, FILES, ID, QUARANTINE, empty, file_key, is_empty
+from pipelines.contracts.document import DOCUMENT, FILES, ID, NOT_SAMPLED, QUARANTINE, empty, file_key, is_empty
 from pipelines.reading.entries.normalise import Normalised, cut, normalise, normalise_all
+from pipelines.reading.entries.record_sample import RecordSample
 from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.sources.source import Source
 
@@ -72,6 +73,7 @@ class PartBuilder:
     def __init__(self, source: Source, part_bytes: int, forgotten: Collection[str] = ()) -> None:
         """`forgotten`: records, as `path#record`, to set aside because the user removed them from the corpus."""
         self._source = source
+        self._sample = RecordSample(source.sample) if source.sample < 1 else None
         self._forgotten: dict[str, set[int]] = {}
         for name in forgotten:
             path, _, record = name.rpartition("#")
@@ -96,7 +98,7 @@ class PartBuilder:
             if isinstance(record, Bad):
                 yield from self._store(batch)
                 batch, characters = [], 0
-                yield from self._set_aside(record.reason, record.size)
+                yield from self._set_aside(record.reason if self._is_sampled() else NOT_SAMPLED, record.size)
                 continue
             batch.append(record)
             characters += len(record.text) + len(record.url or "") + len(record.meta or b"")
@@ -114,6 +116,10 @@ class PartBuilder:
         """The number of the next record of the current entry."""
         return self._share.first_record + self._share.records
 
+    def _is_sampled(self) -> bool:
+        """Whether the next record is in the sample that the source is read as, or the source is read as a whole."""
+        return self._sample is None or self._sample.has(self._share.key, self.next_record)
+
     def finish(self) -> Iterator[ReadPart]:
         """Yield the last part, possibly without documents; nothing if all records are in parts already
         yielded.
@@ -122,7 +128,7 @@ class PartBuilder:
             yield self._close_part()
 
     def _store(self, batch: list[TextRecord]) -> Iterator[ReadPart]:
-        if len(batch) < _MIN_BATCH_RECORDS or self._removed:
+        if len(batch) < _MIN_BATCH_RECORDS or self._removed or self._sample:
             for record in batch:
                 yield from self._store_one(record)
             return
@@ -151,6 +157,12 @@ class PartBuilder:
 
     def _store_one(self, record: TextRecord) -> Iterator[ReadPart]:
         limit = self._source.max_document_bytes
+        is_whole = (
+            self._source.oversized == "quarantine" or len(record.text) * 12 <= limit
+        )  # 4 bytes each, tripled by NFC
+        if is_whole and not self._is_sampled():
+            yield from self._set_aside(NOT_SAMPLED, record.size)
+            return
         try:
             data, controls = normalise(record.text, self._source.unicode_form)
             url = None if record.url is None else record.url.encode()
@@ -164,8 +176,8 @@ class PartBuilder:
         else:
             size = record.size
             for piece in cut(data, limit):
-                if self.next_record in self._removed:
-                    yield from self._set_aside("forgotten", size)
+                if not self._is_sampled() or self.next_record in self._removed:
+                    yield from self._set_aside("forgotten" if self._is_sampled() else NOT_SAMPLED, size)
                     size = 0
                     continue
                 yield from self._make_room(len(piece) + _ROW_BYTES + len(url or b"") + len(record.meta or b""))

@@ -10,6 +10,7 @@ import yaml
 from gristmill.page.formats import NONE
 from gristmill.page.render import render_template
 from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
+from pipelines.report.estimates import estimate_notes
 from pipelines.stages.materialise.column_profile import TEXT_BYTES
 
 _ROWS_OF_CHARTS = 12  # sources in a chart of distributions; those with the most documents are shown
@@ -32,6 +33,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
         kind="corpus report",
         report=report,
         charts=charts,
+        estimate_notes=estimate_notes(report["estimates"]) if "estimates" in report else [],
         rules=(rules := rule_effects(report)),
         idle=_idle(rules),
         constant=_constant(report),

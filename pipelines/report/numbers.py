@@ -8,11 +8,13 @@ from typing import Any
 
 from gristmill.config import plain
 from gristmill.storage.store import digest
+from pipelines.contracts.document import NOT_SAMPLED
 from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.manifest import CorpusManifest, StepManifest, bytes_per_token, without_validation
 from pipelines.contracts.shard_set import ShardRecord, ShardSet
 from pipelines.planning.plan import Plan
+from pipelines.report.estimates import estimate_whole
 from pipelines.stages.decide.filter import Filter
 
 FORMAT = "gristmill-report/1"
@@ -56,6 +58,7 @@ def collect(
             if step.identity["stage"] == "exclude"
             for name, facts in step.facts["lists"].items()
         ],
+        **({"estimates": estimate_whole(plan, published, manifest, corpus)} if plan.config.is_sampled else {}),
         "shard_sets": shard_sets,
         "without_validation": without_validation(manifest),
         "mixtures": manifest.mixtures,
@@ -67,7 +70,9 @@ def collect(
 def _source(
     name: str, manifest: CorpusManifest, published: Mapping[str, StepManifest], corpus: Corpus
 ) -> dict[str, Any]:
-    """Return the counts of one source: what was read, what was set aside, and what remains."""
+    """Return the counts of one source: what was read, what was set aside, and what remains. Records of a source that is read
+    in part are those of its sample; `decoded_bytes` are of its files.
+    """
     facts, rows = manifest.sources[name], [row for row in manifest.funnel if row["source"] == name]
     read_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
     config = next(source for source in manifest.config["sources"] if source["name"] == name)
@@ -79,10 +84,10 @@ def _source(
         "files": facts["files"],
         "decoded_bytes": facts["decoded_bytes"],
         "control_characters": facts["control_characters"],
-        "records": facts["in"],
+        "records": facts["in"] - facts["quarantined"].get(NOT_SAMPLED, 0),
         "documents": facts["kept"],
         "text_bytes": read_bytes,
-        "quarantined": dict(sorted(facts["quarantined"].items())),
+        "quarantined": {r: number for r, number in sorted(facts["quarantined"].items()) if r != NOT_SAMPLED},
         "quarantined_places": _places(name, corpus) if facts["quarantined"] else {},
         **({"splits": facts["splits"]} if "splits" in facts else {}),
         "documents_kept": rows[-1]["documents_out"] if rows else facts["kept"],

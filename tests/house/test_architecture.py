@@ -52,7 +52,7 @@ HOMES = {
     "peft": ("trainers/adapters/shared/peft_layers.py",),
     "sklearn": ("trainers/evaluation/probing/classifiers.py", "pipelines/classifiers/column_training.py"),
     "lm_eval": ("trainers/evaluation/harness_model.py",),
-    "scipy": ("trainers/studies/",),
+    "scipy": ("trainers/studies/", "pipelines/report/intervals.py"),
     "lightgbm": ("trainers/studies/laws/boosted_trees.py",),
     "fsspec": ("gristmill/storage/remote.py",),
     "aiohttp": ("gristmill/storage/remote.py",),

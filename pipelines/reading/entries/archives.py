@@ -61,7 +61,7 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     with closing(file_chunks(file)) as raw:
         head, chunks, layers = decompress(file.path, raw, budget)
-        if _is_tar(file.path, head):
+        if _is_tar(file.path, head) and (source.members or not format_of(source.format).holds_tar):
             yield from _TarReader(file.path, chunks, source, budget).entries()
         elif _is_zip(head) and not _is_package(file.path, head, source):
             yield from (
@@ -100,7 +100,8 @@ def _is_zip(head: bytes) -> bool:
 def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, source: Source, budget: DecodeBudget) -> Entry:
     path = f"{archive}!{printable_name(name)}"
     head, chunks, layers = decompress(name, chunks, budget)
-    if (_is_zip(head) and not _is_package(name, head, source)) or _is_tar(name, head):
+    is_archive = _is_tar(name, head) and not format_of(source.format).holds_tar
+    if is_archive or (_is_zip(head) and not _is_package(name, head, source)):
         chunks = broken_stream("nested_archive")
     return Entry(path, chunks, size=None if layers else size)
 

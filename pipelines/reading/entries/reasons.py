@@ -35,6 +35,7 @@ REASONS = {
     "not_epub": "not an EPUB",
     "not_html": "a payload of a web archive that is neither HTML nor a conversion to plain text",
     "not_json": "the line, element or document is not JSON",
+    "not_latex": "not a document in LaTeX or TeX, or an archive without one",
     "not_mbox": "not an mbox: it does not begin with a line `From SENDER TIME`",
     "not_mediawiki": "not the XML of a MediaWiki dump",
     "not_object": "the line or element is JSON, but not an object",
@@ -42,7 +43,9 @@ REASONS = {
     "not_pdf": "not a PDF",
     "not_question": "a post of a Stack Exchange dump that is neither a question nor an answer, such as the wiki of a tag",
     "not_regular": "the archive member is a link, a device or a pipe",
+    "not_sampled": "the source is read in part (`sample`), and the record is not in the sample",
     "not_stack_exchange": "not the XML of Posts.xml in a Stack Exchange data dump",
+    "not_subtitles": "the file holds no line with the times of a cue (`00:00:01,000 --> 00:00:02,000`)",
     "not_wikitext": "the page of a MediaWiki dump is not wikitext",
     "oversized": "the record is longer than max_document_bytes",
     "file_bytes": "the file is longer than max_file_bytes",
@@ -54,6 +57,7 @@ REASONS = {
     "revisit": "a page unchanged since the crawler's earlier visit; the record holds no copy of it",
     "segmented": "one segment of a record that was divided into several",
     "text_not_string": "the text field is not a string",
+    "too_many_files": "the archive of a LaTeX paper holds more than 20,000 files, or they include more than 10,000",
     "too_many_values": "the JSON record holds more than 1,048,576 values and names",
     "trailing_bytes": "bytes follow the end of the archive or JSON document; they are not read",
     "truncated": "the file ends within compressed data, an archive, a member or a document; what came before is kept",
@@ -70,8 +74,8 @@ REASONS = {
 
 STRUCTURAL = frozenset(
     {
-        "dns", "forgotten", "http_status", "metadata", "not_article", "not_html", "not_question", "not_regular", "not_wikitext",
-        "poison", "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
+        "dns", "forgotten", "http_status", "metadata", "not_article", "not_html", "not_question", "not_regular", "not_sampled",
+        "not_wikitext", "poison", "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
 """Reasons that are expected: the record is not a document, or the user set it aside. Any number of such

@@ -28,6 +28,7 @@ class Format:
       is read.
     - `zip_name`, `zip_suffix`: a zip whose first member has a name that matches the expression, or whose own name has the
       suffix, is a file of the format instead of an archive.
+    - `holds_tar`: a tar is a file of the format, unless the source chooses `members` of it, which may then be tars.
     - `only_utf8`: the reason why no other encoding is possible.
     """
 
@@ -40,6 +41,7 @@ class Format:
     joined: bool = False
     zip_name: str = ""
     zip_suffix: str = ""
+    holds_tar: bool = False
     lines: bool = False
     only_utf8: str = ""
 
@@ -85,6 +87,12 @@ FORMATS = {
         "formats.stack_exchange:read_stack_exchange",
         "a question with its answers, of Posts.xml in a Stack Exchange data dump", ("resiliparse",),
         parser="rich.threads:thread_text", joined=True, only_utf8="dumps are UTF-8",
+    ),
+    "subtitles": Format("rich.subtitles:read_subtitles", "a SubRip (.srt) or WebVTT (.vtt) file, whose cues are the text"),
+    "latex": Format(
+        "rich.whole_file:read_whole",
+        "a LaTeX file, or a tar with the files of a paper, whose main file is the text, with those that it includes",
+        parser="rich.latex:latex_text", holds_tar=True, only_utf8="a file that is not UTF-8 is read as Windows-1252",
     ),
     "pdf": Format(
         "rich.whole_file:read_whole", "a PDF, whose text layer is the text", ("pypdfium2",), module="pypdfium2",

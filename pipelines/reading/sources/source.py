@@ -100,6 +100,10 @@ class Source:
     """
     allow_empty: bool = False
     """Continue if no record of the source becomes a document, which otherwise stops the build."""
+    sample: float = field(default=1.0, metadata=ADDED)
+    """Share of the records to read, above 0 to 1, chosen by hash of their ids; pages and documents outside it are not parsed.
+    `build --sample` sets it, and the report then estimates the whole. To keep a sample of a corpus that is read as a whole,
+    use the stage `sample`."""
     tokenizer_share: float = 1.0
     """Weight of this source, relative to the others, in the text that tokenizers are trained on."""
     split: WholeSplit | FieldSplit | IdSplit | None = field(default=None, metadata=ADDED)
@@ -126,6 +130,8 @@ class Source:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at most 1 GiB")
         if not 0 <= self.max_quarantined <= 1:
             raise ValueError(f"max_quarantined: got {self.max_quarantined}, expected 0 to 1")
+        if not 0 < self.sample <= 1:
+            raise ValueError(f"sample: got {self.sample}, expected a share above 0, at most 1")
         if self.tokenizer_share < 0:
             raise ValueError(f"tokenizer_share: got {self.tokenizer_share}, expected 0 or more")
         if not self.include:

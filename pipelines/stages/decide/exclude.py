@@ -86,6 +86,11 @@ class Exclude(CorpusStage):
                     f"lists[{number}]: {reason!r} occurs twice; give this list another `name`, or join the files"
                 )
 
+    @property
+    def extrapolates(self) -> bool:
+        """Whether a sample estimates its effect: yes, lists decide about every document by itself."""
+        return True
+
     def reads(self) -> tuple[Input, ...]:
         """Return the columns that entries name."""
         columns = {"url": "url", "host": "url", "text_hash": "text_hash"}

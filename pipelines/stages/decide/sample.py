@@ -71,6 +71,11 @@ class UniformSample(CorpusStage):
         """Whether every document is chosen by itself."""
         return self.share is not None and not self.per
 
+    @property
+    def extrapolates(self) -> bool:
+        """Whether a sample estimates its effect: only that of a plain share, which decides about every document by itself."""
+        return self.is_plain
+
     def reads(self) -> tuple[Input, ...]:
         """Return the columns of groups and of the total, and earlier drops; only the id for a plain share."""
         return () if self.is_plain else (Drop(), *map(column_named, dict.fromkeys([*self.per, *self.total])))

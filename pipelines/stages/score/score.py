@@ -93,6 +93,11 @@ class ColumnScore(CorpusStage):
         """The columns that are combined."""
         return tuple(self.columns) if self.method == "rank_sum" else self._model.names
 
+    @property
+    def extrapolates(self) -> bool:
+        """Whether a sample estimates its effect: yes, the distributions by which it ranks are those of the whole."""
+        return True
+
     def reads(self) -> tuple[Input, ...]:
         """Return the columns."""
         return tuple(map(Column, self.names))

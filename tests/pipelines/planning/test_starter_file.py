@@ -86,6 +86,9 @@ def test_formats_that_their_names_tell(tmp_path):
         "c.docx",
         "d.eml",
         "e.mbox",
+        "f.srt",
+        "g.vtt",
+        "h.tex",
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -93,6 +96,7 @@ def test_formats_that_their_names_tell(tmp_path):
     assert {group.format: (group.files, group.patterns) for group in groups} == {
         "stack_exchange": (2, ("**/*Posts.xml", "**/*Posts.xml.zst")), "pdf": (1, ("**/*.PDF",)), "epub": (1, ("**/*.epub",)),
         "docx": (1, ("**/*.docx",)), "mail": (1, ("**/*.eml",)), "mbox": (1, ("**/*.mbox",)),
+        "subtitles": (2, ("**/*.srt", "**/*.vtt")), "latex": (1, ("**/*.tex",)),
     }  # fmt: skip
     assert unknown == {".xml": 1}
 

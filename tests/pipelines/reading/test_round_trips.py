@@ -215,6 +215,7 @@ KINDS = [
     "mediawiki",
     "warc",
     "stack_exchange",
+    "subtitles",
 ]
 HEADS = st.sampled_from(
     [b"", b"\x1f\x8b\x08", b"BZh91AY&SY", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"PK\3\4", b"PK\5\6", b"PAR1", b"ARROW1\0\0",

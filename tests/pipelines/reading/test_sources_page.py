@@ -1,5 +1,6 @@
 """The corpus files of docs/sources.md build, from files of the kind that each section is about."""
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -11,7 +12,9 @@ import pipelines
 from pipelines import OpenCorpus
 from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
 from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
+from tests.pipelines.reading.rich.test_latex import document, tarred
 from tests.pipelines.reading.rich.test_mail import HEAD, message
+from tests.pipelines.reading.rich.test_subtitles import VTT, timed
 
 PAGE = Path(__file__).parents[3] / "docs/sources.md"
 SECTIONS = {
@@ -86,3 +89,31 @@ def test_mail(tmp_path, monkeypatch):
     corpus = build("Mail", tmp_path, monkeypatch)
     assert kept(corpus) == ["Hello.", "Write to <EMAIL_ADDRESS>."]
     assert [json.loads(meta)["subject"] for meta in corpus.documents().read_all()["meta"].to_pylist()] == ["y", "z"]
+
+
+def test_subtitles(tmp_path, monkeypatch):
+    folder = tmp_path / "talks"
+    folder.mkdir()
+    for name, text in {"a.srt": timed("One", "two."), "b.srt": timed("single"), "c.vtt": VTT}.items():
+        (folder / name).write_text(text)
+    corpus = build("Subtitles", tmp_path, monkeypatch)
+    assert kept(corpus) == ["One two.", "Bread & corn, every day for <all> of us."]
+    assert corpus.verdicts(["language"]).read_all()["language"].to_pylist() == [None, None, "en-GB"]
+
+
+def test_latex(tmp_path, monkeypatch):
+    for name in ("papers", "bulk"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "papers/a.tex").write_text(document("one"))
+    paper = tarred({"ms.tex": document("\\input{parts/two}"), "parts/two.tex": "two $x^2$", "fig.png": "\x89PNG"})
+    (tmp_path / "papers/b.tar.gz").write_bytes(gzip.compress(paper))
+    (tmp_path / "papers/c.tex").write_text(document("\\input{lost} three"))
+    members = {
+        "2401/1.gz": gzip.compress(paper),
+        "2401/2.gz": gzip.compress(document("four").encode()),
+        "2401/3.pdf": "%PDF-",
+    }
+    (tmp_path / "bulk/src_2401.tar").write_bytes(tarred(members))
+    corpus = build("LaTeX", tmp_path, monkeypatch)
+    assert kept(corpus) == ["one", "two $x^2$", "four"]
+    assert corpus.verdicts(["title"], ["papers"]).read_all()["title"].to_pylist() == ["On Mills"] * 3

@@ -1,0 +1,28 @@
+"""A rehearsal: the build of a small share of the records, in a directory of its own, from which the whole is estimated."""
+
+from dataclasses import replace
+
+from gristmill.errors import UserError
+from pipelines.building.build import ensure_owner
+from pipelines.contracts.tombstone import forgotten, read_tombstone, write_tombstone
+from pipelines.planning.corpus import CorpusConfig
+
+
+def rehearsal(config: CorpusConfig, share: float) -> CorpusConfig:
+    """Return the configuration that reads a share of the records into `OUTPUT-sample-SHARE`. That directory forgets the
+    documents that OUTPUT has forgotten; otherwise they would be read again.
+
+    Raises UserError for a share that is none.
+    """
+    if not 0 < share < 1:
+        raise UserError(f"--sample: got {share:g}, expected a share of the records above 0 and below 1, such as 0.001")
+    sources = tuple(replace(source, sample=source.sample * share) for source in config.sources)
+    rehearsed = replace(config, sources=sources, output=f"{config.output.rstrip('/')}-sample-{share:g}")
+    if gone := forgotten(config.place):
+        ensure_owner(rehearsed.place, config.name, write=True)
+        tombstone = read_tombstone(rehearsed.place)
+        known = tombstone["records"]
+        records = {name: sorted({*known.get(name, ()), *gone.get(name, ())}) for name in sorted({*known, *gone})}
+        if records != known:
+            write_tombstone(rehearsed.place, {**tombstone, "records": records})
+    return rehearsed

@@ -1,0 +1,212 @@
+"""The source of a paper in LaTeX as one text: its main file with the files that it includes, without preamble and comments."""
+
+import io
+import posixpath
+import re
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.web.extraction import PageLimits
+
+_SUFFIXES = (".tex", ".ltx", ".latex")
+_MOST_MEMBERS = 20_000  # of an archive; tarfile holds a header of each
+_MOST_INPUTS = 10_000
+_MOST_DEPTH = 15  # TeX itself has 15 files open at most (texmf.cnf, max_in_open)
+_CLASS = re.compile(r"\\document(?:class|style)\b")
+_BEGIN, _END = re.compile(r"\\begin\s*\{document\}"), re.compile(r"\\end\s*\{document\}")
+_PLAIN_TEX = re.compile(r"\\(?:bye|magnification|input)\b")
+_INPUT = re.compile(r"\\(?:input|include|subfile)\s*\{([^{}\n]{1,200})\}|\\input\s+([^\s{}\\%]{1,200})")
+_TITLE = re.compile(r"\\title\b\s*(?:\[[^\[\]]{0,500}\]\s*)?\{")
+_VERBATIM = re.compile(r"\\(begin|end)\s*\{(verbatim\*?|Verbatim|lstlisting|minted|comment)\}")
+_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%.*")
+_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*){2,}")
+_TITLE_CHARACTERS = 1000
+
+
+def latex_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
+    """Return (fields of the worker's answer, text) of a file of LaTeX, or of a tar with the files of a paper.
+
+    The text is LaTeX, with its mathematics and commands. It goes from `\\begin{document}` to `\\end{document}` of the main
+    file; `\\input`, `\\include` and `\\subfile` are replaced by the files of the archive that they name. One that leads back to a
+    file that is being included, or deeper than TeX goes, is left out, and so is one whose file the archive lacks. Plain TeX
+    has no preamble and is taken as a whole.
+
+    `meta` gets `title`, `main` (the name of the main file in an archive), `files` (those whose text is used),
+    `missing_inputs` and `cut_inputs`. Reasons: `not_latex`, `corrupt`, `too_many_files`, `oversized`, `no_text_extracted`.
+    """
+    try:
+        files = _files(data, limits.text_bytes)
+        main = _main_file(files)
+        paper = _Paper(files, limits.text_bytes, posixpath.dirname(main))
+        paper.include(main, ())
+    except BrokenInput as broken:
+        return {"reason": broken.reason}, ""
+    whole = "".join(paper.pieces)
+    text = _BLANK_LINES.sub("\n\n", _body(whole)).strip()
+    if not text:
+        return {"reason": "no_text_extracted"}, ""
+    title = _title(whole)
+    meta = {"title": title} if title else {}
+    if main:
+        meta["main"] = main
+    counts = {"files": paper.used, "missing_inputs": paper.missing, "cut_inputs": paper.cut}
+    return {"meta": meta | {name: number for name, number in counts.items() if number}}, text
+
+
+def _body(text: str) -> str:
+    """Return what stands between the begin and the end of the document; all of a text without them."""
+    begin = _BEGIN.search(text)
+    if not begin:
+        return text
+    end = _END.search(text, begin.end())
+    return text[begin.end() : end.start() if end else None]
+
+
+def _files(data: bytes, most: int) -> dict[str, str]:
+    """Return the LaTeX files of a paper by name, without comments; a file that is no archive has the name "". Together they
+    may have `most` bytes.
+    """
+    if data[257:262] != b"ustar":
+        if len(data) > most:
+            raise BrokenInput("oversized")
+        return {"": _without_comments(_decode(data))}
+    files: dict[str, str] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+            for number, member in enumerate(archive):
+                if number >= _MOST_MEMBERS:
+                    raise BrokenInput("too_many_files")
+                name = posixpath.normpath(member.name)
+                is_file = member.isreg() and not member.issparse() and name.lower().endswith(_SUFFIXES)
+                # Names only choose among members: one above the root of the archive is none of the paper's.
+                if is_file and not name.startswith(("/", "../")) and (stream := archive.extractfile(member)):
+                    most -= member.size
+                    if most < 0:
+                        raise BrokenInput("oversized")
+                    content = stream.read()
+                    if len(content) < member.size:
+                        raise BrokenInput("truncated")
+                    files[name] = _without_comments(_decode(content))
+    except (tarfile.TarError, ValueError, OverflowError):
+        raise BrokenInput("corrupt") from None
+    return files
+
+
+def _decode(data: bytes) -> str:
+    """Decode UTF-8, or else the encoding that older sources mostly have."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", "replace")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _without_comments(text: str) -> str:
+    """Remove comments and what is left of their lines, and environments of comments; verbatim text stays as it is."""
+    lines: list[str] = []
+    verbatim = ""
+    for line in text.split("\n"):
+        if verbatim:
+            ended = [each for each in _VERBATIM.finditer(line) if each.group(1, 2) == ("end", verbatim)]
+            if verbatim != "comment":
+                lines.append(line)
+            verbatim = "" if ended else verbatim
+            continue
+        begun = _VERBATIM.search(line)
+        if begun and begun[1] == "begin" and "%" not in line[: begun.start()]:
+            closed = any(each.group(1, 2) == ("end", begun[2]) for each in _VERBATIM.finditer(line, begun.end()))
+            verbatim = "" if closed else begun[2]
+            if begun[2] != "comment":
+                lines.append(line)
+            continue
+        plain = _COMMENT.sub(r"\1", line)
+        if plain == line or plain.strip():
+            lines.append(plain.rstrip() if plain != line else line)
+    return "\n".join(lines)
+
+
+def _main_file(files: Mapping[str, str]) -> str:
+    """Return the name of the file that is compiled: with a class and a document, and included by no other; of several the one
+    nearest to the root of the archive, and of these the longest.
+
+    Raises BrokenInput if no file is one.
+    """
+    included = {name for one, text in files.items() for name in _included(text, posixpath.dirname(one), files)}
+    candidates = [name for name, text in files.items() if _CLASS.search(text) and _BEGIN.search(text)]
+    if not candidates:  # the class may be in a file that the main one includes, or there is none
+        candidates = [name for name, text in files.items() if _BEGIN.search(text)]
+    if not candidates and len(files) == 1:
+        candidates = [name for name, text in files.items() if _CLASS.search(text) or _PLAIN_TEX.search(text)]
+    if not candidates:
+        raise BrokenInput("not_latex")
+    return min(candidates, key=lambda name: (name in included, name.count("/"), -len(files[name]), name))
+
+
+def _included(text: str, folder: str, files: Mapping[str, str]) -> set[str]:
+    found = (_resolve(match[1] or match[2], folder, files) for match in _INPUT.finditer(text))
+    return {name for name in found if name is not None}
+
+
+def _resolve(reference: str, folder: str, files: Mapping[str, str]) -> str | None:
+    """Return the name of the file that an input means, relative to the directory of the main file; None if the archive lacks
+    it.
+    """
+    name = posixpath.normpath(posixpath.join(folder, reference.strip().strip('"')))
+    return next((each for each in (f"{name}.tex", name) if each in files), None)
+
+
+@dataclass
+class _Paper:
+    """A paper whose files are being put together."""
+
+    files: Mapping[str, str]
+    most: int  # bytes of text
+    folder: str
+    pieces: list[str] = field(default_factory=list)
+    used: int = 0
+    missing: int = 0
+    cut: int = 0
+    _size: int = 0
+    _inputs: int = 0
+
+    def include(self, name: str, above: tuple[str, ...]) -> None:
+        """Add a file, with those that it includes; `above` are the files that led to it."""
+        text, place = self.files[name], 0
+        if above:  # a subfile is a document of its own, too
+            text = _body(text)
+        self.used += 1
+        for match in _INPUT.finditer(text):
+            self._inputs += 1
+            if self._inputs > _MOST_INPUTS:
+                raise BrokenInput("too_many_files")
+            self._add(text[place : match.start()])
+            place = match.end()
+            inner = _resolve(match[1] or match[2], self.folder, self.files)
+            if inner is None:
+                self.missing += 1
+            elif inner == name or inner in above or len(above) + 1 >= _MOST_DEPTH:
+                self.cut += 1
+            else:
+                self.include(inner, (*above, name))
+        self._add(text[place:])
+
+    def _add(self, piece: str) -> None:
+        self._size += len(piece)  # in characters, of which none has less than a byte
+        if self._size > self.most:
+            raise BrokenInput("oversized")
+        self.pieces.append(piece)
+
+
+def _title(text: str) -> str | None:
+    """Return the argument of `\\title`, with its commands."""
+    match = _TITLE.search(text)
+    if not match:
+        return None
+    depth = 1
+    for place in range(match.end(), min(len(text), match.end() + _TITLE_CHARACTERS)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return " ".join(text[match.end() : place].split()) or None
+    return None

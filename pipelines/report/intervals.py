@@ -1,0 +1,107 @@
+"""Estimates of a whole from a random sample without replacement, with intervals that hold it in 95 of 100 samples.
+
+`records` is the size of the whole, `sampled` that of the sample, at least 2. Every record has a value, 0 if it was set aside or
+dropped.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+LEVEL = 0.95
+_TAIL = (1 - LEVEL) / 2
+_Z = NormalDist().inv_cdf(1 - _TAIL)
+
+
+class SampleEstimate(NamedTuple):
+    """An estimate, and the ends of its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def estimate_count(hits: int, sampled: int, records: int) -> SampleEstimate:
+    """Estimate how many of all records are like the `hits` in the sample: `records` times the share, with the score interval
+    of a binomial share (Wilson 1927, "Probable inference, the law of succession, and statistical inference", eq. 5).
+
+    Without replacement the variance is smaller by the share that is not sampled, as if the sample were larger (Cochran 1977,
+    "Sampling Techniques", section 3.2). The interval keeps what the sample itself shows: its hits, and its other records.
+    """
+    share, rest = hits / sampled, 1 - sampled / records
+    weight = _Z * _Z * rest / sampled
+    centre = (share + weight / 2) / (1 + weight)
+    half = sqrt(weight * share * (1 - share) + weight * weight / 4) / (1 + weight)
+    low, high = max(hits, records * (centre - half)), min(records - (sampled - hits), records * (centre + half))
+    return SampleEstimate(records * share, min(low, records * share), max(high, records * share))
+
+
+def estimate_sum(total: float, squares: float, sampled: int, records: int) -> SampleEstimate:
+    """Estimate the sum of a value over all records, from its sum and the sum of its squares in the sample.
+
+    The estimate is `records` times the mean, its variance `records`^2 (1 - f) s^2 / n, with f the share that is sampled
+    (Cochran 1977, theorems 2.1 and 2.4); quantiles are those of Student's t. The whole is at least what the sample holds.
+    """
+    variance = max(0.0, squares - total * total / sampled) / (sampled - 1)
+    half = _quantile_of_t(sampled - 1) * records * sqrt((1 - sampled / records) * variance / sampled)
+    estimate = records * total / sampled
+    return SampleEstimate(estimate, max(total, estimate - half), estimate + half)
+
+
+def estimate_ratio(part: float, whole: float, squares: Sequence[float], sampled: int, records: int) -> SampleEstimate:
+    """Estimate the share of a sum that goes to a part, such as the bytes that a step removes of those that reach it.
+
+    `squares` are the sums of squares of whole, remainder and part. The variance is that of the residuals part - ratio * whole
+    (Cochran 1977, section 6.4).
+    """
+    ratio = part / whole
+    of_whole, of_rest, of_part = squares
+    products = (of_whole + of_part - of_rest) / 2  # of whole and part, because the remainder is their difference
+    residuals = max(0.0, of_part - 2 * ratio * products + ratio * ratio * of_whole) / (sampled - 1)
+    half = _quantile_of_t(sampled - 1) * sqrt((1 - sampled / records) * residuals * sampled) / whole
+    return SampleEstimate(ratio, max(min(0.0, ratio), ratio - half), min(1.0, ratio + half))
+
+
+def estimate_pairs(cluster_sizes: Mapping[int, int], share: float) -> SampleEstimate:
+    """Estimate the number of pairs of duplicates in the whole, from the sizes of the clusters in a sample of that share.
+
+    Both documents of a pair are in the sample with probability `share` squared. Clusters are counted as Poisson events that
+    weigh as many pairs as they hold; the ends are the gamma intervals of Fay and Feuer (1997), "Confidence intervals for
+    directly standardized rates: a method based on the gamma distribution", which are Garwood's (1936) if all weigh the same.
+    """
+    from scipy.special import gammaincinv
+
+    weights = {size * (size - 1) // 2: count for size, count in cluster_sizes.items() if size > 1}
+    pairs = sum(weight * count for weight, count in weights.items())
+    variance = sum(weight * weight * count for weight, count in weights.items())
+    largest = max(weights, default=1)
+    low = variance / pairs * float(gammaincinv(pairs * pairs / variance, _TAIL)) if pairs else 0.0
+    above, spread = pairs + largest, variance + largest * largest
+    high = spread / above * float(gammaincinv(above * above / spread, 1 - _TAIL))
+    return SampleEstimate(pairs / share**2, low / share**2, high / share**2)
+
+
+def skewness(total: float, squares: float, cubes: float, sampled: int) -> float:
+    """Return the third standardised moment of a value, from the sums of its powers; 0 if it does not vary."""
+    mean = total / sampled
+    variance = squares / sampled - mean * mean
+    if variance <= 1e-9 * mean * mean:
+        return 0.0
+    return float((cubes / sampled - 3 * mean * squares / sampled + 2 * mean**3) / variance**1.5)
+
+
+def add_intervals(intervals: Sequence[SampleEstimate]) -> SampleEstimate:
+    """Return the sum of independent estimates: the distances of the ends from the estimates add up as variances do (Zou,
+    Huang and Zhang 2009, "A note on confidence interval estimation for a linear function of binomial proportions").
+    """
+    total = sum(each.estimate for each in intervals)
+    below = sqrt(sum((each.estimate - each.low) ** 2 for each in intervals))
+    above = sqrt(sum((each.high - each.estimate) ** 2 for each in intervals))
+    return SampleEstimate(total, total - below, total + above)
+
+
+def _quantile_of_t(freedom: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - _TAIL))
