@@ -9,7 +9,8 @@ from gristmill.errors import UserError
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
-from pipelines.explore.search_corpus import Query, search_corpus
+from pipelines.explore.searching.query import Query
+from pipelines.explore.searching.search_corpus import search_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
