@@ -76,7 +76,8 @@ def list_unreached(output: LocalPath, reached: Collection[str]) -> list[Unreache
 
 def list_stale_indexes(output: LocalPath) -> list[UnreachedStep]:
     """Return the search indexes in an output that belong to no part of the published corpus or of its variants."""
-    return list_unreached(output / INDEX_FOLDER, current_units(output))
+    folder = output / INDEX_FOLDER
+    return list_unreached(folder, current_units(output)) if folder.is_dir() else []
 
 
 def _is_step(path: LocalPath) -> bool:
