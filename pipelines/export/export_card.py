@@ -34,7 +34,8 @@ def dataset_card(
         configs += [f"  - split: {split}\n    path: {json.dumps(pattern)}" for split, pattern in patterns.items()]
         infos += [f"- config_name: {json.dumps(name)}", "  features:", *features]
     rows = [
-        f"| {name} | {facts['documents']:,} | {facts['text_bytes']:,} | {markdown_cell(facts['licence'])} | {markdown_cell(facts['origin'])} |"
+        f"| {name} | {facts['documents']:,} | {facts['text_bytes']:,} | "
+        f"{markdown_cell(facts['licence'])} | {markdown_cell(facts['origin'])} |"
         for name, facts in sources.items()
     ]
     return "\n".join(
@@ -78,4 +79,3 @@ def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
 
 def _dtype(kind: pa.DataType) -> str:
     return _NAMES.get(str(kind), str(kind))
-
