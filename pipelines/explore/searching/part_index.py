@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.errors import CorruptFileError
+from gristmill.errors import ConflictError, CorruptFileError
 from gristmill.host import lent
 from gristmill.storage.location import Check, FileRecord, Location
 from gristmill.storage.store import read_json, write_json
@@ -101,7 +101,13 @@ def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
         directory.write_file(_PLACES, write_places, check),
     ]
     value = {"files": [asdict(file) for file in files], "segments": [asdict(segment) for segment in segments]}
-    write_json(directory / _MANIFEST, {"format": INDEX_FORMAT, **value}, check)
+
+    def check_files() -> None:
+        check()
+        if not all((directory / file.path).exists() for file in files):
+            raise ConflictError(f"{directory}: was removed by another command while it was written; run the command again")
+
+    write_json(directory / _MANIFEST, {"format": INDEX_FORMAT, **value}, check_files)
     directory.remove_temporaries()  # of killed commands
     return sum(file.bytes for file in files)
 
