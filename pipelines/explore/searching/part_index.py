@@ -105,7 +105,9 @@ def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
     def check_files() -> None:
         check()
         if not all((directory / file.path).exists() for file in files):
-            raise ConflictError(f"{directory}: was removed by another command while it was written; run the command again")
+            raise ConflictError(
+                f"{directory}: was removed by another command while it was written; run the command again"
+            )
 
     write_json(directory / _MANIFEST, {"format": INDEX_FORMAT, **value}, check_files)
     directory.remove_temporaries()  # of killed commands

@@ -23,7 +23,7 @@ RECORDS = [
         "url": "http://a.example/?m=j.r@example.org",
     },
     {"text": "Nothing of that kind is in this document.", "url": "http://a.example/2", "author": "j.doe@example.org"},
-    {"text": "Short: mary@example.org", "url": "http://a.example/3"},
+    {"text": "mary@example.org", "url": "http://a.example/3"},
     {"text": " "},
 ]
 

@@ -173,7 +173,7 @@ def test_hits_do_not_reach_across_documents_and_parts(tmp_path):
 
 
 def test_a_corpus_without_documents(tmp_path):
-    place = build_corpus(tmp_path, {"web": [], "books": ["a mill"]})
+    place = build_corpus(tmp_path, {"web": [""], "books": ["a mill"]})  # an empty text is quarantined
     index_corpus(place)
     assert search_corpus(place, Query("mill")).hits == 1
     assert search_corpus(place, Query("mill"), ["web"]).hits == 0

@@ -14,7 +14,7 @@ from pipelines.explore.searching.required_literals import required_literals
     [
         ("the mill", ["the mill"]),
         (r"licen[cs]e", ["licen"]),
-        (r"ab+cd", ["cd"]),
+        (r"ab+cd", ["ab"]),
         (r"abc+d", ["abc"]),
         (r"abc?de", ["ab"]),
         (r"abc{0,3}def", ["def"]),
@@ -23,7 +23,7 @@ from pipelines.explore.searching.required_literals import required_literals
         (r"(?P<article>the (big )?)mill", ["mill"]),
         (r"[]a|b]cd", ["cd"]),
         (r"x[^]|)]y[[:alpha:]]zz", ["zz"]),
-        (r"Größe\d+ 水車小屋", [" 水車小屋"]),
+        (r"Größe\d+ 水車小屋", ["Größe"]),
         (r"a|", None),
         (r"\d+", None),
         (r"mill|\d+", None),
@@ -70,4 +70,4 @@ def test_no_text_that_matches_lacks_all_literals():
             matches = pc.match_substring_regex(pa.array(texts), pattern).to_pylist()
             for text, matched in zip(texts, matches, strict=True):
                 assert not matched or any(literal in text for literal in literals), (pattern, text, literals)
-    assert required > 100
+    assert required > 50
