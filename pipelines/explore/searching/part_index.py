@@ -93,7 +93,7 @@ def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
         segments.clear()
         for first, after, _, block in blocks(offsets, data, MOST_NARROW):
             places = sort_places(block)
-            sink.write(memoryview(places).cast("B") if places.size else b"")
+            sink.write(places.tobytes())
             segments.append(_Segment(after - first, len(places), places.shape[1]))
 
     files = [
