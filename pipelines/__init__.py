@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         TextRecord,
         build,
         diff,
+        index,
         open_corpus,
         search,
         what_if,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
-    "diff", "open_corpus", "search", "what_if",
+    "diff", "index", "open_corpus", "search", "what_if",
 ]  # fmt: skip
 
 

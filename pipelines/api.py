@@ -1,4 +1,4 @@
-"""A corpus from Python: `from pipelines import build, diff, open_corpus, search, what_if`.
+"""A corpus from Python: `from pipelines import build, diff, index, open_corpus, search, what_if`.
 
 The functions do what the commands of the same names do, and return values instead of printing them. A location is a
 path, or a URL of an object store.
@@ -7,6 +7,7 @@ path, or a URL of an object store.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -26,7 +27,9 @@ from pipelines.contracts.shard_set import Shard, choose_shard_set, open_shard
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.explore.comparison.compare_corpora import CorpusComparison, compare_corpora
 from pipelines.explore.document_history import DocumentHistory, document_history
-from pipelines.explore.search_corpus import Query, SearchResult, search_corpus
+from pipelines.explore.searching.index_corpus import IndexReport, index_corpus
+from pipelines.explore.searching.query import Query
+from pipelines.explore.searching.search_corpus import CorpusSearch, SearchResult
 from pipelines.explore.whatif import Impact
 from pipelines.explore.whatif import what_if as ask_what_if
 from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
@@ -38,7 +41,7 @@ from pipelines.reading.sources.source import Source
 
 __all__ = [
     "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
-    "diff", "open_corpus", "search", "what_if",
+    "diff", "index", "open_corpus", "search", "what_if",
 ]  # fmt: skip
 
 Place = str | os.PathLike[str]
@@ -95,6 +98,26 @@ class OpenCorpus:
         """
         return document_history(self.corpus, document)
 
+    def search(
+        self,
+        text: str,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        words: bool = False,
+        sources: Sequence[str] | None = None,
+        dropped: bool = False,
+        limit: int = 20,
+    ) -> SearchResult:
+        """Search the texts for a phrase, a regular expression (RE2), or with `words` an n-gram. Returns the totals and the
+        first documents. The indexes that a search opens stay open for the next one.
+        """
+        return self._search.search(Query(text, regex, ignore_case, words=words), sources, dropped, limit)
+
+    @cached_property
+    def _search(self) -> CorpusSearch:
+        return CorpusSearch(self.corpus)
+
     def shards(
         self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
     ) -> Iterator[Shard]:
@@ -134,18 +157,26 @@ def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
     return compare_corpora(_location(old), _location(new), ngrams)
 
 
+def index(corpus: Place, *, sources: Sequence[str] | None = None) -> IndexReport:
+    """Index the texts of a corpus, so that searches need not read them. Parts with a current index are skipped."""
+    return index_corpus(_location(corpus), sources)
+
+
 def search(
     corpus: Place,
     text: str,
     *,
     regex: bool = False,
     ignore_case: bool = False,
+    words: bool = False,
     sources: Sequence[str] | None = None,
     dropped: bool = False,
     limit: int = 20,
 ) -> SearchResult:
-    """Search the texts of a corpus for a phrase or a regular expression (RE2). Returns the totals and the first documents."""
-    return search_corpus(_location(corpus), Query(text, regex, ignore_case), sources, dropped, limit)
+    """Open a corpus and search it once, as `OpenCorpus.search` does."""
+    return open_corpus(corpus).search(
+        text, regex=regex, ignore_case=ignore_case, words=words, sources=sources, dropped=dropped, limit=limit
+    )
 
 
 def what_if(

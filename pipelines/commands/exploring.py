@@ -1,5 +1,5 @@
-"""`inspect`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`: examine a corpus, compare it with another, see
-what other rules would do to it, and set bounds by language from its columns.
+"""`inspect`, `index`, `search`, `diff`, `whatif`, `compare-rules` and `thresholds`: examine a corpus, compare it with another,
+see what other rules would do to it, and set bounds by language from its columns.
 """
 
 import argparse
@@ -30,11 +30,20 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
     )
     inspect.set_defaults(handler=_inspect)
+    index = commands.add_parser("index", help="index the texts of a corpus, so that `search` need not read them")
+    index.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
+    index.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
+    index.set_defaults(handler=_index)
     search = commands.add_parser("search", help="find a phrase, or a regular expression, in the texts of a corpus")
     search.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     search.add_argument("text", help="the phrase; case and white space count")
     search.add_argument("--regex", action="store_true", help="the text is a regular expression, in the syntax of RE2")
     search.add_argument("--ignore-case", action="store_true", help="case does not count")
+    search.add_argument(
+        "--words",
+        action="store_true",
+        help="the text is an n-gram: count it between borders of words, overlaps included",
+    )
     search.add_argument("--dropped", action="store_true", help="also search the documents that were dropped")
     search.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
     search.add_argument("--limit", type=int, default=20, help="documents to show (default 20); all are counted")
@@ -117,13 +126,21 @@ def _inspect(options: argparse.Namespace) -> int:
     return 0
 
 
+def _index(options: argparse.Namespace) -> int:
+    from pipelines.explore.searching.index_corpus import index_corpus
+
+    index_corpus(options.corpus, options.sources)
+    return 0
+
+
 def _search(options: argparse.Namespace) -> int:
-    from pipelines.explore.search_corpus import Query, search_corpus
-    from pipelines.explore.search_lines import show_found
+    from pipelines.explore.searching.query import Query
+    from pipelines.explore.searching.search_corpus import search_corpus
+    from pipelines.explore.searching.search_lines import show_found
 
     if options.limit < 0:
         raise UserError(f"--limit: got {options.limit}, expected 0 or more")
-    query = Query(options.text, options.regex, options.ignore_case, options.context)
+    query = Query(options.text, options.regex, options.ignore_case, options.context, options.words)
     show_found(search_corpus(options.corpus, query, options.sources, options.dropped, options.limit))
     return 0
 

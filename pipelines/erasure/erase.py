@@ -16,6 +16,7 @@ from gristmill.storage.store import read_json
 from gristmill.terminal import human_bytes, printable
 from pipelines.contracts.lineage import Corpus, Located, open_corpus
 from pipelines.contracts.manifest import sweep
+from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from pipelines.contracts.tombstone import read_tombstone
 from pipelines.erasure.forget import find_documents, forget
 from pipelines.erasure.gc import find_unreached, remove_steps
@@ -144,6 +145,7 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
 def _collect(configs: Sequence[CorpusConfig], output: LocalPath, console: Console, lease: Lease | None) -> None:
     if lease is not None:
         sweep(output)
+        sweep(output / INDEX_FOLDER)
     steps = find_unreached(configs, output)
     for step in steps:
         state = "" if step.published else ", unfinished"

@@ -5,7 +5,8 @@ changes, and nothing is measured again. The record becomes a quarantined one of 
 `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written first, so the same
 command resumes after a kill, and later reads in this directory skip the records in it.
 
-Variants of the corpus are removed: the command that built one builds it again.
+Variants of the corpus are removed: the command that built one builds it again. So is the search index of each part that held
+a document: `index` writes it again.
 
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
 document stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a
@@ -46,9 +47,10 @@ from pipelines.contracts.manifest import (
     variants_in,
     write_table,
 )
+from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from pipelines.contracts.shard_set import ShardRecord, open_shard, shard_set_of, write_shard
 from pipelines.contracts.tombstone import FORGOTTEN, read_tombstone, write_tombstone
-from pipelines.erasure.gc import list_unreached, remove_steps
+from pipelines.erasure.gc import list_stale_indexes, list_unreached, remove_steps
 from pipelines.stages.materialise.funnel import SAMPLE, Funnel
 
 
@@ -108,6 +110,7 @@ def forget(
     _publish_corpus(open_corpus(directory), tombstone["records"], mark)
     check()
     _remove_old_files(directory, open_corpus(directory))
+    remove_steps(list_stale_indexes(directory), check)
     write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
     return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
 
@@ -144,6 +147,7 @@ def _begin(
     check()
     write_tombstone(directory, tombstone)
     sweep(directory)
+    sweep(directory / INDEX_FOLDER)
     if not begun and _reads(open_corpus(directory)) != _reads(corpus):  # their positions are those in `corpus`
         write_tombstone(directory, before)
         raise ConflictError(f"{directory}: another corpus was published meanwhile; run the command again")

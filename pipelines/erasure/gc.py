@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
 from pipelines.contracts.manifest import load_corpus, set_aside, variants_in
+from pipelines.contracts.search_index.index_units import INDEX_FOLDER, current_units
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import FINGERPRINT_DIGITS, make_plan
@@ -24,7 +25,7 @@ class UnreachedStep:
 
 def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[UnreachedStep]:
     """Return the steps in the configurations' output that neither their plans, nor the published corpus, nor its
-    variants use.
+    variants use, and the search indexes that are not current.
 
     Raises UserError if the configurations have different outputs.
     """
@@ -37,7 +38,7 @@ def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[U
     for config in configs:
         plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
         reached.update(step.directory for step in plan.steps)
-    return list_unreached(output, reached | _used(output))
+    return [*list_unreached(output, reached | _used(output)), *list_stale_indexes(output)]
 
 
 def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
@@ -71,6 +72,12 @@ def list_unreached(output: LocalPath, reached: Collection[str]) -> list[Unreache
         if path.is_dir() and _is_step(path) and path.name not in reached:
             steps.append(UnreachedStep(path, path.bytes_below(), (path / "manifest.json").exists()))
     return steps
+
+
+def list_stale_indexes(output: LocalPath) -> list[UnreachedStep]:
+    """Return the search indexes in an output that belong to no part of the published corpus or of its variants."""
+    folder = output / INDEX_FOLDER
+    return list_unreached(folder, current_units(output)) if folder.is_dir() else []
 
 
 def _is_step(path: LocalPath) -> bool:

@@ -8,14 +8,19 @@ import pyarrow as pa
 
 from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import CorpusManifest
-from pipelines.export.export_directory import ExportedFile
+from pipelines.export.export_directory import ExportedFile, markdown_cell
+from pipelines.export.left_out import LeftOut
 
 _NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}  # types that datasets names differently
 _ALL = "default"  # the configuration that load_dataset opens if none is named
 
 
 def dataset_card(
-    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[ExportedFile]
+    manifest: CorpusManifest,
+    schema: pa.Schema,
+    sources: Mapping[str, Mapping[str, Any]],
+    files: Sequence[ExportedFile],
+    left_out: LeftOut,
 ) -> str:
     """Return the card of an export of `sources` (their facts, as in export.json) with the columns of `schema`.
 
@@ -29,7 +34,8 @@ def dataset_card(
         configs += [f"  - split: {split}\n    path: {json.dumps(pattern)}" for split, pattern in patterns.items()]
         infos += [f"- config_name: {json.dumps(name)}", "  features:", *features]
     rows = [
-        f"| {name} | {facts['documents']:,} | {facts['text_bytes']:,} | {_cell(facts['licence'])} | {_cell(facts['origin'])} |"
+        f"| {name} | {facts['documents']:,} | {facts['text_bytes']:,} | "
+        f"{markdown_cell(facts['licence'])} | {markdown_cell(facts['origin'])} |"
         for name, facts in sources.items()
     ]
     return "\n".join(
@@ -52,6 +58,7 @@ def dataset_card(
             "|---|---|---|---|---|",
             *rows,
             "",
+            *left_out.markdown(),
         ]
     )
 
@@ -72,10 +79,3 @@ def _configurations(files: Sequence[ExportedFile]) -> dict[str, dict[str, str]]:
 
 def _dtype(kind: pa.DataType) -> str:
     return _NAMES.get(str(kind), str(kind))
-
-
-def _cell(value: str) -> str:
-    """Escape a text of the corpus file for a Markdown table."""
-    for old, new in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", " "), ("\n", " ")):
-        value = value.replace(old, new)
-    return value

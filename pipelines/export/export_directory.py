@@ -59,6 +59,13 @@ def check_unchanged(corpus: Corpus, output: Location) -> None:
         )
 
 
+def markdown_cell(value: str) -> str:
+    """Escape a text of the corpus file for a Markdown table."""
+    for old, new in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", " "), ("\n", " ")):
+        value = value.replace(old, new)
+    return value
+
+
 def finish_output(output: Location) -> None:
     """Remove the mark of an unfinished export, after `export.json` has been written."""
     (output / UNFINISHED).unlink()

@@ -9,7 +9,7 @@ An export is a directory or URL prefix with
   `00000-SOURCE.SPLIT.parquet`; documents without a given split are for training.
 - `README.md`: a dataset card with which `datasets.load_dataset` reads the directory, its splits and each source.
 - `croissant.json`, of Parquet: the same for readers of Croissant.
-- `export.json`, written last: the files with their checksums.
+- `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
 - `unfinished.json`, only until the export is complete: the request, so that the same command can start over.
 
 The same corpus gives the same bytes.
@@ -39,6 +39,7 @@ from pipelines.export.croissant import croissant
 from pipelines.export.export_card import dataset_card
 from pipelines.export.export_directory import FORMAT, ExportedFile, check_unchanged, finish_output, prepare_output
 from pipelines.export.export_formats import WRITERS
+from pipelines.export.left_out import OPTIONAL_COLUMNS, find_left_out
 
 EXPORT_SCHEMA = pa.schema(
     [
@@ -50,9 +51,6 @@ EXPORT_SCHEMA = pa.schema(
     ]
 )
 """Columns before annotations. `meta` is a JSON object as a string, `{}` if a record had no other fields."""
-OPTIONAL_COLUMNS = ("url", "meta")
-"""Columns that `--without` can leave out."""
-
 _SPLIT = pa.field("split", pa.string())  # written only if a source has a given split; null for other sources
 _FILE_BYTES = 1 << 30  # stored text per file
 
@@ -87,14 +85,16 @@ def export_corpus(
         try:
             files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
             totals = {name: _total(opened, name, files) for name in names}
+            left_out = find_left_out(opened, names, schema, without)
         except (AccountingError, CorruptFileError):
             check_unchanged(opened, output)
             raise
         check_unchanged(opened, output)
-        (output / "README.md").write_atomic(dataset_card(manifest, schema, totals, files).encode())
+        (output / "README.md").write_atomic(dataset_card(manifest, schema, totals, files, left_out).encode())
         if format == "parquet":
             (output / "croissant.json").write_atomic(croissant(manifest, schema, totals, files).encode())
-        write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
+        receipt = {"sources": totals, "left_out": asdict(left_out), "files": [asdict(file) for file in files]}
+        write_json(output / "export.json", header | receipt)
         finish_output(output)
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
         display.say(f"{documents:,} documents in {len(files)} files, {human_bytes(size)}: {output / 'export.json'}")

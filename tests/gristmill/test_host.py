@@ -31,7 +31,7 @@ def around(directory, *commands):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A corpus file and its output, built, garbage-collected, forgotten and exported by commands that are watched."""
+    """A corpus file and its output, built, indexed, garbage-collected, forgotten and exported by commands that are watched."""
     place = tmp_path_factory.mktemp("watched")
     write_sources(place / "raw")
     out = place / "outputs" / "corpus"
@@ -42,6 +42,8 @@ def corpus(tmp_path_factory):
         place / "outputs",
         ["pipelines", "build", config, "--in-process"],
         ["pipelines", "export", out, place / "outputs" / "text"],
+        ["pipelines", "index", out],
+        ["pipelines", "search", out, "the"],
         ["pipelines", "forget", out, "--ids", place / "ids"],
         ["pipelines", "gc", config, "--delete"],
         ["pipelines", "build", config, "--in-process"],

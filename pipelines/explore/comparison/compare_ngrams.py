@@ -18,7 +18,7 @@ import xxhash
 
 from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.parts import Part
-from pipelines.explore.search_corpus import shown_texts
+from pipelines.explore.searching.search_corpus import shown_texts
 
 MOST_WORDS = 5
 """The longest n-grams that can be compared."""

@@ -15,7 +15,8 @@ from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.erasure.forget import forget
 from pipelines.explore.comparison.compare_corpora import compare_corpora
-from pipelines.explore.search_corpus import Query, search_corpus
+from pipelines.explore.searching.query import Query
+from pipelines.explore.searching.search_corpus import search_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan

@@ -2,7 +2,7 @@
 
 from gristmill.console import Page
 from gristmill.terminal import printable, quantity
-from pipelines.explore.search_corpus import SearchResult
+from pipelines.explore.searching.search_corpus import SearchResult
 
 
 def show_found(found: SearchResult) -> None:
@@ -18,6 +18,12 @@ def show_found(found: SearchResult) -> None:
     if left and found.first:
         page.line(f"{quantity(left, 'more document')}; --limit {found.documents} shows all", "dim")
     page.line(f"{quantity(found.hits, 'hit')} in {quantity(found.documents, 'document')}")
+    if found.read:
+        page.line(
+            f"{found.read:,} of {quantity(found.parts, 'part')} have no current index and were read as a whole; "
+            "`python -m pipelines index` writes one",
+            "dim",
+        )
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Search against Python's own search of the texts that people are shown."""
+"""Search against Python's own search of the texts that people are shown, with an index and without."""
 
 import json
 import re
@@ -9,7 +9,9 @@ from gristmill.errors import UserError
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
-from pipelines.explore.search_corpus import Query, search_corpus
+from pipelines.explore.searching.index_corpus import index_corpus
+from pipelines.explore.searching.query import Query
+from pipelines.explore.searching.search_corpus import search_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
@@ -29,8 +31,8 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
+@pytest.fixture(scope="module", params=["read", "indexed"])
+def corpus(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("searched")
     for name, texts in (("web", TEXTS), ("books", ["A book about a mill and its miller, who was poor."])):
         (root / name).mkdir()
@@ -43,6 +45,8 @@ def corpus(tmp_path_factory):
     )
     config = CorpusConfig("searched", str(root / "out"), sources, steps)
     build(make_plan(config, take_inventory(sources, config.place)), LocalCluster(), lambda line: None)
+    if request.param == "indexed":
+        assert index_corpus(config.place).written > 2
     return config.place
 
 
@@ -58,6 +62,9 @@ def corpus(tmp_path_factory):
         (Query("水車"), 1, 1),
         (Query("a.b"), 0, 0),
         (Query("line.$", regex=True), 1, 1),
+        (Query("mill", words=True), 3, 3),
+        (Query("again and again", words=True), 1, 1),
+        (Query("Write to <EMAIL_ADDRESS> about", words=True), 1, 1),
     ],
 )
 def test_counts(corpus, query, documents, hits):
@@ -115,6 +122,9 @@ def test_limit_and_sources(corpus):
         (Query(r"z*", regex=True), "matches nothing at all"),
         (Query(r"\b", regex=True), "matches nothing at all"),
         (Query(r"\C", regex=True), "matches a part of a character"),
+        (Query("a b", words=True, regex=True), "--words: .* leave out --regex"),
+        (Query("a b", words=True, ignore_case=True), "leave out --ignore-case"),
+        (Query("a b ", words=True), "without white space around"),
     ],
 )
 def test_bad_queries(corpus, query, message):

@@ -1,0 +1,53 @@
+"""The search index of a corpus: where the index of each part is, and which of them are current.
+
+The index of a part is a directory below `search-index/` in the output, `SOURCE-00003-` and digits of a fingerprint of what
+the index holds: the documents of the part with all edits and redactions. Whether a document is kept is no part of it. An
+index is therefore current as long as its directory has the name of a part, whichever corpus or variant the part belongs to.
+`gc` and `forget` remove all others.
+"""
+
+from contextlib import suppress
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import digest
+from pipelines.contracts.columns import EDITS_COLUMN
+from pipelines.contracts.edits import COMPOSITION
+from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.contracts.manifest import PartRecord, variants_in
+
+INDEX_FOLDER = "search-index"
+INDEX_FORMAT = "gristmill-search-index/1"
+_DIGITS = 12  # as in the directories of steps
+
+
+def unit_names(corpus: Corpus) -> dict[tuple[str, int], str]:
+    """Return the name of the index of every part, by (source, index), whether it has been written or not."""
+    return {
+        (source, record.index): _unit_name(corpus, source, record)
+        for source in corpus.manifest.sources
+        for record in corpus.read_step(source).manifest.parts
+    }
+
+
+def _unit_name(corpus: Corpus, source: str, record: PartRecord) -> str:
+    """Name an index after the files with the documents and their edits, and after the pii steps: these are searched again
+    for personal data that an edit leaves in the text.
+    """
+    edits = []
+    for step in corpus.steps:
+        file = step.manifest.part_files.get((source, record.index))
+        if file is not None and step.stage != "read" and EDITS_COLUMN in step.manifest.schema:
+            edits.append([file.xxh3_128, step.manifest.fingerprint if step.stage == "pii" else ""])
+    fingerprint = digest([INDEX_FORMAT, COMPOSITION, record.file.xxh3_128, edits])
+    return f"{source}-{record.index:05d}-{fingerprint[:_DIGITS]}"
+
+
+def current_units(directory: LocalPath) -> set[str]:
+    """Return the names of the indexes that belong to parts of the corpus in a directory or of its variants."""
+    names: set[str] = set()
+    for manifest in (directory / "manifest.json", *variants_in(directory)):
+        if manifest.exists():
+            with suppress(CorruptFileError):  # a corpus that cannot be opened cannot be searched
+                names.update(unit_names(open_corpus(manifest)).values())
+    return names

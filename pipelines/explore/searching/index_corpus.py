@@ -1,0 +1,57 @@
+"""Write the search index of a corpus, part by part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from gristmill.console import ProgressDisplay
+from gristmill.storage.location import Location
+from gristmill.terminal import human_bytes, quantity
+from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.manifest import check_mark
+from pipelines.contracts.search_index.index_units import INDEX_FOLDER, unit_names
+from pipelines.contracts.tombstone import current_mark
+from pipelines.explore.searching.part_index import is_finished, text_bytes, write_part_index
+from pipelines.explore.searching.search_corpus import shown_texts
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What was done: the number of parts indexed now and of those that had a current index, the UTF-8 bytes of text that
+    were indexed now, and the bytes of their index.
+    """
+
+    written: int
+    reused: int
+    text_bytes: int
+    index_bytes: int
+
+
+def index_corpus(corpus: Location, sources: Sequence[str] | None = None) -> IndexReport:
+    """Index the documents of a corpus, kept and dropped, of all sources or some. Parts that have a current index are
+    skipped. One part is held in memory.
+
+    Raises UserError for an unknown source, and ConflictError if documents are forgotten meanwhile.
+    """
+    mark = current_mark(corpus.parent if corpus.suffix == ".json" else corpus)
+    opened = open_corpus(corpus)
+    names = unit_names(opened)
+    parts = [part for source in opened.choose_sources(sources, "--sources") for part in opened.parts(source)]
+    check = partial(check_mark, opened.directory, mark)
+    written = size = index_bytes = 0
+    with ProgressDisplay() as display:
+        for done, part in enumerate(parts):
+            display.progress("index", done, len(parts))
+            directory = opened.directory / INDEX_FOLDER / names[part.source, part.index]
+            if not is_finished(directory):
+                texts = shown_texts(opened, part, pa.array(range(part.rows), pa.int64()))
+                index_bytes += write_part_index(directory, texts, check)
+                written, size = written + 1, size + text_bytes(texts)
+        report = IndexReport(written, len(parts) - written, size, index_bytes)
+        display.say(
+            f"{quantity(written, 'part')} indexed, {human_bytes(size)} of text in {human_bytes(index_bytes)}; "
+            f"{report.reused} had a current index"
+        )
+    return report

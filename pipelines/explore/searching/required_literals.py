@@ -1,0 +1,80 @@
+"""Literals that every match of a regular expression contains, so that an index finds the documents that may match.
+
+Only the outermost level of the expression is read, and anything whose meaning is not certain gives no literals: then all
+documents are searched.
+"""
+
+import re
+
+_ONE_CHARACTER = frozenset("dDsSwWbBAzafnrtv")  # escapes that stand for one character of a class, or for a place
+_REPEAT = re.compile(r"(?:[*?+]|\{\d+(?:,\d*)?\})\??")
+_CLASS = re.compile(r"\[\^?+\]?+(?:\[:\^?\w+:\]|\\[^QECpPx0-9]|\\[pP](?:\w|\{\^?\w+\})|[^\]\\\[])*\]")
+_GROUP = re.compile(r"\((?:\?:|\?P?<\w+>)?(?!\?)")
+
+
+def required_literals(pattern: str) -> list[str] | None:
+    """Return one literal for each alternative of an expression in RE2's syntax, case counted: every match contains one of
+    them. None if an alternative has none, or it is not certain.
+    """
+    literals = []
+    at = 0
+    while at <= len(pattern):
+        alternative = _read_alternative(pattern, at)
+        if alternative is None or not alternative[0]:
+            return None
+        literals.append(alternative[0])
+        at = alternative[1] + 1
+    return literals
+
+
+def _read_alternative(pattern: str, at: int) -> tuple[str, int] | None:
+    """Return the longest literal of the alternative that begins at an offset, and where it ends."""
+    runs: list[str] = [""]
+    while at < len(pattern) and pattern[at] != "|":
+        item = _read_item(pattern, at)
+        if item is None:
+            return None
+        literal, at = item
+        if repeat := _REPEAT.match(pattern, at):
+            at = repeat.end()
+            if _REPEAT.match(pattern, at):
+                return None
+            runs[-1] += literal if repeat[0].startswith("+") else ""
+            runs.append("")
+        elif literal:
+            runs[-1] += literal
+        else:
+            runs.append("")
+    return max(runs, key=len), at
+
+
+def _read_item(pattern: str, at: int) -> tuple[str, int] | None:
+    """Return a character, or an empty string for a class, a group or a place, and where it ends; None if unsure."""
+    character = pattern[at]
+    if character == "\\":
+        escaped = pattern[at + 1 : at + 2]
+        if escaped in _ONE_CHARACTER:
+            return "", at + 2
+        return (escaped, at + 2) if escaped.isascii() and not escaped.isalnum() else None
+    if character == "[":
+        found = _CLASS.match(pattern, at)
+        return ("", found.end()) if found else None
+    if character == "(":
+        return _skip_group(pattern, at)
+    if character in ".^$":
+        return "", at + 1
+    return None if character in "*+?{}])" else (character, at + 1)
+
+
+def _skip_group(pattern: str, at: int) -> tuple[str, int] | None:
+    opened = _GROUP.match(pattern, at)
+    if not opened:
+        return None
+    at = opened.end()
+    while at < len(pattern) and pattern[at] != ")":
+        repeat = _REPEAT.match(pattern, at)
+        item = ("", repeat.end()) if repeat else ("", at + 1) if pattern[at] == "|" else _read_item(pattern, at)
+        if item is None:
+            return None
+        at = item[1]
+    return ("", at + 1) if at < len(pattern) else None

@@ -1,0 +1,145 @@
+"""Search the texts of a corpus for a phrase or a regular expression.
+
+What is searched is what `inspect` shows: the edited text, in which everything is hidden that the corpus's own pii steps
+find. A part with an index (`index_corpus`) is searched in that; the texts of others are read.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.storage.location import Location
+from pipelines.contracts.columns import EDITS_COLUMN
+from pipelines.contracts.lineage import Corpus, open_corpus, select_rows
+from pipelines.contracts.parts import Part
+from pipelines.contracts.search_index.index_units import INDEX_FOLDER, unit_names
+from pipelines.explore.searching.part_index import PartIndex, open_part_index
+from pipelines.explore.searching.query import Query
+from pipelines.stages.pii.display_redaction import pii_steps, without_personal_data
+
+
+@dataclass(frozen=True)
+class SearchHit:
+    """A document with `count` hits, and the first of them with its context. `rule` dropped the document; null if it is
+    kept.
+    """
+
+    document: str
+    source: str
+    rule: str | None
+    count: int
+    before: str
+    found: str
+    after: str
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The number of documents with a hit and of hits, and the first documents in the order of the corpus. `parts` were
+    searched, of which `read` have no current index.
+    """
+
+    documents: int
+    hits: int
+    first: list[SearchHit]
+    parts: int
+    read: int
+
+
+@dataclass(frozen=True)
+class CorpusSearch:
+    """A corpus opened for searches. Indexes are opened and verified by the first search that needs them, and stay open."""
+
+    corpus: Corpus
+
+    def search(
+        self, query: Query, sources: Sequence[str] | None = None, dropped: bool = False, limit: int = 20
+    ) -> SearchResult:
+        """Search the documents that the corpus keeps, of all sources or some; with `dropped`, also those that it dropped.
+
+        Raises UserError for a query that cannot be run, and for an unknown source.
+        """
+        query.check()
+        documents = hits = read = 0
+        first: list[SearchHit] = []
+        names = self.corpus.choose_sources(sources, "--sources")
+        parts = [part for name in names for part in self._parts[name]]
+        with ThreadPoolExecutor() as pool:
+            for part, (rows, counts) in zip(parts, pool.map(partial(self._search, query, dropped), parts), strict=True):
+                documents, hits = documents + len(rows), hits + int(counts.sum())
+                shown = max(0, limit - len(first))
+                first += self._excerpts(query, part, rows[:shown], counts[:shown])
+                read += self._index(part) is None
+        return SearchResult(documents, hits, first, len(parts), read)
+
+    def _search(self, query: Query, dropped: bool, part: Part) -> tuple[np.ndarray, np.ndarray]:
+        """Return (rows, number of hits) of the documents of a part with a hit."""
+        index = self._index(part)
+        if index is not None:
+            return index.search(query, None if dropped else self._kept(part))
+        rows = pa.array(range(part.rows), pa.int64()) if dropped else part.kept_rows()
+        counts = query.count(shown_texts(self.corpus, part, rows))
+        hit = pc.greater(counts, 0)
+        return np.asarray(rows.filter(hit), np.int64), np.asarray(counts.filter(hit), np.int64)
+
+    def _excerpts(self, query: Query, part: Part, rows: np.ndarray, counts: np.ndarray) -> Iterator[SearchHit]:
+        if not len(rows):
+            return
+        index, taken = self._index(part), pa.array(rows)
+        texts = shown_texts(self.corpus, part, taken) if index is None else index.texts.take(taken)
+        ids, rules = part.table(("id",), taken)["id"].to_pylist(), part.drop().take(taken).to_pylist()
+        for identifier, text, rule, count in zip(ids, texts.to_pylist(), rules, counts.tolist(), strict=True):
+            printed = self.corpus.printed_id(identifier)
+            yield SearchHit(printed, part.source, rule, count, *query.excerpt(text))
+
+    def _index(self, part: Part) -> PartIndex | None:
+        key = part.source, part.index
+        if key not in self._indexes:
+            self._indexes[key] = open_part_index(self.corpus.directory / INDEX_FOLDER / self._names[key])
+        return self._indexes[key]
+
+    def _kept(self, part: Part) -> np.ndarray:
+        key = part.source, part.index
+        if key not in self._kept_documents:
+            self._kept_documents[key] = np.asarray(pc.is_null(part.drop()), bool)
+        return self._kept_documents[key]
+
+    @cached_property
+    def _parts(self) -> dict[str, list[Part]]:
+        return {name: list(self.corpus.parts(name)) for name in self.corpus.manifest.sources}
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, int], str]:
+        return unit_names(self.corpus)
+
+    @cached_property
+    def _indexes(self) -> dict[tuple[str, int], PartIndex | None]:
+        return {}
+
+    @cached_property
+    def _kept_documents(self) -> dict[tuple[str, int], np.ndarray]:
+        return {}
+
+
+def search_corpus(
+    corpus: Location, query: Query, sources: Sequence[str] | None = None, dropped: bool = False, limit: int = 20
+) -> SearchResult:
+    """Open a corpus and search it once, as `CorpusSearch.search` does."""
+    return CorpusSearch(open_corpus(corpus)).search(query, sources, dropped, limit)
+
+
+def shown_texts(corpus: Corpus, part: Part, rows: pa.Array) -> pa.Array:
+    """Return the texts of some rows as `inspect` shows them.
+
+    Only these may be searched: a search of the texts before redaction, even to preselect documents, would let a query
+    such as `<EMAIL|jane` test for the value behind a placeholder.
+    """
+    edited = replace(part, annotations=tuple(each for each in part.annotations if EDITS_COLUMN in each.schema))
+    if pii_steps(corpus, edited):
+        edited, rows = without_personal_data(corpus, select_rows(edited, rows.to_pylist())), None
+    return edited.table(("edited_text",), rows)["edited_text"].combine_chunks()

@@ -1,0 +1,55 @@
+"""N-grams of words in texts: occurrences that begin and end at the borders of words, as `pipelines/kernels/text/segment.py`
+defines words. Occurrences that overlap count.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+
+def count_words(texts: pa.Array, ngram: str) -> pa.Array:
+    """Return the number of occurrences of an n-gram in each text, int32."""
+    counts = np.zeros(len(texts), np.int32)
+    for first, offsets, starts in _occurrences(texts, ngram.encode()):
+        rows = np.searchsorted(offsets, starts, side="right") - 1
+        counts[first : first + len(offsets) - 1] = np.bincount(rows, minlength=len(offsets) - 1)
+    return pa.array(counts)
+
+
+def first_words(text: str, ngram: str) -> int:
+    """Return the index of the first occurrence of an n-gram in a text that has one."""
+    data = text.encode()
+    _, _, starts = next(_occurrences(pa.array([text], pa.large_string()), ngram.encode()))
+    return len(data[: starts[0]].decode())
+
+
+def _occurrences(texts: pa.Array, ngram: bytes) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield blocks of texts with occurrences: the row of the first, offsets, and the occurrences in the block's bytes."""
+    from pipelines.kernels.text.buffers import blocks, text_buffers
+    from pipelines.kernels.text.characters import classify
+    from pipelines.kernels.text.words import find_words
+
+    for first, _, offsets, data in blocks(*text_buffers(texts)):
+        found = find_everywhere(data.tobytes(), ngram)
+        if len(found):
+            words = find_words(offsets, data, classify(offsets, data))
+            inside = np.zeros(len(data) + 1, np.int8)  # of a word: neither before its first byte nor after its last
+            inside[words.starts + 1] += 1
+            inside[words.ends] -= 1
+            border = np.cumsum(inside, dtype=np.int8) == 0
+            ends = found + len(ngram)
+            whole = offsets[np.searchsorted(offsets, found, side="right")] >= ends
+            found = found[whole & border[found] & border[ends]]
+        if len(found):
+            yield first, offsets, found
+
+
+def find_everywhere(data: bytes, phrase: bytes) -> np.ndarray:
+    """Return the offsets of all occurrences of a phrase, also of those that overlap: int64, ascending."""
+    found = []
+    at = data.find(phrase)
+    while at >= 0:
+        found.append(at)
+        at = data.find(phrase, at + 1)
+    return np.array(found, np.int64)
