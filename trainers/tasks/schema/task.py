@@ -228,7 +228,8 @@ class Task(Layout):
     `name` defaults to the file's name. `suite` is the suite that the task belongs to. `about` says what the
     task is, and `source` where its definition comes from. `folder` is the directory of your own task file,
     where its data files are looked for. `prompt` is the prompt with which `evaluate` asks a model without
-    training it.
+    training it. Raise `version` with every change that changes scores: results of different versions are not
+    compared.
     """
 
     kind: AnyKind
@@ -246,6 +247,7 @@ class Task(Layout):
     source: str = ""
     folder: str | None = None
     prompt: Prompt | None = field(default=None, metadata=ADDED)
+    version: int = field(default=1, metadata=ADDED)
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
@@ -275,6 +277,7 @@ class Task(Layout):
     def check(self) -> None:
         """Validate the fields against the kind of task."""
         super().check()
+        _require(self.version >= 1, f"version: got {self.version}, allowed 1 and more")
         for place, layout in self.layouts:
             self._check_roles(place, layout)
         self._check_labels()
