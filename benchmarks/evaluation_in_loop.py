@@ -3,7 +3,8 @@
     python -m benchmarks.evaluation_in_loop CORPUS [--pairs 3] [--steps 120] [--every 40]
 
 Runs of demo_decoder on one worker and one thread take turns: without evaluation, and with the suite `probes` at every
-checkpoint, in a process of its own. Both save the same checkpoints. Two costs are printed, from the first logged step to the last one:
+checkpoint, in a process of its own. Both save the same checkpoints. Two costs are printed, each from the
+first logged step to the last one:
 
 - processor time of the training process alone. It shows what the loop itself does for an evaluation, and depends little on
   other load.

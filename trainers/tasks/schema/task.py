@@ -92,7 +92,7 @@ class Layout:
     - `json` is one list of objects. `squad` is the JSON of SQuAD 1.1 and 2.0, which needs no `columns`; `multirc`, `record` and
       `webquestions` are the JSON of those sets. `dialogues` has one example per reply (`history`, `reply`).
     - `conll` has one word per line and a blank line between sentences; `conllu` is that of Universal
-      Dependencies.
+      Dependencies, with the columns `feats.NAME` (a feature of each word, or `none`) and `depth` (arcs to the root, at most 8).
     - `lines` has one example per line: parallel files, whose name contains `{column}`, or lines that are
       split by `pattern`, a regular expression with named groups.
     - `documents` has one example per file (columns `text`, `folder`, `name`).
