@@ -1,7 +1,7 @@
 """Train four small models (two sizes, two mixtures of prose) and a fifth whose corpus holds items of BoolQ, and evaluate them on
 every suite: which tasks are above chance, and which separate the models. docs/evaluation.md explains the figures.
 
-    GRISTMILL_DATA=... python -m benchmarks.small_scores DIRECTORY [--demo runs/demo] [--steps 400]
+    GRISTMILL_DATA=... python -m benchmarks.small_scores DIRECTORY [--demo runs/demo] [--steps 500]
 
 DIRECTORY gets the texts, the corpus, the runs, a page for each suite, and summary.md. What is there already is not made
 again, so the same command continues after it was stopped. `--demo` is one more run to evaluate.
@@ -165,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--demo", type=Path)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=500)
     options = parser.parse_args()
     root = options.directory.absolute()
     root.mkdir(parents=True, exist_ok=True)
