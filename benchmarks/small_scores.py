@@ -32,8 +32,8 @@ SIZES = {
 }  # of demo_decoder, which has a width of 128
 ITEMS = 64  # of BoolQ, in the source `planted`
 # Items of each split or subtask. `likelihood` takes so many documents of each source.
-SUITES = {"core": 500, "blimp": 100, "facts": 20, "likelihood": 20, "gpt3": 100, "answers": 50, "probes": 500}
-OVER_TRAINING = {"core": 100, "blimp": 20}
+SUITES = {"probes": 200, "blimp": 20, "likelihood": 10, "core": 200, "facts": 3, "answers": 20, "gpt3": 40}
+OVER_TRAINING = {"blimp": 20, "core": 50}
 
 
 def data() -> Path:

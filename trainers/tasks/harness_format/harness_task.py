@@ -57,7 +57,7 @@ class HarnessTask:
     """A task. `files` are those of each split, relative to the folder of `path` or to `data=DIR`; `split` is the one that is
     scored, and `shots_split` the one that solved examples come from, or they are `samples`. With `first_shots` they are the
     first ones. `metrics` are names of the library; `filters`, `comparison` and `generation` are of what the model writes.
-    `version` is that of `metadata`, empty if there is none.
+    `version` is that of `metadata`, 1 if there is none.
 
     Templates are Jinja, or the name of a column. `texts`, `targets` and `choices` are `doc_to_text` and so on.
     """
@@ -83,7 +83,7 @@ class HarnessTask:
     filters: tuple[AnswerFilter, ...]
     comparison: TextComparison
     generation: Generation | None
-    version: str = ""
+    version: str = "1"
 
 
 def is_harness_task(path: Path) -> bool:
@@ -165,7 +165,7 @@ def _text(path: Path, data: Mapping[str, Any], name: str, default: str) -> str:
 
 def _version(data: Mapping[str, Any]) -> str:
     metadata = data.get("metadata")
-    return str(metadata.get("version", "")) if isinstance(metadata, dict) else ""
+    return str(metadata.get("version", 1)) if isinstance(metadata, dict) else "1"
 
 
 def _choice(path: Path, name: str, value: Any, allowed: tuple[str, ...]) -> Any:
