@@ -140,6 +140,9 @@ def summary(evaluations: Sequence[dict[str, Any]], names: Sequence[str]) -> list
             pairs = [each for each in found["differences"] if each["name"] == task and each["score"] == its[0]["main"]]
             apart = f"{sum(each['p'] < 0.05 for each in pairs)} of {len(pairs)}"
             lines.append(f"| {task} | {its[0]['main']} | {chance} | {' | '.join(cells)} | {above} | {apart} |")
+            if "bits_per_byte" in its[0]["scores"] and its[0]["main"] != "bits_per_byte":
+                cells = [f"{each['scores']['bits_per_byte']['value']:.3f}" for each in its]
+                lines.append(f"| {task}, gold answers | bits_per_byte | | {' | '.join(cells)} | | |")
     return lines
 
 
