@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -61,6 +62,9 @@ def test_won_and_lost_items_are_named_and_shown_escaped(tmp_path):
     assert "2 won, 2 lost of 6" in page
     assert "question 2 &lt;script&gt;" in page
     assert HOSTILE not in page
+    facts = render_evaluation(Evaluation((replace(a, items=None), replace(b, items=None))))
+    assert "2 won, 2 lost of 6" in facts
+    assert "question 2" not in facts
 
 
 def test_models_that_differ_in_their_seed_have_a_mean_and_its_error(random_run):
