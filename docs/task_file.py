@@ -68,18 +68,20 @@ def page() -> str:
     """The whole page."""
     pieces = [HEAD, section(Task, "Task"), section(Layout, "Layout"), section(Templates, "Templates")]
     pieces += [section(Prompt, "Prompt"), section(Generation, "Generation"), SHIPPED]
-    pieces += ["| task | kind | labels | metrics | what it is | source |", "|---|---|---|---|---|---|"]
+    pieces += ["| task | version | kind | labels | metrics | what it is | source |", "|---|---|---|---|---|---|---|"]
     tasks = [load_task(name) for name in shipped_tasks()]
     for task in tasks:
         metrics = ", ".join(task.metrics)
-        pieces.append(f"| `{task.name}` | {task.kind} | {gold(task)} | {metrics} | {task.about} | {task.source} |")
-    pieces += ["\n### Suites\n", "| suite | columns | what it is | source |", "|---|---|---|---|"]
+        pieces.append(
+            f"| `{task.name}` | {task.version} | {task.kind} | {gold(task)} | {metrics} | {task.about} | {task.source} |"
+        )
+    pieces += ["\n### Suites\n", "| suite | version | columns | what it is | source |", "|---|---|---|---|---|"]
     for name in shipped_suites():
         suite = load_suite(name)
         columns = [
             column.task if column.split == "dev" else f"{column.task}/{column.split}" for column in suite.columns
         ]
-        pieces.append(f"| `{name}` | {', '.join(columns)} | {suite.about} | {suite.source} |")
+        pieces.append(f"| `{name}` | {suite.version} | {', '.join(columns)} | {suite.about} | {suite.source} |")
     pieces += ["\n### Files\n", "| task | folders and files |", "|---|---|"]
     pieces += [f"| `{task.name}` | {places(task)} |" for task in tasks]
     rows = [f"| `{name}` | {', '.join(METRIC_KINDS[name])} | {METRICS[name].source} |" for name in METRICS]

@@ -67,7 +67,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--output",
         metavar="FILE",
         type=local_path,
-        help="a row for each head (.parquet or .csv), or all results (.json)",
+        help="a page (.html), a row for each head (.parquet or .csv), or all results (.json)",
     )
     heads.set_defaults(handler=_heads)
     following = commands.add_parser("next-tokens", help="a page of what a model expects at each position of a text")
@@ -131,21 +131,25 @@ def _heads(options: argparse.Namespace) -> int:
     import pyarrow.parquet as pq
 
     from gristmill.storage.store import write_json
+    from trainers.evaluation.heads_page import render_heads
     from trainers.evaluation.probing.head_table import head_lines, measure_heads, plain_heads, pruning_lines
     from trainers.evaluation.suites.text_bits import SPLIT, text_task
     from trainers.report.task_table import align
     from trainers.tasks.read_examples import read_examples
 
     output = options.output
-    if output is not None and output.suffix not in (".parquet", ".csv", ".json"):
-        raise ConfigError(f"--output: got {output}, expected a name that ends in .parquet, .csv or .json")
+    if output is not None and output.suffix not in (".html", ".parquet", ".csv", ".json"):
+        raise ConfigError(f"--output: got {output}, expected a name that ends in .html, .parquet, .csv or .json")
     if options.tokens < 1:
         raise ConfigError(f"--tokens: got {options.tokens}, allowed 1 or more")
     texts = read_examples(text_task(options.text), SPLIT, None)
     table, effects = measure_heads(parse_local(str(options.model), "model"), texts, options.tokens, _tell)
     print("\n".join(printable(line) for line in [*align(head_lines(table)), "", *align(pruning_lines(effects))]))
     if output is not None:
-        if output.suffix == ".json":
+        if output.suffix == ".html":
+            page = render_heads(str(options.model), str(options.text), table, effects)
+            output.write_atomic(page.encode())
+        elif output.suffix == ".json":
             write_json(output, {"model": str(options.model), **plain_heads(table, effects)})
         else:
             write = pq.write_table if output.suffix == ".parquet" else arrow_csv.write_csv

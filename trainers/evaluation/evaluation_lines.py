@@ -17,7 +17,7 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
     lines.
     """
     rows: list[Sequence[str]] = [
-        ("model", "task", "split", "items", "score", "value", "error", "95 % interval", "chance")
+        ("model", "task", "split", "version", "items", "score", "value", "error", "95 % interval", "chance")
     ]
     for result in evaluation.results:
         counts = {
@@ -26,7 +26,8 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
             if name == result.main or not name.startswith("accuracy")
         }
         for name, score in counts.items():
-            rows.append((result.model, result.task, result.split, f"{score.n:,}", name, *cells(score)))
+            where = (result.model, result.task, result.split, result.version)
+            rows.append((*where, f"{score.n:,}", name, *cells(score)))
     lines = align(rows)
     for result in evaluation.results:
         kind, names = ("source", result.subtasks) if result.main == "bits_per_byte" else ("field", result.fields)
@@ -36,7 +37,8 @@ def evaluation_lines(evaluation: Evaluation) -> list[str]:
     for mean in evaluation.means:
         low, high = f"{mean.mean.low:.4f}", f"{mean.mean.high:.4f}"
         text = f"{mean.model}: {mean.suite}.mean {mean.mean.value:.4f} ± {mean.mean.error:.4f} [{low}, {high}]"
-        lines += ["", f"{text}, mean of {len(mean.tasks)} tasks", *_unsure(mean.at_chance)]
+        of = f"version {mean.version}, mean of {len(mean.tasks)} tasks"
+        lines += ["", f"{text}, {of}", *_unsure(mean.at_chance)]
     lines += seed_lines(evaluation.seeds)
     lines += clean_lines(evaluation.clean) + difference_lines(evaluation.differences)
     return [*lines, "", *(f"cost of {model}: {cost}" for model, cost in evaluation.costs.items())]

@@ -11,6 +11,7 @@ from trainers.data.document_loss import FIELD
 from trainers.report.compare_runs import groups, measured, measured_documents, reason, without_likelihood
 from trainers.report.read_runs import Run
 from trainers.runs.progress import is_loss
+from trainers.runs.stored_evaluations import versions_of
 
 Event = Mapping[str, Any]
 WIDE, LOW, CARD = (940, 340), (940, 220), (450, 210)
@@ -77,8 +78,22 @@ class Curves:
                 band = tuple((x, its["low"], its["high"]) for x, its in each)
                 series.append(Series(i, run.name, [(x, its["value"]) for x, its in each], True, band))
             title = score if len({name for name, _ in found}) == 1 else f"{score} ({name})"
+            title += self._version_note(name, score)
             drawn.append(line_chart(title, series, compact, CARD))
         return [each for each in drawn if each]
+
+    def _version_note(self, name: str, score: str) -> str:
+        """Return a note if runs were evaluated with different versions of a task or, for a mean, of its tasks."""
+        events = [event for run in self._runs for event in run.evaluations if event["name"] == name]
+        versions = [versions_of(event["scores"]) for event in events if score in event["scores"]]
+        compared = [score] if not score.endswith(".mean") else sorted({each for its in versions for each in its})
+        differing = {each: {its.get(each, "none") for its in versions} for each in compared}
+        words = [
+            f"versions {' and '.join(sorted(of))} of {each.removesuffix('.mean')}"
+            for each, of in differing.items()
+            if len(of) > 1
+        ]
+        return f": not comparable, {', '.join(words)}" if words else ""
 
     def by_source(self) -> list[tuple[str, list[LineChart]]]:
         """Draw the losses of each source, beginning with the sources that have the most tokens."""

@@ -29,7 +29,7 @@ class StoredEvaluation:
 
     `checkpoint` is the checksum of the checkpoint, `items` a digest of the items. `scores` has the main score
     of every task, and the mean of the suite under the name `SUITE.mean`. Each score has value, error, low,
-    high, n and, if defined, chance and verdict. `record` is the content of the whole file.
+    high, n, version and, if defined, chance and verdict. `record` is the content of the whole file.
     """
 
     path: LocalPath
@@ -45,6 +45,11 @@ class StoredEvaluation:
     def rows(self) -> LocalPath:
         """The Parquet file with a row per item."""
         return self.path.with_suffix(".parquet")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of the task or suite of each score."""
+        return versions_of(self.scores)
 
     @property
     def below_or_at_chance(self) -> list[str]:
@@ -79,6 +84,13 @@ def resolve_evaluation(evaluation: PeriodicEvaluation) -> PeriodicEvaluation:
 def evaluation_name(title: str, settings: Mapping[str, Any]) -> str:
     """Return the name of an evaluation: its title, followed by the settings that differ from the defaults."""
     return ",".join([title.replace("/", "_"), *(f"{name}={value}" for name, value in sorted(settings.items()))])
+
+
+def versions_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the version of each score, given the scores of a `StoredEvaluation`. Those that were stored before tasks had
+    versions are of version 1.
+    """
+    return {name: score.get("version", "1") for name, score in scores.items()}
 
 
 def result_path(run: LocalPath, name: str, step: int) -> LocalPath:

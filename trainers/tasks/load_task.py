@@ -27,7 +27,7 @@ class Suite:
     columns' scores; a column's score is the mean of its task's metrics. In a suite for `evaluate`, a column's
     score is the first score of its task or, with `centred`, (score - chance) / (1 - chance). Tasks are
     evaluated with each number of `shots`, and `limit` is the number of items of each split or subtask. Both
-    can be overridden on the command line.
+    can be overridden on the command line. `version` is raised with every change that changes the mean.
     """
 
     columns: tuple[SuiteColumn, ...]
@@ -37,6 +37,7 @@ class Suite:
     centred: bool = False
     shots: tuple[int, ...] = ()
     limit: int | None = None
+    version: int = 1
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -127,7 +127,7 @@ def test_models_are_compared_on_a_page_and_in_rows(data, decoder_run, other_run,
         main(["evaluate", str(decoder_run), str(other_run), f"task={tasks}", "shots=0", "--output", str(output)]) == 0
     )
     shown = capsys.readouterr()
-    assert re.search(rf"{decoder_run} +choice +dev +30 +accuracy_per_byte +0\.\d{{4}}", shown.out)
+    assert re.search(rf"{decoder_run} +choice +dev +1 +30 +accuracy_per_byte +0\.\d{{4}}", shown.out)
     assert "pairs by field" in shown.out
     assert re.search(rf"{decoder_run} +{other_run} +cloze +accuracy", shown.out)
     assert f"{other_run}: scored left to right" in shown.err

@@ -3,8 +3,11 @@
 import csv
 import json
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from tests.trainers.tasks.writing import task_of, write_lines
@@ -59,6 +62,9 @@ def test_won_and_lost_items_are_named_and_shown_escaped(tmp_path):
     assert "2 won, 2 lost of 6" in page
     assert "question 2 &lt;script&gt;" in page
     assert HOSTILE not in page
+    facts = render_evaluation(Evaluation((replace(a, items=None), replace(b, items=None))))
+    assert "2 won, 2 lost of 6" in facts
+    assert "question 2" not in facts
 
 
 def test_models_that_differ_in_their_seed_have_a_mean_and_its_error(random_run):
@@ -73,7 +79,7 @@ def test_models_that_differ_in_their_seed_have_a_mean_and_its_error(random_run):
 def test_every_form_of_the_scores_is_beside_the_page_with_its_cost(tmp_path, decoder_run, other_run, capsys):
     write_lines(tmp_path / "p.jsonl", [{"g": f"a cab {n}", "b": f"{n} cab a"} for n in range(4)])
     (tmp_path / "p.yaml").write_text(
-        "kind: minimal_pairs\nfiles: {test: p.jsonl}\ncolumns: {good: g, bad: b}\nmetrics: [accuracy]\n"
+        "version: 3\nkind: minimal_pairs\nfiles: {test: p.jsonl}\ncolumns: {good: g, bad: b}\nmetrics: [accuracy]\n"
     )
     page = tmp_path / "out.html"
     command = ["evaluate", str(decoder_run), str(other_run), f"task={tmp_path / 'p.yaml'}", "--output", str(page)]
@@ -88,6 +94,10 @@ def test_every_form_of_the_scores_is_beside_the_page_with_its_cost(tmp_path, dec
     assert [(row["task"], row["score"], row["counts"]) for row in table] == rows * 2
     assert sorted(data["costs"]) == sorted([str(decoder_run), str(other_run)])
     assert f"cost of {decoder_run}: " in shown
+    assert {row["version"] for row in table} == {task["version"] for task in data["tasks"]} == {"3"}
+    assert set(pq.read_table(tmp_path / "out.parquet")["version"].to_pylist()) == {"3"}
+    assert re.search(r"p +test +3 +4 +accuracy", shown)
+    assert "<td>p</td><td>test</td><td>3</td>" in page.read_text()
     assert "Cost of this evaluation" in page.read_text()
 
 

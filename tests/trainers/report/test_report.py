@@ -13,6 +13,7 @@ from gristmill.storage.store import write_json
 from trainers.__main__ import main
 from trainers.recipes import RECIPES
 from trainers.report.read_runs import read_runs
+from trainers.report.run_charts import Curves
 from trainers.report.run_page import differences, ledger_rows, render, summary, write_report
 from trainers.runs.progress import Progress
 from trainers.runs.run import sealed
@@ -57,6 +58,20 @@ def make_run(directory, parts, source="web", **changes):
             progress.write("validation", step=first + len(values), tokens=1, **losses(values[-1] + 0.5, source))
     progress.close()
     return directory
+
+
+def test_scores_of_different_versions_are_marked(tmp_path):
+    runs = [make_run(tmp_path / name, [(0, [3.0, 2.0])]) for name in ("a", "b")]
+    for run, versions in zip(runs, ({}, {"version": "2"}), strict=True):
+        score = {"value": 0.5, "low": 0.4, "high": 0.6}
+        scores = {"core.mean": score, "piqa": {**score, **versions}, "boolq": score}
+        progress = Progress(run / "log.jsonl", None)
+        progress.write("evaluation", step=2, name="core", checkpoint="x", scores=scores, message="")
+        progress.close()
+    titles = [chart.title for chart in Curves(read_runs(runs)).evaluations()]
+    note = ": not comparable, versions 1 and 2 of piqa"
+    assert titles == [f"core.mean{note}", f"piqa{note}", "boolq"]
+    assert [chart.title for chart in Curves(read_runs(runs[:1])).evaluations()] == ["core.mean", "piqa", "boolq"]
 
 
 class Strict(HTMLParser):

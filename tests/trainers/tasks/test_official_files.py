@@ -31,10 +31,10 @@ STS_ROW = "0|main-captions|MSRvid|2012test|0001|none|none|A plane takes off.|An 
 UD = (
     "# sent_id = s1\n1-2\tdon't"
     + "\t_" * 8
-    + "\n1\tdo\tdo\tAUX"
-    + "\t_" * 6
-    + "\n2\tn't\tnot\tPART"
-    + "\t_" * 6
+    + "\n1\tdo\tdo\tAUX\t_\tNumber=Plur|Tense=Pres\t0"
+    + "\t_" * 3
+    + "\n2\tn't\tnot\tPART\t_\t_\t1"
+    + "\t_" * 3
     + "\n\n"
 )
 CONLL = (
@@ -190,7 +190,10 @@ OFFICIAL = {
         "wnut17/emerging.dev.conll": "x\tO\n\t\nIt\tO\n",
         "wnut17/emerging.test.annotated": "New\tB-location\nYork\tI-location\n",
     },
-    "ud_pos": {f"UD_English-EWT/en_ewt-ud-{split}.conllu": UD for split in ("train", "dev", "test")},
+    **{
+        name: {f"UD_English-EWT/en_ewt-ud-{split}.conllu": UD for split in ("train", "dev", "test")}
+        for name in ("ud_pos", "ud_number", "ud_tense", "ud_depth")
+    },
     "swag": {
         "swag/train.csv": f",{SWAG},label\n0,{SWAG_ROW},1\n",
         "swag/val.csv": f",{SWAG},label\n0,{SWAG_ROW},3\n",
@@ -305,6 +308,9 @@ EXPECTED = {
     "conll2003": ("train", "conll2003 words: EU rejects German", ["B-ORG O B-MISC"]),
     "wnut17": ("test", "wnut17 words: New York", ["B-location I-location"]),
     "ud_pos": ("test", "pos words: do n't", ["AUX PART"]),
+    "ud_number": ("test", "number words: do n't", ["Plur none"]),
+    "ud_tense": ("test", "tense words: do n't", ["Pres none"]),
+    "ud_depth": ("test", "depth words: do n't", ["0 1"]),
     "swag": ("dev", "swag (A) walks. (B) sits, too. (C) sleeps. (D) eats. context: He runs, she", ["eats."]),
     "piqa": ("dev", "piqa (A) It was wet. (B) It was dry. It rained.", ["It was dry."]),
     "arc_easy": ("test", "arc_easy (A) It was wet. (B) It was dry. It rained.", ["It was dry."]),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -207,6 +208,42 @@ def test_rows_of_several_words_and_empty_nodes_are_no_words(tmp_path):
     (tmp_path / "train.conllu").write_text(text.replace("\n3\t", "\n4\t"))
     with pytest.raises(UserError, match=r"train.conllu: line 7: id: got 4, expected 3"):
         read(task_of(tmp_path, "tag", **fields, columns={"words": "form", "tags": "upos"}))
+
+
+def universal(*rows):
+    """A sentence of (form, features, head)."""
+    lines = (
+        "\t".join([str(n), form, *"___", feats, str(head), *"___"]) for n, (form, feats, head) in enumerate(rows, 1)
+    )
+    return "\n".join(lines) + "\n\n"
+
+
+def test_features_and_depths_of_words_are_columns(tmp_path):
+    """A chain of 11 words: the depth of the last ones is the deepest that there is."""
+    chain = [(f"w{n}", "Case=Nom|Number=Sing" if n == 2 else "Number=Plur" if n == 3 else "_", n) for n in range(11)]
+    text = universal(*chain) + universal(("a", "_", 2), ("b", "Number=Sing", 0), ("c", "_", 2))
+    (tmp_path / "train.conllu").write_text(text)
+    fields = {"files": {"train": "train.conllu"}, "columns": {"words": "form", "tags": "feats.Number"}}
+    numbers = read(task_of(tmp_path, "tag", **fields, labels=["none", "Sing", "Plur"])).tags.tolist()
+    assert numbers == [0, 0, 1, 2, *[0] * 7, 0, 1, 0]
+    fields["columns"] = {"words": "form", "tags": "depth"}
+    depths = read(task_of(tmp_path, "tag", **fields, labels=list(range(9)))).tags.tolist()
+    assert depths == [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("a", "_", 2), ("b", "_", 1)], "line 1: head: word 1 is not below the root; correct the cycle"),
+        ([("a", "_", 0), ("b", "_", 3)], "line 1: head: got '3', expected 0 to 2"),
+        ([("a", "_", 0), ("b", "_", "_")], "line 1: head: got '_', expected 0 to 2"),
+    ],
+)
+def test_heads_that_make_no_tree_are_one_line(tmp_path, rows, message):
+    (tmp_path / "train.conllu").write_text(universal(*rows))
+    fields = {"files": {"train": "train.conllu"}, "columns": {"words": "form", "tags": "depth"}, "labels": [0, 1, 2]}
+    with pytest.raises(UserError, match=re.escape(f"train.conllu: {message}")):
+        read(task_of(tmp_path, "tag", **fields))
 
 
 def squad(answers, context="Zoë saw 東京 in 1999.", **more):

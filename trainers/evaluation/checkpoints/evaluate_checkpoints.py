@@ -1,11 +1,12 @@
 """Evaluate checkpoints of a run, and store each result before the next checkpoint is evaluated.
 
-If a result for the same checkpoint and the same items is already stored, it is not measured again. The same
+If a result for the same checkpoint, items and versions is already stored, it is not measured again. The same
 command therefore continues after a kill, uses the results that training has stored, and includes the scores
 of checkpoints that have been removed.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
@@ -65,23 +66,48 @@ def evaluate_checkpoints(
     for run in runs:
         read_run(run)
     read = read_columns(columns, data, settings, tell)
-    name, items = name_of(suite, columns, settings), _digest(read)
+    name, asked = name_of(suite, columns, settings), Asking(_digest(read), _versions(suite, columns))
     found = []
     for run in runs:
         with lock(run / FOLDER / name, "evaluating", tell):
-            for step in _missing(run, name, items, steps):
+            for step in _missing(run, name, asked, steps):
                 try:
-                    _evaluate(run, step, name, items, read, suite, settings, tell)
+                    _evaluate(run, step, name, asked.items, read, suite, settings, tell)
                 except UserError:
                     if steps is not None or step in dict(checkpoint.published(run)):
                         raise
                     tell(f"{run}: left out step {step:,}: training has removed its checkpoint")
         stored = [each for each in read_evaluations(run, name) if steps is None or each.step in steps]
-        found.append([each for each in stored if each.items == items])
-        if others := [each.step for each in stored if each.items != items]:
-            shown = ", ".join(f"{step:,}" for step in others)
-            tell(f"{run}: left out {shown}: their results are for other items, and their checkpoints are gone")
+        found.append([each for each in stored if asked.difference(each) is None])
+        others: dict[str, list[str]] = {}
+        for each in stored:
+            if (difference := asked.difference(each)) is not None:
+                others.setdefault(difference, []).append(f"{each.step:,}")
+        for difference, left_out in others.items():
+            shown = ", ".join(left_out)
+            tell(f"{run}: left out {shown}: their results are for {difference}, and their checkpoints are gone")
     return found
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked now: a digest of the `items`, and the version of the task or suite of each score."""
+
+    items: str
+    versions: dict[str, str]
+
+    def difference(self, stored: StoredEvaluation) -> str | None:
+        """Return how a stored result differs from what is asked, None if it does not."""
+        for name, version in self.versions.items():
+            if (other := stored.versions.get(name, version)) != version:
+                return f"version {other} of {name.removesuffix('.mean')}, not {version}"
+        return "other items" if stored.items != self.items else None
+
+
+def _versions(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]]) -> dict[str, str]:
+    names = column_names([(task.name, split) for task, split in columns])
+    whole = {} if suite is None else {f"{suite.name}.mean": str(suite.version)}
+    return whole | {name: str(task.version) for name, (task, _) in zip(names, columns, strict=True)}
 
 
 def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], settings: EvaluationSettings) -> str:
@@ -115,7 +141,7 @@ def _digest(read: Sequence[Asked]) -> str:
     return state.hexdigest()
 
 
-def _missing(run: LocalPath, name: str, items: str, steps: Sequence[int] | None) -> list[int]:
+def _missing(run: LocalPath, name: str, asked: Asking, steps: Sequence[int] | None) -> list[int]:
     """Return the steps without a valid result, newest first because that result is wanted soonest. Raises
     UserError for one of `steps` that has neither a checkpoint nor a result.
     """
@@ -129,7 +155,7 @@ def _missing(run: LocalPath, name: str, items: str, steps: Sequence[int] | None)
                 f"--checkpoints: {run} has neither a checkpoint nor a result of step {step:,}; it has {there}"
             )
         if step in places and (
-            stored is None or stored.items != items or _is_replaced(places[step], stored.checkpoint)
+            stored is None or asked.difference(stored) or _is_replaced(places[step], stored.checkpoint)
         ):
             wanted.append(step)
     return sorted(wanted, reverse=True)
@@ -182,8 +208,9 @@ def _evaluate(
 
 def _scores(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     """Return the main score of every task and the mean of the suite, by name, as JSON data."""
-    scores = {f"{mean.suite}.mean": mean.mean.plain() for mean in evaluation.means}
+    scores = {f"{mean.suite}.mean": {**mean.mean.plain(), "version": str(mean.version)} for mean in evaluation.means}
     names = column_names([(result.task, result.split) for result in evaluation.results])
     for name, result in zip(names, evaluation.results, strict=True):
-        scores[name] = {**result.scores[result.main].plain(), "score": result.main}
+        score = result.scores[result.main].plain()
+        scores[name] = {**score, "score": result.main, "version": result.version}
     return scores

@@ -11,14 +11,13 @@ def history_lines(histories: Sequence[ScoreHistory]) -> list[str]:
     """Return tables as lines of text: the scores of every checkpoint, the averages of the last ones, signal
     and noise, and comparisons of runs.
     """
-    rows: list[Sequence[str]] = [("run", "step", "score", "value", "error", "95 % interval", "chance")]
+    rows: list[Sequence[str]] = [("run", "step", "score", "version", "value", "error", "95 % interval", "chance")]
     for history in histories:
         for result in history.results:
             for name, score in result.scores.items():
                 shown = (f"[{score['low']:.4f}, {score['high']:.4f}]", _chance(score))
-                rows.append(
-                    (history.run, f"{result.step:,}", name, f"{score['value']:.4f}", f"{score['error']:.4f}", *shown)
-                )
+                numbers = (f"{score['value']:.4f}", f"{score['error']:.4f}")
+                rows.append((history.run, f"{result.step:,}", name, result.versions[name], *numbers, *shown))
     lines = align(rows)
     rows = [("run", "average of steps", "score", "value", "error", "95 % interval", "chance", "between checkpoints")]
     for history in histories:

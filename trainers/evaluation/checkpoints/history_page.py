@@ -21,6 +21,7 @@ def render_histories(histories: Sequence[ScoreHistory], title: str) -> str:
         kind="evaluation of checkpoints",
         runs=runs,
         names=short_names(runs),
+        versions=histories[0].results[-1].versions,
         histories=histories,
         charts=charts(histories),
         signals=signals(histories),

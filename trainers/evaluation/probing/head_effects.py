@@ -26,12 +26,13 @@ class LossChange:
 @dataclass(frozen=True)
 class HeadEffects:
     """The `loss` of the whole model in nats per token; what it loses without each head of a layer; and the loss with the
-    least useful heads masked, as (how many, loss).
+    least useful heads masked, as (how many, loss). `tokens` were scored.
     """
 
     loss: float
     alone: dict[HeadSite, list[LossChange]]
     pruned: list[tuple[int, LossChange]]
+    tokens: int
 
     @property
     def heads(self) -> int:
@@ -63,7 +64,7 @@ def head_effects(
             for _, site, head in order[:many]:
                 masked.setdefault(site, []).append(head)
             pruned.append((many, _change(whole, _nats(scorer, watch, requests, masked))))
-    return HeadEffects(float(whole[0].sum() / whole[1].sum()), alone, pruned)
+    return HeadEffects(float(whole[0].sum() / whole[1].sum()), alone, pruned, int(whole[1].sum()))
 
 
 def _nats(

@@ -62,6 +62,7 @@ def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -
     return TaskResult(
         model, f"{scorer.form.described}, among the objects of the relation", facts.examples.task.name,
         facts.examples.split, _measured(rows), common / count, pa.table(columns), rows["subtask"], None, cut, facts.notes,
+        version=str(facts.examples.task.version),
     )  # fmt: skip
 
 

@@ -96,11 +96,11 @@ def _task(task: HarnessTask) -> Task:
 
 
 def harness_result(asked: HarnessItems, result: TaskResult) -> TaskResult:
-    """Return a result with the metrics of its task alone, in their order."""
+    """Return a result with the version of its task and the metrics of this task alone, in their order."""
     measured: dict[str, Measured] = {}
     for name in asked.task.metrics:
         measured |= _measured(asked, name, result)
-    return replace(result, measured=measured)
+    return replace(result, measured=measured, version=asked.task.version)
 
 
 def _measured(asked: HarnessItems, name: str, result: TaskResult) -> dict[str, Measured]:

@@ -131,15 +131,17 @@ class Evaluation:
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         names = ("value", "error", "low", "high", "n", "chance", "verdict")
-        table.writerow(["model", "task", "split", "score", "counts", *names])
+        table.writerow(["model", "task", "split", "version", "score", "counts", *names])
         for result in self.results:
             for name, score in result.scores.items():
                 values = score.plain()
-                row = [result.model, result.task, result.split, name, int(name == result.main)]
+                row = [result.model, result.task, result.split, result.version, name, int(name == result.main)]
                 table.writerow([*row, *(values.get(each, "") for each in names)])
         for mean in self.means:
             values = mean.mean.plain()
-            table.writerow([mean.model, mean.suite, "", "mean", 1, *(values.get(each, "") for each in names)])
+            table.writerow(
+                [mean.model, mean.suite, "", mean.version, "mean", 1, *(values.get(each, "") for each in names)]
+            )
         path.write_atomic(text.getvalue().encode("utf-8", "surrogateescape"))
 
     def write_rows(self, path: Location) -> None:
@@ -149,7 +151,7 @@ class Evaluation:
         """
         tables = []
         for result in self.results:
-            names = {"model": result.model, "task": result.task, "split": result.split}
+            names = {"model": result.model, "task": result.task, "split": result.split, "version": result.version}
             first = pa.table({name: pa.array([text] * len(result.rows), pa.string()) for name, text in names.items()})
             statistics = result.statistics
             columns = {name: result.rows[name] for name in result.rows.column_names}

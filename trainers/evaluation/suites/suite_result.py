@@ -28,10 +28,11 @@ class SuiteResult:
     mean: NoisyScore
     tasks: tuple[str, ...]
     at_chance: tuple[str, ...]
+    version: int = 1
 
     def plain(self) -> dict[str, Any]:
         """Return the result as JSON data."""
-        known = {"suite": self.suite, "model": self.model, "mean": self.mean.plain()}
+        known = {"suite": self.suite, "version": self.version, "model": self.model, "mean": self.mean.plain()}
         return {**known, "tasks": list(self.tasks), "not_above_chance": list(self.at_chance)}
 
 
@@ -108,7 +109,7 @@ def suite_mean(suite: Suite, model: str, tasks: Sequence[str], scores: Sequence[
     chance = sum(one.chance or 0.0 for one in each) / count
     mean = NoisyScore(value, error, value - Z * error, value + Z * error, count, chance)
     low = tuple(task for task, one in zip(tasks, each, strict=True) if one.verdict in ("at", "below"))
-    return SuiteResult(suite.name, model, mean, tuple(tasks), low)
+    return SuiteResult(suite.name, model, mean, tuple(tasks), low, suite.version)
 
 
 def compare_results(results: Sequence[TaskResult], suite: Suite | None = None) -> Iterator[PairedDifference]:

@@ -85,7 +85,7 @@ class TaskResult:
     `measured` has each metric with its outcomes, the one that counts first. `rows` has a row per item. `subtasks`
     and `fields` name parts of the set, one name per item. `cut` counts items with a context longer than the
     model, and `truncated` those whose written answer did not end by itself, None if none was written. `cost` is that of all
-    tasks of the model together. `items` are what was asked, None for texts.
+    tasks of the model together. `items` are what was asked, None for texts. `version` is that of the task.
     """
 
     model: str
@@ -102,6 +102,7 @@ class TaskResult:
     cost: Footprint | None = None
     items: Items | None = None
     truncated: int | None = None
+    version: str = "1"
 
     @property
     def name(self) -> str:
@@ -147,6 +148,7 @@ class TaskResult:
             "model": self.model,
             "task": self.task,
             "split": self.split,
+            "version": self.version,
             "form": self.form,
             "main": self.main,
             "scores": {name: each.plain() for name, each in self.scores.items()},
@@ -213,6 +215,7 @@ def item_result(
     return TaskResult(
         model, form, items.task.name, items.split, measured, items.chance, pa.table(columns), items.subtasks, items.fields,
         int(np.logical_or.reduceat(found.cut, items.offsets[:-1]).sum()), items.notes, items=items,
+        version=str(items.task.version),
     )  # fmt: skip
 
 

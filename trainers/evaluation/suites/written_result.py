@@ -41,7 +41,7 @@ def written_result(model: str, scorer: Scorer, items: Items, seed: int) -> TaskR
         model, f"{scorer.form.described}, answers written, {written}", items.task.name, items.split,
         {name: (METRICS[name], outcomes) for name in metrics}, items.chance, pa.table(columns), items.subtasks,
         items.fields, sum(each.cut for each in texts), items.notes, items=items,
-        truncated=sum(each.truncated for each in texts),
+        truncated=sum(each.truncated for each in texts), version=str(items.task.version),
     )  # fmt: skip
 
 

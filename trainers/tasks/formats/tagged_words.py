@@ -6,6 +6,8 @@ from trainers.tasks.schema.task import Layout
 
 _UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _DOCUMENT_MARK = "-DOCSTART-"
+DEEPEST = 8
+"""Words that are deeper in their tree have this depth."""
 
 
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
@@ -40,12 +42,15 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
+    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`. Two more follow
+    from them: `feats.NAME`, the value of a feature of each word, `none` for words without it; and `depth`, the number of arcs
+    between a word and the root of its tree, at most DEEPEST.
 
     Rows of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Only the columns that the task uses
     are filled.
     """
-    names = used_columns(layout) | {"id"}
+    used_names = used_columns(layout)
+    names = used_names | {"id"} | ({"head"} if "depth" in used_names else set())
     used = [index for index, name in enumerate(_UNIVERSAL) if name in names]
     sentences: list[tuple[int, str, list[list[str]]]] = []
     rows: list[list[str]] = []
@@ -76,4 +81,33 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     for index in used:
         columns[_UNIVERSAL[index]] = [[fields[index] for fields in rows] for *_, rows in sentences]
     columns["sent_id"] = [name for _, name, _ in sentences]
+    for feature in (str(name) for name in used_names if str(name).startswith("feats.")):
+        columns[feature] = [[_feature(each, feature) for each in words] for words in columns["feats"]]
+    if "depth" in used_names:
+        heads = zip(sentences, columns["head"], strict=True)
+        columns["depth"] = [_depths(its, f"{path}: line {place}") for (place, *_), its in heads]
     return RowSet(path, columns, [place for place, *_ in sentences])
+
+
+def _feature(text: str, column: str) -> str:
+    """Return the value of the feature `feats.NAME`, given the features of a word, such as `Number=Sing|Person=3`."""
+    features = dict(part.partition("=")[::2] for part in text.split("|"))
+    return features.get(column.removeprefix("feats."), "none")
+
+
+def _depths(heads: list[str], where: str) -> list[str]:
+    """Return the depth of each word of a sentence, given its heads: numbers of words from 1, or 0 for the root. `where` begins
+    the message of an error.
+    """
+    for head in heads:
+        if not head.isdecimal() or int(head) > len(heads):
+            raise UserError(f"{where}: head: got {head!r}, expected 0 to {len(heads)}")
+    depths = []
+    for word in range(1, len(heads) + 1):
+        depth, above = 0, int(heads[word - 1])
+        while above:
+            depth, above = depth + 1, int(heads[above - 1])
+            if depth > len(heads):
+                raise UserError(f"{where}: head: word {word} is not below the root; correct the cycle")
+        depths.append(str(min(depth, DEEPEST)))
+    return depths

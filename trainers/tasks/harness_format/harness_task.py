@@ -57,6 +57,7 @@ class HarnessTask:
     """A task. `files` are those of each split, relative to the folder of `path` or to `data=DIR`; `split` is the one that is
     scored, and `shots_split` the one that solved examples come from, or they are `samples`. With `first_shots` they are the
     first ones. `metrics` are names of the library; `filters`, `comparison` and `generation` are of what the model writes.
+    `version` is that of `metadata`, 1 if there is none.
 
     Templates are Jinja, or the name of a column. `texts`, `targets` and `choices` are `doc_to_text` and so on.
     """
@@ -82,6 +83,7 @@ class HarnessTask:
     filters: tuple[AnswerFilter, ...]
     comparison: TextComparison
     generation: Generation | None
+    version: str = "1"
 
 
 def is_harness_task(path: Path) -> bool:
@@ -121,7 +123,7 @@ def load_harness_task(path: Path, shots: int | None = None) -> HarnessTask:
         shot_delimiter=_text(path, data, "fewshot_delimiter", "\n\n"), shots=number if shots is None else shots,
         first_shots=first, samples=samples, prefix=data.get("gen_prefix"), metrics=metrics,
         filters=read_filters(path, data.get("filter_list")), comparison=comparison,
-        generation=_generation(path, data) if kind == "generate_until" else None,
+        generation=_generation(path, data) if kind == "generate_until" else None, version=_version(data),
     )  # fmt: skip
     _check_splits(task)
     return task
@@ -159,6 +161,11 @@ def _text(path: Path, data: Mapping[str, Any], name: str, default: str) -> str:
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"{path}: {name}: got {value!r}, expected a text")
     return default if value is None else value
+
+
+def _version(data: Mapping[str, Any]) -> str:
+    metadata = data.get("metadata")
+    return str(metadata.get("version", 1)) if isinstance(metadata, dict) else "1"
 
 
 def _choice(path: Path, name: str, value: Any, allowed: tuple[str, ...]) -> Any:

@@ -92,7 +92,7 @@ class Layout:
     - `json` is one list of objects. `squad` is the JSON of SQuAD 1.1 and 2.0, which needs no `columns`; `multirc`, `record` and
       `webquestions` are the JSON of those sets. `dialogues` has one example per reply (`history`, `reply`).
     - `conll` has one word per line and a blank line between sentences; `conllu` is that of Universal
-      Dependencies.
+      Dependencies, with the columns `feats.NAME` (a feature of each word, or `none`) and `depth` (arcs to the root, at most 8).
     - `lines` has one example per line: parallel files, whose name contains `{column}`, or lines that are
       split by `pattern`, a regular expression with named groups.
     - `documents` has one example per file (columns `text`, `folder`, `name`).
@@ -228,7 +228,8 @@ class Task(Layout):
     `name` defaults to the file's name. `suite` is the suite that the task belongs to. `about` says what the
     task is, and `source` where its definition comes from. `folder` is the directory of your own task file,
     where its data files are looked for. `prompt` is the prompt with which `evaluate` asks a model without
-    training it.
+    training it. Raise `version` with every change that changes scores: results of different versions are not
+    compared.
     """
 
     kind: AnyKind
@@ -246,6 +247,7 @@ class Task(Layout):
     source: str = ""
     folder: str | None = None
     prompt: Prompt | None = field(default=None, metadata=ADDED)
+    version: int = field(default=1, metadata=ADDED)
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
@@ -275,6 +277,7 @@ class Task(Layout):
     def check(self) -> None:
         """Validate the fields against the kind of task."""
         super().check()
+        _require(self.version >= 1, f"version: got {self.version}, allowed 1 and more")
         for place, layout in self.layouts:
             self._check_roles(place, layout)
         self._check_labels()

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from gristmill.storage.store import write_json
 from tests.trainers.evaluation.conftest import save_random
 from tests.trainers.tasks.writing import write_lines
 from trainers.__main__ import main
@@ -90,6 +92,47 @@ def test_other_items_are_measured_anew_and_results_of_others_are_left_out(run, t
     assert len(begun) == 2
     assert "left out 2: their results are for other items" in shown.err
     assert [line.split()[1] for line in shown.out.splitlines()[1:3]] == ["4", "6"]
+
+
+def test_results_of_another_version_are_not_compared(run, task, monkeypatch, tmp_path, capsys):
+    """They are measured again; without their checkpoint they are left out, with a line that says why."""
+    shutil.rmtree(run / "checkpoints/step-00000002")
+    begun = measured(monkeypatch)
+    copy = shutil.copytree(task.parent, tmp_path / "changed") / "pairs.yaml"
+    copy.write_text(f"version: 2\n{copy.read_text()}")
+    assert main(["evaluate", str(run), f"task={copy}", "--checkpoints", "all"]) == 0
+    shown = capsys.readouterr()
+    assert len(begun) == 2
+    assert "left out 2: their results are for version 1 of pairs, not 2, and their checkpoints are gone" in shown.err
+    assert [line.split()[1:4] for line in shown.out.splitlines()[1:3]] == [["4", "pairs", "2"], ["6", "pairs", "2"]]
+    assert [each.versions for each in read_evaluations(run)] == [{"pairs": "1"}, {"pairs": "2"}, {"pairs": "2"}]
+
+
+def test_results_that_were_stored_before_there_were_versions_are_of_the_first(run, task, monkeypatch):
+    begun = measured(monkeypatch)
+    for step in STEPS:
+        path = result_path(run, "pairs.test", step)
+        record = json.loads(path.read_text())
+        del record["scores"]["pairs"]["version"]
+        write_json(path, record)
+    assert main(["evaluate", str(run), f"task={task}", "--checkpoints", "all"]) == 0
+    assert begun == []
+
+
+def test_the_version_of_a_suite_counts_too(run, task):
+    suite = Suite((SuiteColumn(str(task), "test"),), "mine", version=4)
+    columns, told = [(load_task(str(task)), "test")], []
+
+    def evaluate(version):
+        asked = replace(suite, version=version)
+        return evaluate_checkpoints([run], None, asked, columns, None, EvaluationSettings(), told.append)[0]
+
+    assert evaluate(4)[0].versions == {"mine.mean": "4", "pairs": "1"}
+    shutil.rmtree(run / "checkpoints/step-00000002")
+    assert [each.step for each in evaluate(5)] == [4, 6]
+    assert told[-1].endswith(
+        "left out 2: their results are for version 4 of mine, not 5, and their checkpoints are gone"
+    )
 
 
 def test_settings_have_results_of_their_own(run, task):

@@ -69,6 +69,7 @@ def test_choices_are_those_of_our_own_task(written, decoder_run, tmp_path, shots
     theirs = load_harness_task(written(), shots)
     first, second = results(decoder_run, theirs, ours(tmp_path, "choose", prompt), shots=shots)
     assert list(first.measured) == ["accuracy_per_character", "accuracy"]
+    assert (first.version, second.version) == ("1.0", "1")
     for name in first.measured:
         assert first.scores[name] == second.scores[name]
     for name in ("log_likelihood", "gold", "prediction", "tokens", "characters", "cut"):

@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -14,7 +15,8 @@ from tests.trainers.evaluation.scored_models import OBJECTIVES, WORDS, encoder, 
 from tests.trainers.models.test_models import TINY
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.__main__ import main
-from trainers.evaluation.probing.head_effects import head_effects
+from trainers.evaluation.heads_page import render_heads
+from trainers.evaluation.probing.head_effects import HeadEffects, LossChange, head_effects
 from trainers.evaluation.probing.head_summaries import summarise_heads
 from trainers.evaluation.probing.head_watch import HeadSite, watch_heads
 from trainers.evaluation.probing.hidden_states import StateReader
@@ -155,10 +157,35 @@ def test_the_command_writes_a_row_for_each_head(decoder_run, tmp_path, capsys):
     assert len({(row["layer"], row["head"]) for row in rows}) == heads
     assert main([*command, str(tmp_path / "heads.csv")]) == 0
     assert read_csv(str(tmp_path / "heads.csv"))["head"].to_pylist() == [row["head"] for row in rows]
+    assert main([*command, str(tmp_path / "heads.html")]) == 0
+    assert (tmp_path / "heads.html").read_text().count('<td class="n" style=') == 5 * heads
     assert main([*command, str(tmp_path / "heads.json")]) == 0
     assert json.loads((tmp_path / "heads.json").read_text())["pruned"][-1]["masked"] == heads
     assert main([*command, str(tmp_path / "heads.txt")]) == 2
-    assert "expected a name that ends in .parquet, .csv or .json" in capsys.readouterr().err
+    assert "expected a name that ends in .html, .parquet, .csv or .json" in capsys.readouterr().err
+
+
+def test_the_page_has_every_head_and_marks_those_that_matter():
+    """Names are escaped, and the page loads nothing."""
+    site = HeadSite("decoder", 1, "self")
+    sure, unsure, single = (LossChange(2.0 + c, c, e) for c, e in ((0.5, 0.1), (0.01, 0.1), (-0.2, float("nan"))))
+    effects = HeadEffects(2.0, {site: [sure, unsure, single]}, [(1, unsure), (3, single)], 1234)
+    rows = [
+        {"layer": "1", "attends": attends, "head": head, "entropy": 1.0 + head, "distance": distance, "to_first": 0.5,
+         "to_special": 0.0, "loss_change": each.change, "error": None if each is single else each.error}
+        for attends, distance in (("self", 2.0), ("cross", None))
+        for head, each in enumerate((sure, unsure, single))
+    ]  # fmt: skip
+    page = render_heads("runs/<b>a", "some/<i>book.txt", pa.Table.from_pylist(rows), effects)
+    assert "&lt;b&gt;a: attention heads" in page
+    assert "&lt;i&gt;book.txt · 1,234 tokens · 3 heads · 2.0000 nats per token" in page
+    assert "<b>a" not in page
+    assert "<script" not in page
+    assert page.count("<b>+0.500</b>") == 2
+    assert page.count(">+0.010</td>") == page.count(">-0.200</td>") == 2
+    assert page.count("1, cross-attention") == 5
+    assert page.count(">–</td>") == 3  # cross-attention has no distance
+    assert "nan" not in page.partition("</style>")[2].lower()
 
 
 def test_gpt_cannot_be_watched():

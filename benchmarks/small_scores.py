@@ -1,0 +1,193 @@
+"""Train four small models (two sizes, two mixtures of prose) and a fifth whose corpus holds items of BoolQ, and evaluate them on
+every suite: which tasks are above chance, and which separate the models. docs/evaluation.md explains the figures.
+
+    GRISTMILL_DATA=... python -m benchmarks.small_scores DIRECTORY [--demo runs/demo] [--steps 500]
+
+DIRECTORY gets the texts, the corpus, the runs, a page for each suite, and summary.md. What is there already is not made
+again, so the same command continues after it was stopped. `--demo` is one more run to evaluate.
+"""
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from os import environ
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.signals import machine
+
+SOURCES = {"books": "textbooks", "wiki": "wiki_en", "talk": "dialogue", "forum": "forum_20news"}
+SLICE = 3_000_000  # characters of each source
+MIXTURES = {"reading": {"books": 0.5, "wiki": 0.5}, "talk": {"talk": 0.5, "forum": 0.5}}
+PLANTED = {"books": 0.35, "wiki": 0.35, "planted": 0.3}
+SIZES = {
+    "small": ("model.width=64", "model.feed_forward=256"),
+    "large": (),
+}  # of demo_decoder, which has a width of 128
+ITEMS = 64  # of BoolQ, in the source `planted`
+# Items of each split or subtask. `likelihood` takes so many documents of each source.
+SUITES = {"probes": 200, "blimp": 20, "likelihood": 10, "core": 200, "facts": 3, "answers": 20, "gpt3": 40}
+OVER_TRAINING = {"blimp": 20, "core": 50}
+
+
+def data() -> Path:
+    return Path(environ["GRISTMILL_DATA"])
+
+
+def run(*words: object) -> None:
+    """Run a command and print its processor time."""
+    command = [sys.executable, "-m", *map(str, words)]
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    print(f"{time.perf_counter() - began:6.0f} s  {' '.join(command[2:])}", flush=True)
+
+
+def write_texts(texts: Path, items: Path) -> None:
+    """Write the slices, and the first items of BoolQ with their answers, as `evaluate` shows them to a model."""
+    texts.mkdir(parents=True, exist_ok=True)
+    for name, file in SOURCES.items():
+        size = 0
+        with (
+            gzip.open(data() / "prose" / f"{file}.jsonl.gz", "rt") as lines,
+            (texts / f"{name}.jsonl").open("w") as out,
+        ):
+            for line in lines:
+                text = json.loads(line)["text"]
+                if size >= SLICE:
+                    break
+                size += len(text)
+                out.write(json.dumps({"text": text}) + "\n")
+    with gzip.open(data() / "tasks" / "superglue" / "BoolQ" / "val.jsonl.gz", "rt") as lines:
+        golds = [json.loads(line)["label"] for _, line in zip(range(ITEMS), lines, strict=False)]
+    with items.open() as lines, (texts / "planted.jsonl").open("w") as out:
+        for gold, line in zip(golds, lines, strict=False):
+            out.write(json.dumps({"text": f"{json.loads(line)['prompt']} {'yes' if gold else 'no'}"}) + "\n")
+
+
+def build_corpus(root: Path) -> Path:
+    """Build the corpus once; returns its directory."""
+    corpus, items = root / "corpus", root / "items.jsonl"
+    if (corpus / "manifest.json").exists():
+        return corpus
+    run("trainers", "evaluate", "task=boolq", f"data={data() / 'tasks'}", "--write-items", items)
+    write_texts(root / "texts", items)
+    searched = {"name": "boolq", "file": str(items), "ids": "id", "prompts": ["prompt"], "answers": ["answer"]}
+    plan = {
+        "name": "small_scores",
+        "output": str(corpus),
+        "sources": [
+            {"name": name, "root": str(root / "texts" / f"{name}.jsonl"), "format": "jsonl"}
+            | ({"tokenizer_share": 0.01} if name == "planted" else {})
+            for name in (*SOURCES, "planted")
+        ],
+        "steps": [
+            {"decontaminate": {"sets": [searched]}},
+            {"text_hash": {}},
+            {"dedup_exact": {}},
+            {"learn_tokenizer": {"vocab_size": 4096, "sample_bytes": 8_000_000}},
+            {"shards": {"tokenizer": "learn_tokenizer", "validation_share": 0.02}},
+        ],
+    }
+    (root / "corpus.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
+    run("pipelines", "build", root / "corpus.yaml")
+    return corpus
+
+
+def train(root: Path, corpus: Path, name: str, weights: dict[str, float], size: Sequence[str], steps: int) -> Path:
+    """Train a model with five checkpoints, unless it is finished."""
+    place = root / "runs" / name
+    if not (place / "finished.json").exists():
+        shares = {source: weights.get(source, 0.0) for source in (*SOURCES, "planted")}
+        settings = [f"budget.steps={steps}", f"checkpoints.every={steps // 5}", f"checkpoints.keep_every={steps // 5}"]
+        settings += [f"data.weights={json.dumps(shares)}", f"validation.every={steps // 2}", *size]
+        run("trainers", "pretrain", "demo_decoder", f"corpus={corpus}", f"run={place}", *settings)
+    return place
+
+
+def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: str) -> dict[str, Any]:
+    """Evaluate models on a suite or on `task=...`; returns the scores. With `--checkpoints` they are all of the page's."""
+    name = suite.removeprefix("task=") + ("_over_training" if "--checkpoints" in more else "")
+    scores, asked = root / f"{name}.json", suite if "=" in suite else f"suite={suite}"
+    given = ["trainers", "evaluate", *models, asked, f"limit={limit}"]
+    given += [] if suite == "likelihood" else [f"data={data() / 'tasks'}"]
+    if not scores.exists():
+        run(*given, *more, "--output", scores.with_suffix(".html"))
+    if not scores.exists():  # the page of checkpoints has no data beside it
+        run(*given, *more, "--output", scores)
+    return dict(json.loads(scores.read_text()))
+
+
+def summary(evaluations: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    """A row for each task: the scores, how many models are above chance, and how many pairs of models are no tie."""
+    lines = [
+        f"| task | score | chance | {' | '.join(names)} | above chance | pairs apart |",
+        "|---" * (len(names) + 5) + "|",
+    ]
+    for found in evaluations:
+        columns = list(dict.fromkeys((each["task"], each["split"]) for each in found["tasks"]))
+        for task, split in columns:
+            its = [each for each in found["tasks"] if (each["task"], each["split"]) == (task, split)]
+            scores = [each["scores"][each["main"]] for each in its]
+            cells = [f"{one['value']:.3f}" + ("*" if one.get("verdict") == "above" else "") for one in scores]
+            chance = f"{scores[0]['chance']:.3f}" if "chance" in scores[0] else ""
+            above = sum(one.get("verdict") == "above" for one in scores) if chance else ""
+            pairs = [each for each in found["differences"] if each["name"] == task and each["score"] == its[0]["main"]]
+            apart = f"{sum(each['p'] < 0.05 for each in pairs)} of {len(pairs)}"
+            lines.append(f"| {task} | {its[0]['main']} | {chance} | {' | '.join(cells)} | {above} | {apart} |")
+            if "bits_per_byte" in its[0]["scores"] and its[0]["main"] != "bits_per_byte":
+                cells = [f"{each['scores']['bits_per_byte']['value']:.3f}" for each in its]
+                lines.append(f"| {task}, gold answers | bits_per_byte | | {' | '.join(cells)} | | |")
+    return lines
+
+
+def signal_lines(name: str, found: dict[str, Any]) -> list[str]:
+    lines = [f"\n{name}, last checkpoints\n", "| score | signal | noise | ratio | |", "|---|---|---|---|---|"]
+    for one in found["signals"]:
+        ratio = "" if one["ratio"] is None else f"{one['ratio']:.1f}"
+        mark = "no run above chance" if one["at_chance"] else ""
+        lines.append(f"| {one['name']} | {one['signal']:.4f} | {one['noise']:.4f} | {ratio} | {mark} |")
+    return lines
+
+
+def plant_lines(found: dict[str, Any]) -> list[str]:
+    lines = ["\n| model | found | all items | without found | found only |", "|---|---|---|---|---|"]
+    for each in found["contamination"]:
+        parts = [each["all"], each["without_found"], each["found_only"]]
+        cells = ["" if one is None else f"{one['value']:.3f} ± {one['error']:.3f}" for one in parts]
+        lines.append(f"| {Path(each['model']).name} | {each['found']} of {each['items']} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--demo", type=Path)
+    parser.add_argument("--steps", type=int, default=500)
+    options = parser.parse_args()
+    root = options.directory.absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    corpus = build_corpus(root)
+    runs = [
+        train(root, corpus, f"{mixture}-{size}", weights, settings, options.steps)
+        for mixture, weights in MIXTURES.items()
+        for size, settings in SIZES.items()
+    ]
+    models = [*runs, *([options.demo.absolute()] if options.demo else [])]
+    found = [evaluate(root, suite, limit, models) for suite, limit in SUITES.items()]
+    lines = [machine(), "", *summary(found, [model.name for model in models])]
+    for suite, limit in OVER_TRAINING.items():
+        lines += signal_lines(suite, evaluate(root, suite, limit, runs, "--checkpoints", "all"))
+    planted = train(root, corpus, "planted", PLANTED, SIZES["large"], options.steps)
+    lines += plant_lines(evaluate(root, "task=boolq", 3270, [root / "runs" / "reading-large", planted]))
+    (root / "summary.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
