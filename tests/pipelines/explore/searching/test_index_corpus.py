@@ -84,7 +84,7 @@ def build_corpus(root, texts, least=0, part_bytes=600):
         for number in range(0, len(lines), 40):
             records = [json.dumps({"text": text}) for text in lines[number : number + 40]]
             (root / name / f"{number:04d}.jsonl").write_text("\n".join(records), encoding="utf-8")
-        sources.append(Source(name, str(root / name), "jsonl", part_bytes=part_bytes))
+        sources.append(Source(name, str(root / name), "jsonl", part_bytes=part_bytes, allow_empty=True))
     steps = (
         StepConfig("quality_signals", QualitySignals(), "quality_signals"),
         StepConfig("filter", Filter((Rule(signal="n_chars", at_least=least),)), "filter"),
