@@ -96,7 +96,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def run(arguments: list[str]) -> None:
-    """Run a command, whatever its exit status, without its output."""
+    """Run a command without its output; it may fail."""
     subprocess.run(arguments, capture_output=True, env=os.environ | {"LC_ALL": "C"}, check=False)
 
 

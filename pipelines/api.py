@@ -29,7 +29,7 @@ from pipelines.explore.comparison.compare_corpora import CorpusComparison, compa
 from pipelines.explore.document_history import DocumentHistory, document_history
 from pipelines.explore.searching.index_corpus import IndexReport, index_corpus
 from pipelines.explore.searching.query import Query
-from pipelines.explore.searching.search_corpus import CorpusSearch, SearchResult
+from pipelines.explore.searching.search_corpus import CorpusSearch, SearchResult, search_corpus
 from pipelines.explore.whatif import Impact
 from pipelines.explore.whatif import what_if as ask_what_if
 from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
@@ -174,9 +174,8 @@ def search(
     limit: int = 20,
 ) -> SearchResult:
     """Open a corpus and search it once, as `OpenCorpus.search` does."""
-    return open_corpus(corpus).search(
-        text, regex=regex, ignore_case=ignore_case, words=words, sources=sources, dropped=dropped, limit=limit
-    )
+    query = Query(text, regex, ignore_case, words=words)
+    return search_corpus(_location(corpus), query, sources, dropped, limit)
 
 
 def what_if(

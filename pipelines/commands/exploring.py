@@ -13,6 +13,14 @@ from pipelines.commands.arguments import add_config
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands that examine a corpus."""
+    _add_inspect(commands)
+    _add_search(commands)
+    _add_diff(commands)
+    _add_rules(commands)
+    _add_thresholds(commands)
+
+
+def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     inspect = commands.add_parser("inspect", help="show the history of a document, or sample what a rule dropped")
     inspect.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     what = inspect.add_mutually_exclusive_group(required=True)
@@ -30,6 +38,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
     )
     inspect.set_defaults(handler=_inspect)
+
+
+def _add_search(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     index = commands.add_parser("index", help="index the texts of a corpus, so that `search` need not read them")
     index.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     index.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
@@ -49,6 +60,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     search.add_argument("--limit", type=int, default=20, help="documents to show (default 20); all are counted")
     search.add_argument("--context", type=int, default=60, help="characters to show on either side (default 60)")
     search.set_defaults(handler=_search)
+
+
+def _add_diff(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     diff = commands.add_parser("diff", help="which documents differ between two corpora or two builds, and why")
     diff.add_argument("old", type=location_argument, help="output directory of a corpus, its manifest.json, or its URL")
     diff.add_argument("new", type=location_argument, help="the same of the other corpus")
@@ -60,6 +74,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     diff.add_argument("--json", type=local_path, metavar="FILE", help="write the figures to this file, too")
     diff.add_argument("--html", type=local_path, metavar="FILE", help="write a page with charts to this file, too")
     diff.set_defaults(handler=_diff)
+
+
+def _add_rules(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     whatif = commands.add_parser(
         "whatif", help="estimate what changed filter thresholds would drop and keep, without building"
     )
@@ -90,6 +107,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
     compare.add_argument("--json", type=local_path, metavar="FILE", help="write the figures to this file, too")
     compare.set_defaults(handler=_compare_rules)
+
+
+def _add_thresholds(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     thresholds = commands.add_parser(
         "thresholds", help="print rules with bounds by language, from the distributions of a built corpus"
     )

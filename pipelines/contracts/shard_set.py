@@ -93,7 +93,7 @@ def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str)
         raise UserError(f"{where}: the corpus has no shards; add a `shards` step and build it again")
     if name is None and len(sets) > 1:
         raise UserError(f"{where}: name one of the shard sets {', '.join(sorted(sets))}")
-    name = name or next(iter(sets))
+    name = next(iter(sets)) if name is None else name
     if name not in sets:
         raise UserError(f"{where}: got {name!r}, the corpus has {', '.join(sorted(sets))}")
     return name, sets[name]

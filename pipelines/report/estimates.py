@@ -204,6 +204,7 @@ def estimate_notes(estimates: Mapping[str, Any]) -> list[str]:
         if source["sampled"] < needed:
             notes.append(
                 f"{source['source']}: its {quantity(source['sampled'], 'record')} in the sample are too few for lengths as "
-                f"skewed as these, so that the intervals of text and tokens are too narrow; sample about {human_count(needed)}"
+                f"skewed as these, so that the intervals of text and tokens are too narrow; sample about {human_count(needed)} "
+                "records, with a larger share"
             )
     return notes

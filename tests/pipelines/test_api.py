@@ -90,6 +90,8 @@ def test_wrong_names_are_refused(corpus):
         corpus.documents(sources=["wed"])
     with pytest.raises(UserError, match="shard_set: got 'x', the corpus has shards"):
         next(corpus.shards("x"))
+    with pytest.raises(UserError, match="shard_set: got '', the corpus has shards"):
+        next(corpus.shards(""))
 
 
 def test_a_build_takes_overrides_and_what_differs_is_found(corpus, tmp_path):

@@ -2,7 +2,7 @@
 
 The index of a part is a directory below `search-index/` in the output, `SOURCE-00003-` and digits of a fingerprint of what
 the index holds: the documents of the part with all edits and redactions. Whether a document is kept is no part of it. An
-index is therefore current as long as its directory has the name of a part, whichever corpus or variant the part belongs to.
+index is therefore current as long as its directory has the name of a part of the corpus or of one of its variants.
 `gc` and `forget` remove all others.
 """
 

@@ -49,6 +49,15 @@ class Entry:
     file: SourceFile | None = None
     size: int | None = None
 
+    def read(self, most: int) -> bytes | None:
+        """Return all bytes of the stream; None if there are more than `most`, of which the rest is not read."""
+        held = bytearray()
+        for chunk in self.chunks:
+            held += chunk
+            if len(held) > most:
+                return None
+        return bytes(held)
+
 
 def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     """Yield the entries of a file, in order. The stream of an entry is valid only until the next entry is

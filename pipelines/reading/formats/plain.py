@@ -71,12 +71,10 @@ def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     aside as `bad_header`, one without an empty line, and therefore without a body, as `empty`, and one over
     `max_document_bytes` as `oversized`: messages are never split.
     """
-    held = bytearray()
-    for chunk in entry.chunks:
-        held += chunk
-        if len(held) > source.max_document_bytes:
-            yield Bad("oversized", entry.size)
-            return
+    held = entry.read(source.max_document_bytes)
+    if held is None:
+        yield Bad("oversized", entry.size)
+        return
     try:
         lines = _LINE_END.sub("\n", held.decode(source.encoding).removeprefix("\ufeff"))
     except UnicodeError:

@@ -43,12 +43,10 @@ def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     `meta` holds `cues`, `seconds` (the end of the last cue), and of WebVTT the `language` that its header names. A file without
     a line of times is set aside as `not_subtitles`, one over `max_document_bytes` as `oversized`: subtitles are never split.
     """
-    held = bytearray()
-    for chunk in entry.chunks:
-        held += chunk
-        if len(held) > source.max_document_bytes:
-            yield Bad("oversized", entry.size)
-            return
+    held = entry.read(source.max_document_bytes)
+    if held is None:
+        yield Bad("oversized", entry.size)
+        return
     try:
         lines = _LINE_END.split(held.decode(source.encoding).removeprefix("\ufeff"))
     except UnicodeError:

@@ -9,10 +9,8 @@ from pipelines.reading.sources.source import Source
 
 def read_whole(entry: Entry, source: Source) -> Iterator[Bad | RawRecord]:
     """Yield the whole stream as one record."""
-    held = bytearray()
-    for chunk in entry.chunks:
-        held += chunk
-        if len(held) > source.max_file_bytes:
-            yield Bad("file_bytes", entry.size)
-            return
-    yield RawRecord(bytes(held), "", len(held), None, {}) if held else Bad("empty", 0)
+    held = entry.read(source.max_file_bytes)
+    if held is None:
+        yield Bad("file_bytes", entry.size)
+        return
+    yield RawRecord(held, "", len(held), None, {}) if held else Bad("empty", 0)

@@ -66,22 +66,22 @@ def evaluate_checkpoints(
     for run in runs:
         read_run(run)
     read = read_columns(columns, data, settings, tell)
-    name, asked = name_of(suite, columns, settings), Asking(_digest(read), _versions(suite, columns))
+    name, identity = name_of(suite, columns, settings), ResultIdentity(_digest(read), _versions(suite, columns))
     found = []
     for run in runs:
         with lock(run / FOLDER / name, "evaluating", tell):
-            for step in _missing(run, name, asked, steps):
+            for step in _missing(run, name, identity, steps):
                 try:
-                    _evaluate(run, step, name, asked.items, read, suite, settings, tell)
+                    _evaluate(run, step, name, identity.items, read, suite, settings, tell)
                 except UserError:
                     if steps is not None or step in dict(checkpoint.published(run)):
                         raise
                     tell(f"{run}: left out step {step:,}: training has removed its checkpoint")
         stored = [each for each in read_evaluations(run, name) if steps is None or each.step in steps]
-        found.append([each for each in stored if asked.difference(each) is None])
+        found.append([each for each in stored if identity.difference(each) is None])
         others: dict[str, list[str]] = {}
         for each in stored:
-            if (difference := asked.difference(each)) is not None:
+            if (difference := identity.difference(each)) is not None:
                 others.setdefault(difference, []).append(f"{each.step:,}")
         for difference, left_out in others.items():
             shown = ", ".join(left_out)
@@ -90,14 +90,16 @@ def evaluate_checkpoints(
 
 
 @dataclass(frozen=True)
-class Asking:
-    """What is asked now: a digest of the `items`, and the version of the task or suite of each score."""
+class ResultIdentity:
+    """What a stored result must agree with to be used: a digest of the `items`, and the version of the task or suite of each
+    score.
+    """
 
     items: str
     versions: dict[str, str]
 
     def difference(self, stored: StoredEvaluation) -> str | None:
-        """Return how a stored result differs from what is asked, None if it does not."""
+        """Return how a stored result differs, None if it agrees."""
         for name, version in self.versions.items():
             if (other := stored.versions.get(name, version)) != version:
                 return f"version {other} of {name.removesuffix('.mean')}, not {version}"
@@ -141,7 +143,7 @@ def _digest(read: Sequence[Asked]) -> str:
     return state.hexdigest()
 
 
-def _missing(run: LocalPath, name: str, asked: Asking, steps: Sequence[int] | None) -> list[int]:
+def _missing(run: LocalPath, name: str, identity: ResultIdentity, steps: Sequence[int] | None) -> list[int]:
     """Return the steps without a valid result, newest first because that result is wanted soonest. Raises
     UserError for one of `steps` that has neither a checkpoint nor a result.
     """
@@ -155,7 +157,7 @@ def _missing(run: LocalPath, name: str, asked: Asking, steps: Sequence[int] | No
                 f"--checkpoints: {run} has neither a checkpoint nor a result of step {step:,}; it has {there}"
             )
         if step in places and (
-            stored is None or asked.difference(stored) or _is_replaced(places[step], stored.checkpoint)
+            stored is None or identity.difference(stored) or _is_replaced(places[step], stored.checkpoint)
         ):
             wanted.append(step)
     return sorted(wanted, reverse=True)

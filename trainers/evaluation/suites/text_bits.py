@@ -59,14 +59,6 @@ def text_result(model: str, scorer: Scorer, texts: Examples, limit: int | None, 
     if subtasks is not None:
         columns["subtask"] = pa.array(subtasks, pa.string())
     return TaskResult(
-        model,
-        form,
-        texts.task.name,
-        texts.split,
-        measured,
-        None,
-        pa.table(columns),
-        subtasks,
-        notes=notes,
+        model, form, texts.task.name, texts.split, measured, None, pa.table(columns), subtasks, notes=notes,
         version=str(texts.task.version),
-    )
+    )  # fmt: skip

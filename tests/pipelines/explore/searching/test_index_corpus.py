@@ -76,7 +76,7 @@ def random_texts(count, seed):
     return ["x" + "".join(choose.choices(words, k=choose.randint(0, 20))) + "." for _ in range(count)]
 
 
-def build_corpus(root, texts, least=0, part_bytes=600):
+def build_corpus(root, texts, least=0, part_bytes=2000):
     """Build documents of two sources; those of fewer than `least` characters are dropped."""
     sources = []
     for name, lines in texts.items():
@@ -283,7 +283,7 @@ def test_gc_removes_indexes_that_are_not_current(tmp_path, capsys):
     index_corpus(place)
     steps = [{"quality_signals": {}}, {"filter": [{"signal": "n_chars", "at_least": 0}]}]
     config = {"name": "indexed", "output": str(place), "steps": steps}
-    config["sources"] = [{"name": "web", "root": str(tmp_path / "web"), "format": "jsonl", "part_bytes": 600}]
+    config["sources"] = [{"name": "web", "root": str(tmp_path / "web"), "format": "jsonl", "part_bytes": 2000}]
     (tmp_path / "corpus.yaml").write_text(json.dumps(config))
     current = set(units(place)) - set(before)
     (place / INDEX_FOLDER / ".web-00000-0123456789ab.0.tmp").mkdir()

@@ -1,4 +1,4 @@
-"""Subtitles: the text of their cues, whatever stands around it, and files that are none."""
+"""Subtitles: the text of their cues without anything else, and files that are not subtitles."""
 
 import gzip
 import io
