@@ -3,11 +3,14 @@
 numba's own cache checks only the file of a kernel. It would keep running code into which an old version of a
 kernel from another file was inlined, or in which the old value of a constant was frozen. Our kernels
 therefore also carry a digest of the other kernels and constants that they use. A stale entry is overwritten,
-so caches do not grow.
+so caches do not grow. Processes that need the same new kernel at the same moment, such as the workers of a machine,
+do not all compile it: one does, and the others load what it has cached.
 """
 
+import time
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,20 @@ import numba
 import numpy as np
 import xxhash
 from numba.core import entrypoints
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+
+from gristmill.host import Host
 
 # At the first kernel, numba would load the extensions of all installed packages, such as that of awkward, which imports
 # half of that library. Our kernels use none of them.
 entrypoints._already_initialized = True
+
+# Seconds to wait for another process to compile. The slowest kernels take some ten; a process that was suspended meanwhile
+# must not stop others.
+_PATIENCE = 60.0
+_PAUSE = 0.05
+_compiling: set[str] = set()  # source files that this process has locked; guarded by numba's own lock
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -35,9 +47,44 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
         dispatcher = numba.njit(cache=True, inline=inline, nogil=nogil)(function)
         if isinstance(dispatcher, Dispatcher):  # with NUMBA_DISABLE_JIT it is the plain function
             dispatcher._cache._cache_file._source_stamp = _stamp(function)
+            _compile_in_turn(dispatcher, function.__code__.co_filename)
         return dispatcher
 
     return compiled
+
+
+def _compile_in_turn(dispatcher: Any, path: str) -> None:
+    """Make a kernel of the source file `path` compile, or load from the cache, in one process at a time."""
+    compile_or_load = dispatcher.compile
+
+    def compile(signature: Any) -> Any:
+        # numba's lock first: a thread that has the file and waits for it would block one that has it and waits for the file.
+        with global_compiler_lock, _locked(path):
+            return compile_or_load(signature)
+
+    dispatcher.compile = compile
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Lock a source file, unless this process has done so already. Kernels call those of other files only in the order of
+    imports, so no two processes wait for each other.
+    """
+    if path in _compiling:
+        yield
+        return
+    machine = Host()  # not the one that a test may have substituted: machine code is cached on the real one
+    until = time.monotonic() + _PATIENCE
+    while True:
+        with machine.lock(path) as free:
+            if free or time.monotonic() > until:
+                _compiling.add(path)
+                try:
+                    yield
+                finally:
+                    _compiling.discard(path)
+                return
+        time.sleep(_PAUSE)
 
 
 def _stamp(function: types.FunctionType) -> str:
