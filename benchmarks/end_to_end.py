@@ -245,6 +245,7 @@ def run(command: list[str], checkout: Path, kill_after: float = float("inf")) ->
         time.sleep(0.5)
     result.wall = time.monotonic() - began
     process.wait()
+    said += output.read() or b""
     if process.returncode and kill_after == float("inf"):
         raise SystemExit(f"error: {' '.join(command)} ends with {process.returncode}: {said.decode()[-2000:]}")
     output.close()
