@@ -52,7 +52,8 @@ _FREE_WORDS = 100  # names of holders, and a sentence about the project
 _OR_LATER = r"(?: (or)(?: at your option)? any later version)?"
 _VERSION = r"(?:either )?version (\d) ?(\d)?(?: of the license)?" + _OR_LATER
 _NOTICE_GNU = re.compile(
-    rf"gnu (affero |lesser |library )?general public licen[cs]e (?:as published by the free software foundation )?(?:either )?{_VERSION}"
+    r"gnu (affero |lesser |library )?general public licen[cs]e (?:as published by the free software foundation )?"
+    rf"(?:either )?{_VERSION}"
 )
 _NOTICES = {
     "Apache-2.0": "licensed under the apache license version 2 0",

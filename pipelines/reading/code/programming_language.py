@@ -42,7 +42,8 @@ _INTERPRETERS = {
 }  # fmt: skip
 _SHEBANG = re.compile(r"#![ \t]*(?:\S*/)?(\S+)(?:[ \t]+(.*))?")
 _CPLUSPLUS = re.compile(
-    r"^[ \t]*(?:class \w+[\w \t:<>,]*[{;]?$|namespace\b|template[ \t]*<|(?:public|private|protected):|using \w+|#include <[a-z_]+>)",
+    r"^[ \t]*(?:class \w+[\w \t:<>,]*[{;]?$|namespace\b|template[ \t]*<|(?:public|private|protected):|using \w+"
+    r"|#include <[a-z_]+>)",
     re.MULTILINE,
 )
 _OBJECTIVE_C = re.compile(

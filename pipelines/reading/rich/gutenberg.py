@@ -16,6 +16,7 @@ from pipelines.reading.sources.source import Source
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _NAME = r"(?:the |this )?project gutenberg(?:'s|(?: of)? australia)?(?:tm|™)?"
 _EDITION = r"(?:e-?book|e-?text|edition|etext-no\. \d+)"
+
 # `***START OF THE PROJECT GUTENBERG EBOOK EMMA***`; a long title continues on further lines up to the last asterisks.
 _START = re.compile(
     rf"^[ \t]*\*{{2,}}[ \t]*start of {_NAME} {_EDITION}[^*]{{0,600}}\*{{2,}}[^\n]*$", re.IGNORECASE | re.MULTILINE
@@ -25,7 +26,8 @@ _SMALL_PRINT = re.compile(
     r"^[ \t]*\*[ \t]*end[ \t]*\*?[ \t]*the small print![^\n]*(?:\n[^\n]*\*END\*[^\n]*)?$", re.IGNORECASE | re.MULTILINE
 )
 _END = re.compile(
-    rf"^[ \t]*\*{{2,}}[ \t]*end of {_NAME} {_EDITION}|^[ \t]*(?:this is the )?end of (?:the |this )?project gutenberg(?:'s|tm|™| {_EDITION}|\b)",
+    rf"^[ \t]*\*{{2,}}[ \t]*end of {_NAME} {_EDITION}"
+    r"|^[ \t]*(?:this is the )?end of (?:the |this )?project gutenberg\b",
     re.IGNORECASE | re.MULTILINE,
 )
 _CREDIT = re.compile(
@@ -44,9 +46,7 @@ _ENCODINGS = {
     **dict.fromkeys(("windows-1252", "cp1252", "cp-1252", "windows code page 1252"), "cp1252"),
     **{name: name for name in ("iso-8859-2", "iso-8859-7", "iso-8859-15", "koi8-r", "big5", "gb2312", "shift_jis", "euc-jp")},
 }  # fmt: skip
-_SMALL_PRINT_WITHIN = (
-    30_000  # characters after the line of the start, where files of about 2003 have the licence once more
-)
+_SMALL_PRINT_WITHIN = 30_000  # characters after the line of the start: files of about 2003 have both marks
 _DECLARED = re.compile(
     rb"^Character set encoding:[ \t]*([A-Za-z0-9 _-]{2,30}?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE
 )
@@ -58,8 +58,8 @@ def read_gutenberg(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     credits that come first.
 
     Files are UTF-8, or what their line `Character set encoding:` says. `meta` gets `title`, `author`, `translator`, `editor`,
-    `language`, `released` and `ebook`, its number. A file without a line where a book starts is set aside as `not_gutenberg`, one that
-    ends before the book does as `truncated`, and one over `max_document_bytes`, unless it is cut, as `oversized`.
+    `language`, `released` and `ebook`, its number. A file without a line where a book starts is set aside as `not_gutenberg`,
+    one that ends before the book does as `truncated`, and one over `max_document_bytes`, unless it is cut, as `oversized`.
     """
     most = source.max_document_bytes if source.oversized == "quarantine" else source.max_file_bytes
     held = entry.read(most)
