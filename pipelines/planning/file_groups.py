@@ -46,7 +46,8 @@ _META_COLUMNS: dict[str, dict[str, ColumnType]] = {
     "code": {"language": "string", "licence": "string", "generated": "bool", "vendored": "bool"},
     "docx": {"created": "date", "language": "string"}, "epub": {"language": "string"}, "mail": {"date": "date"},
     "mbox": {"date": "date", "list": "string"}, "pdf": {"pages": "int", "created": "date"}, "latex": {"files": "int"},
-    "stack_exchange": {"score": "int", "created": "date", "answer_count": "int"}, "subtitles": {"cues": "int", "seconds": "float"},
+    "stack_exchange": {"score": "int", "created": "date", "answer_count": "int"},
+    "subtitles": {"cues": "int", "seconds": "float"},
 }  # fmt: skip
 """What formats put into `meta`."""
 _TYPES: tuple[ColumnType, ...] = ("bool", "int", "float", "date")  # tried in this order

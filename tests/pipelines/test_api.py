@@ -140,11 +140,13 @@ def test_bad_places_and_workers_are_refused(corpus, tmp_path):
 
 def test_duckdb_reads_documents_as_they_come(corpus):
     duckdb = pytest.importorskip("duckdb")
-    reader = corpus.documents(["word_count"])
+    reader = corpus.documents(["word_count"])  # noqa: F841  # DuckDB finds it by its name
     found = duckdb.sql("select source, count(*), max(word_count) from reader group by 1 order by 1").fetchall()
     table = corpus.documents(["word_count"]).read_all()
     counts = [table.filter(pc.equal(table["source"], name)) for name in ("code", "web")]
-    assert found == [(name, len(t), pc.max(t["word_count"]).as_py()) for name, t in zip(("code", "web"), counts, strict=True)]
+    assert found == [
+        (name, len(t), pc.max(t["word_count"]).as_py()) for name, t in zip(("code", "web"), counts, strict=True)
+    ]
 
 
 @pytest.fixture

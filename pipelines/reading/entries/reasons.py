@@ -78,7 +78,8 @@ REASONS = {
 STRUCTURAL = frozenset(
     {
         "binary", "dns", "forgotten", "http_status", "licence", "metadata", "not_article", "not_html", "not_question",
-        "not_regular", "not_sampled", "not_wikitext", "poison", "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
+        "not_regular", "not_sampled", "not_wikitext", "poison", "redirect", "request", "revisit", "segmented",
+        "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
 """Reasons that are expected: the record is not a document, or the user set it aside. Any number of such

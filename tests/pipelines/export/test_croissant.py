@@ -89,7 +89,7 @@ def test_files_and_fields_are_those_of_the_export(corpus: Path, tmp_path: Path, 
     if written_as == "parquet":
         assert fields == {field.name: types.get(field.type, "sc:Text") for field in pq.read_schema(first)}
     else:
-        assert list(fields) == list(json.loads(gzip.open(first).readline()))
+        assert list(fields) == list(json.loads(gzip.decompress(first.read_bytes()).partition(b"\n")[0]))
     assert {"sc:Integer", "sc:Float"} <= set(fields.values())
 
 

@@ -81,8 +81,26 @@ def test_fields_that_could_be_columns_are_shown(tmp_path, monkeypatch):
     folder = tmp_path / "posts"
     folder.mkdir()
     rows = [
-        {"text": PROSE, "published": "2015-03-04", "score": 7, "ratio": 1, "open": True, "by": "Eva", "n": None, "Odd name": 1},
-        {"text": PROSE, "published": None, "score": "8", "ratio": 0.5, "open": False, "by": "7", "n": None, "source": 1},
+        {
+            "text": PROSE,
+            "published": "2015-03-04",
+            "score": 7,
+            "ratio": 1,
+            "open": True,
+            "by": "Eva",
+            "n": None,
+            "Odd name": 1,
+        },
+        {
+            "text": PROSE,
+            "published": None,
+            "score": "8",
+            "ratio": 0.5,
+            "open": False,
+            "by": "7",
+            "n": None,
+            "source": 1,
+        },
     ]
     (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "b.pdf").touch()

@@ -10,8 +10,10 @@ import pytest
 
 import pipelines
 from pipelines import OpenCorpus
+from tests.pipelines.reading.code.test_source_code import FILES
 from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
 from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
+from tests.pipelines.reading.rich.test_gutenberg import BOOK, file_of
 from tests.pipelines.reading.rich.test_latex import document, tarred
 from tests.pipelines.reading.rich.test_mail import HEAD, message
 from tests.pipelines.reading.rich.test_subtitles import VTT, timed
@@ -99,6 +101,35 @@ def test_subtitles(tmp_path, monkeypatch):
     corpus = build("Subtitles", tmp_path, monkeypatch)
     assert kept(corpus) == ["One two.", "Bread & corn, every day for <all> of us."]
     assert corpus.verdicts(["language"]).read_all()["language"].to_pylist() == [None, None, "en-GB"]
+
+
+def test_gutenberg(tmp_path, monkeypatch):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/1234-0.txt").write_text(file_of("since 2023"))
+    (tmp_path / "books/old.zip").write_bytes(zipped({"1234.txt": file_of("1993").encode(), "9-8.txt": b"no book"}))
+    corpus = build("Books of Project Gutenberg", tmp_path, monkeypatch)
+    assert kept(corpus) == [BOOK]
+    assert corpus.verdicts(["ebook"]).read_all()["ebook"].to_pylist() == [1234, 1234]
+    assert corpus.corpus.manifest.sources["books"]["quarantined"] == {"not_gutenberg": 1}
+
+
+def test_code(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        file = tmp_path / "repositories" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    packed = {
+        "q/LICENSE.txt": FILES["r-1.0/LICENSE"],
+        "q/b.c": "int y;\n",
+        "q/c_pb2.py": "x = 1\n",
+        "q/d.rs": "fn main() {}\n",
+    }
+    (tmp_path / "repositories/q.zip").write_bytes(zipped({name: text.encode() for name, text in packed.items()}))
+    corpus = build("Code", tmp_path, monkeypatch)
+    assert kept(corpus) == ["int y;\n", "print(1)\n", "#!/usr/bin/env -S python3.11 -u\nprint(2)\n"]
+    verdicts = corpus.verdicts(["licence", "language"]).read_all()
+    assert Counter(verdicts["drop"].to_pylist()) == {None: 3, "licence": 1, "language": 3, "generated": 1}
+    assert corpus.corpus.manifest.sources["code"]["quarantined"] == {"binary": 1, "licence": 3}
 
 
 def test_latex(tmp_path, monkeypatch):
