@@ -66,13 +66,14 @@ def read_documents(
     share = format_of(source.format).load_shared()(source)
     with Extractor(source) as extractor:
         for file in files:
-            shared = share(file)
             next_record: dict[int, int] = {}
             left = max(_FREE_RECORDS, _RECORDS_PER_BYTE * file.size)
             for entry in open_entries(file, source):
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
-                records = _bounded(read_records(replace(entry, shared=shared), source, first, poison), left)
+                records = _bounded(
+                    read_records(replace(entry, shared=share(file, entry.path)), source, first, poison), left
+                )
                 if source.sample < 1:
                     records = _unparsed(records, RecordSample(source.sample), key, first, source)
                 records = extractor.extract(entry.path, first, records, poison)

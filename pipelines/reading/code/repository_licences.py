@@ -1,5 +1,6 @@
 """The licences of directories: of a checkout from the licence files beside and above a file, of an archive from those in it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pipelines.reading.code.licence_text import licences_in, together
@@ -24,31 +25,41 @@ class RepositoryLicences:
     """Looks up which licence each directory has for the files of one task."""
 
     source: Source
-    _known: dict[str, list[str]] = field(default_factory=dict)  # by the location of a licence file
+    _read_files: dict[str, list[str]] = field(default_factory=dict)  # by the location of a licence file
+    _archive: str = ""  # the location of the archive that was looked through last
+    _in_it: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, file: SourceFile) -> dict[str, str]:
-        """Return SPDX expressions by directory, as `nearest` finds them. Of an archive it is every directory in it with a
-        licence file, for which the archive is read once more; otherwise it is the root alone, for the licence that applies to
-        the file.
+    def __call__(self, file: SourceFile, path: str) -> dict[str, str]:
+        """Return SPDX expressions by directory, as `nearest` finds them, for the entry `path` of a file. For a member of an
+        archive these are the directories in it that have a licence file, and the archive is read once more to find them.
+        Otherwise it is the root alone, with the licence of the directory that is nearest to the file.
 
-        Raises SourceError and StorageError if a licence file beside it cannot be opened. Damage is left to the reader.
+        Raises SourceError and StorageError if a licence file cannot be opened. Damage is left to the reader.
         """
+        if "!" in path:
+            if self._archive != file.location:
+                self._archive, self._in_it = file.location, self._in_archive(file)
+            if self._in_it:
+                return self._in_it
+        return _expressions({"": [name for licence in file.licences for name in self._beside(licence)]})
+
+    def _in_archive(self, file: SourceFile) -> dict[str, str]:
         found: dict[str, list[str]] = {}
         for entry in open_entries(file, replace(self.source, members=_MEMBERS)):
-            if "!" not in entry.path:
-                break  # no archive
-            if is_licence_name(entry.path) and len(found) < _MOST_LICENCES:
+            if "!" in entry.path and is_licence_name(entry.path) and len(found) < _MOST_LICENCES:
                 found.setdefault(directory_of(entry.path), []).extend(_licences(entry))
-        for licence in () if found else file.licences:
-            found.setdefault("", []).extend(self._read(licence))
-        return {directory: named for directory, names in found.items() if (named := together(sorted(names)))}
+        return _expressions(found)
 
-    def _read(self, file: SourceFile) -> list[str]:
-        if file.location not in self._known:
+    def _beside(self, file: SourceFile) -> list[str]:
+        if file.location not in self._read_files:
             budget = DecodeBudget(_LICENCE_BYTES)
             chunks = decompress(file.path, file_chunks(file), budget)[1]
-            self._known[file.location] = _licences(Entry(file.path, chunks))
-        return self._known[file.location]
+            self._read_files[file.location] = _licences(Entry(file.path, chunks))
+        return self._read_files[file.location]
+
+
+def _expressions(found: Mapping[str, list[str]]) -> dict[str, str]:
+    return {directory: named for directory, names in found.items() if (named := together(sorted(names)))}
 
 
 def _licences(entry: Entry) -> list[str]:

@@ -60,9 +60,9 @@ class Format:
         return reader
 
     def load_shared(self) -> Callable[..., Any]:
-        """Import `shared`: (Source) -> (SourceFile) -> what the entries of the file have in common, None by default."""
+        """Import `shared`: (Source) -> (SourceFile, path of an entry) -> `Entry.shared` of that entry, None by default."""
         if not self.shared:
-            return lambda source: lambda file: None
+            return lambda source: lambda file, path: None
         shared: Callable[..., Any] = pkgutil.resolve_name(f"pipelines.reading.{self.shared}")
         return shared
 
