@@ -71,9 +71,8 @@ def read_documents(
             for entry in open_entries(file, source):
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
-                records = _bounded(
-                    read_records(replace(entry, shared=share(file, entry.path)), source, first, poison), left
-                )
+                shared = replace(entry, shared=share(file, entry.path))
+                records = _bounded(read_records(shared, source, first, poison), left)
                 if source.sample < 1:
                     records = _unparsed(records, RecordSample(source.sample), key, first, source)
                 records = extractor.extract(entry.path, first, records, poison)

@@ -133,7 +133,9 @@ def _variant(name: str, plain: str) -> str:
         if "shall be used for good not evil" in plain:
             return "JSON"
         if "this permission notice" not in plain:
-            return "MIT-0" if "without restriction" in plain else UNKNOWN
+            if "redistributions of source code must retain" in plain:
+                return "NCSA"
+            return UNKNOWN if "subject to" in plain else "MIT-0"
         return "X11" if "except as contained in this notice the name" in plain else "MIT"
     if name == "BSD":
         if "advertising materials mentioning features" in plain:
