@@ -30,7 +30,10 @@ APACHE = "Apache License\n  Version 2.0, January 2004\n http://www.apache.org/li
         (MIT, ["MIT"]),
         (MIT.partition(", subject to")[0] + ".", ["MIT-0"]),
         (MIT.replace("and this permission notice ", ""), ["unknown"]),
-        (MIT.partition("The above")[0] + "Redistributions of source code must retain the above copyright notice", ["NCSA"]),
+        (
+            MIT.partition("The above")[0] + "Redistributions of source code must retain the above copyright notice",
+            ["NCSA"],
+        ),
         (MIT + "The Software shall be used for Good, not Evil.", ["JSON"]),
         (MIT + '"Commons Clause" License Condition v1.0', ["unknown"]),
         (MIT + "For non-commercial use only.", ["unknown"]),
