@@ -10,7 +10,7 @@ from markupsafe import Markup
 from gristmill.page.drawing import INK, KEPT, LINE, LOST, MUTED, SHADE, Drawing
 from gristmill.page.formats import shortened
 
-_WIDTH, _LEFT, _PLOT = 470, 78, 310  # pixels; the rest, on the right, is for notes
+_WIDTH, _LEFT, _PLOT = 496, 90, 310  # pixels; the rest, on the right, is for notes
 _ROW, _GAP, _FOOT = 52, 14, 24  # pixels: a row, its part above the bars, the labels of the axis
 _SMALL = 9.5
 

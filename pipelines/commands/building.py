@@ -7,7 +7,7 @@ import re
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import local_path
-from gristmill.terminal import human_bytes, printable
+from gristmill.terminal import printable
 from pipelines.commands.arguments import add_config
 
 _VARIANT = re.compile(r"[\w-]+", re.ASCII)
@@ -81,8 +81,7 @@ def _init(options: argparse.Namespace) -> int:
     file = options.output or LocalPath(f"{options.name}.yaml")
     write_starter(sources, options.name, file)
     for source in sources:
-        size = human_bytes(source.group.bytes)
-        print(printable(f"{source.name}: {source.group.files:,} files, {size}, format {source.group.format}"))
+        print(printable(f"{source.name}: {source.group.amount}, format {source.group.kind}"))
     for suffix, number in unknown.most_common():
         print(printable(f"left out: {number:,} files of {suffix}, which no format reads"))
     load_corpus_config(file)

@@ -1,4 +1,4 @@
-"""Croissant metadata of an export as Parquet: `croissant.json`, JSON-LD of the format 1.0
+"""Croissant metadata of an export as Parquet or JSON lines: `croissant.json`, JSON-LD of the format 1.0
 (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
 
 The specification also requires what only those who publish a dataset know: `url`, `creator` and `datePublished`. Readers,
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipelines.contracts.manifest import CorpusManifest
 from pipelines.export.export_directory import ExportedFile
+from pipelines.export.export_formats import WRITERS
 
 _TERMS = (
     "citeAs", "column", "equivalentProperty", "extract", "field", "fileObject", "fileProperty", "fileSet", "format",
@@ -34,8 +35,9 @@ _CONTEXT: dict[str, Any] = {
 }
 """The context that the specification recommends."""
 
-_FORMAT = "application/x-parquet"
-_FILES, _DOCUMENTS = "parquet-files", "documents"
+# Media types that Croissant names. Gzip is not one: mlcroissant recognises it by the bytes.
+_ENCODINGS = {"parquet": "application/x-parquet", "jsonl": "application/jsonlines"}
+_DOCUMENTS = "documents"
 _TYPES = (
     (pa.types.is_boolean, "sc:Boolean"),
     (pa.types.is_integer, "sc:Integer"),
@@ -54,9 +56,14 @@ _MEANINGS = {
 
 
 def croissant(
-    manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], files: Sequence[ExportedFile]
+    manifest: CorpusManifest,
+    schema: pa.Schema,
+    sources: Mapping[str, Mapping[str, Any]],
+    files: Sequence[ExportedFile],
+    written_as: str,
 ) -> str:
-    """Return `croissant.json` of an export of `sources` (their facts, as in export.json)."""
+    """Return `croissant.json` of an export of `sources` (their facts, as in export.json), `written_as` a key of WRITERS."""
+    encoding, file_set = _ENCODINGS[written_as], f"{written_as}-files"
     licences = list(dict.fromkeys(f["licence"] for f in sources.values() if f["licence"] not in ("", "unknown")))
     description = "; ".join(
         f"{name}: {facts['documents']:,} documents, licence {facts['licence']}, origin {facts['origin'] or 'not stated'}"
@@ -73,20 +80,20 @@ def croissant(
     }
     if licences:
         metadata["license"] = licences if len(licences) > 1 else licences[0]
-    metadata["distribution"] = [*(_file(file) for file in files), _file_set()]
+    metadata["distribution"] = [*(_file(file, encoding) for file in files), _file_set(file_set, encoding, written_as)]
     metadata["recordSet"] = [
         {
             "@type": "cr:RecordSet",
             "@id": _DOCUMENTS,
             "name": _DOCUMENTS,
             "key": {"@id": f"{_DOCUMENTS}/id"},
-            "field": [_field(field) for field in schema],
+            "field": [_field(field, file_set) for field in schema],
         }
     ]
     return json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
 
 
-def _file(file: ExportedFile) -> dict[str, Any]:
+def _file(file: ExportedFile, encoding: str) -> dict[str, Any]:
     return {
         "@type": "cr:FileObject",
         "@id": file.path,
@@ -94,23 +101,23 @@ def _file(file: ExportedFile) -> dict[str, Any]:
         "description": f"{file.documents:,} documents of {file.source}, split {file.split}",
         "contentUrl": file.path,
         "contentSize": f"{file.bytes} B",
-        "encodingFormat": _FORMAT,
+        "encodingFormat": encoding,
         "sha256": file.sha256,
     }
 
 
-def _file_set() -> dict[str, Any]:
+def _file_set(name: str, encoding: str, written_as: str) -> dict[str, Any]:
     return {
         "@type": "cr:FileSet",
-        "@id": _FILES,
-        "name": _FILES,
-        "description": "All Parquet files of the export.",
-        "encodingFormat": _FORMAT,
-        "includes": "data/*.parquet",
+        "@id": name,
+        "name": name,
+        "description": "All files with documents of the export.",
+        "encodingFormat": encoding,
+        "includes": f"data/*{WRITERS[written_as][1]}",
     }
 
 
-def _field(field: pa.Field) -> dict[str, Any]:
+def _field(field: pa.Field, file_set: str) -> dict[str, Any]:
     kind = next((name for is_kind, name in _TYPES if is_kind(field.type)), "sc:Text")
     return {
         "@type": "cr:Field",
@@ -118,5 +125,5 @@ def _field(field: pa.Field) -> dict[str, Any]:
         "name": field.name,
         "description": _MEANINGS.get(field.name, f"The column {field.name} that a step of the corpus wrote."),
         "dataType": kind,
-        "source": {"fileSet": {"@id": _FILES}, "extract": {"column": field.name}},
+        "source": {"fileSet": {"@id": file_set}, "extract": {"column": field.name}},
     }

@@ -8,7 +8,7 @@ An export is a directory or URL prefix with
   source gives one, and requested annotations. If a source gives a split, each file holds documents of one split,
   `00000-SOURCE.SPLIT.parquet`; documents without a given split are for training.
 - `README.md`: a dataset card with which `datasets.load_dataset` reads the directory, its splits and each source.
-- `croissant.json`, of Parquet: the same for readers of Croissant.
+- `croissant.json`: the same for readers of Croissant.
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
 - `unfinished.json`, only until the export is complete: the request, so that the same command can start over.
 
@@ -91,8 +91,7 @@ def export_corpus(
             raise
         check_unchanged(opened, output)
         (output / "README.md").write_atomic(dataset_card(manifest, schema, totals, files, left_out).encode())
-        if format == "parquet":
-            (output / "croissant.json").write_atomic(croissant(manifest, schema, totals, files).encode())
+        (output / "croissant.json").write_atomic(croissant(manifest, schema, totals, files, format).encode())
         receipt = {"sources": totals, "left_out": asdict(left_out), "files": [asdict(file) for file in files]}
         write_json(output / "export.json", header | receipt)
         finish_output(output)

@@ -129,9 +129,20 @@ def _at_home(source: Source, where: str) -> Source:
 
 
 def column_steps(sources: Sequence[Source]) -> tuple[StepConfig, ...]:
-    """Return the steps that write the columns of sources: one for each choice of columns, over the sources that share it."""
+    """Return the steps that write the columns of sources: one for each choice of columns, over the sources that share it.
+
+    Raises ConfigError for a column that has one type in one source and another in another.
+    """
     shared: list[tuple[dict[str, RecordField], list[str]]] = []
+    types: dict[str, tuple[str, str]] = {}  # the type of a column, and the first source with it
     for source in sources:
+        for name, field in source.typed_fields():
+            kind, first = types.setdefault(name, (field.type, source.name))
+            if kind != field.type:
+                raise ConfigError(
+                    f"source {source.name!r}: columns.{name}: got {field.type}, but {kind} in source {first!r}; a column has one "
+                    "type in all sources: change one of them (float also reads whole numbers), or rename one"
+                )
         if columns := dict(source.typed_fields()):
             names = next((names for known, names in shared if known == columns), None)
             if names is None:

@@ -15,9 +15,13 @@ from typing import Any
 
 import orjson
 
+from gristmill.terminal import human_bytes
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.sources.record_field import ColumnType, typed_value
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _FORMATS = {
@@ -36,6 +40,17 @@ _ARCHIVES = (".zip", ".tar", ".tgz", ".whl")
 _SAMPLED_RECORDS = 200
 _SAMPLED_BYTES = 16 << 20
 _SAMPLED_MEMBERS = 200
+_COLUMN = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN)
+_META_COLUMNS: dict[str, dict[str, ColumnType]] = {
+    "code": {"language": "string", "licence": "string", "generated": "bool", "vendored": "bool"},
+    "docx": {"created": "date", "language": "string"}, "epub": {"language": "string"}, "mail": {"date": "date"},
+    "mbox": {"date": "date", "list": "string"}, "pdf": {"pages": "int", "created": "date"}, "latex": {"files": "int"},
+    "stack_exchange": {"score": "int", "created": "date", "answer_count": "int"},
+    "subtitles": {"cues": "int", "seconds": "float"},
+}  # fmt: skip
+"""What formats put into `meta`."""
+_TYPES: tuple[ColumnType, ...] = ("bool", "int", "float", "date")  # tried in this order
 _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 
 
@@ -43,8 +58,9 @@ _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 class FileGroup:
     """The files of a directory that one source can read.
 
-    `kind` is the name of their format, or `code`. `patterns` are globs for the files, `members` for the members of
-    archives. `text_field` is the field with the most text, None if no sampled record has any; `url_field` has URLs.
+    `kind` is the name of their format. `patterns` are globs for the files, `members` for the members of archives. `text_field`
+    is the field with the most text, None if no sampled record has any; `url_field` has URLs. `columns` are fields that could be
+    columns, with their types: those of records, or what the format puts into `meta`.
     """
 
     kind: str
@@ -54,11 +70,12 @@ class FileGroup:
     members: tuple[str, ...] = ()
     text_field: str | None = "text"
     url_field: str = "url"
+    columns: tuple[tuple[str, ColumnType], ...] = ()
 
     @property
-    def format(self) -> str:
-        """The name of the format."""
-        return "text" if self.kind == "code" else self.kind
+    def amount(self) -> str:
+        """The number of files and their size, for people."""
+        return f"{self.files:,} {'file' if self.files == 1 else 'files'}, {human_bytes(self.bytes)}"
 
 
 def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
@@ -81,10 +98,12 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     for (kind, packed), files in sorted(found.items()):
         suffixes = sorted({suffix for _, suffix, _ in files})
         outer = sorted({_suffix(path) for path, _, _ in files}) if packed else suffixes
-        text, url = _fields(kind, files[0][0]) if not packed else ("text", "url")
+        text, url, columns = _fields(kind, files[0][0]) if not packed else ("text", "url", ())
         size = sum(size for *_, size in files)
         members = tuple(f"**/*{suffix}" for suffix in suffixes) if packed else ()
-        groups.append(FileGroup(kind, len(files), size, tuple(f"**/*{each}" for each in outer), members, text, url))
+        columns = columns or tuple(_META_COLUMNS.get(kind, {}).items())
+        globs = tuple(f"**/*{each}" for each in outer)
+        groups.append(FileGroup(kind, len(files), size, globs, members, text, url, columns))
     return groups, unknown
 
 
@@ -131,15 +150,20 @@ def _member_suffix(path: Path) -> str:
     return max(known)[1] if known else ""
 
 
-def _fields(kind: str, path: Path) -> tuple[str | None, str]:
-    """Return the fields of the text and of the URL, from the first records of a file."""
+def _fields(kind: str, path: Path) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...]]:
+    """Return the fields of the text and of the URL, and those that hold numbers, dates or truth values alone, with their types,
+    from the first records of a file.
+    """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
-        return "text", "url"
+        return "text", "url", ()
     lengths: Counter[str] = Counter()
     urls: Counter[str] = Counter()
+    values: dict[str, list[Any]] = {}
     try:
         for record in islice(_records(kind, path), _SAMPLED_RECORDS):
             for name, value in record.items():
+                if value not in (None, ""):
+                    values.setdefault(name, []).append(value)
                 if isinstance(value, str):
                     lengths[name] += len(value)
                     urls[name] += value.startswith(("http://", "https://"))
@@ -148,7 +172,20 @@ def _fields(kind: str, path: Path) -> tuple[str | None, str]:
     texts = {name: length for name, length in lengths.items() if not urls[name]}
     text = max(texts, key=lambda name: (texts[name], name == "text"), default=None)
     url = next((name for name in (*_URL_FIELDS, *urls) if urls[name]), "url")
-    return text, url
+    typed = ((name, _type_of(each)) for name, each in values.items() if _COLUMN.fullmatch(name) and name not in _TAKEN)
+    return text, url, tuple((name, kind) for name, kind in typed if kind is not None)
+
+
+def _type_of(values: list[Any]) -> ColumnType | None:
+    """Return the first type that all values have; None if they are texts."""
+    for kind in _TYPES:
+        try:
+            for value in values:
+                typed_value(value, kind)
+        except ValueError:
+            continue
+        return kind
+    return None
 
 
 def _records(kind: str, path: Path) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import DOCUMENT
 from pipelines.contracts.stage import ColumnTest
-from pipelines.planning.corpus import CorpusConfig, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig, column_steps
 from pipelines.stages.materialise.shards import Shards
 
 NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.nullable)
@@ -30,14 +30,17 @@ def check_rules(
         writers = [earlier for earlier in done if rule.signal in earlier.written]
         if rule.signal in DOCUMENT.names or rule.signal == DROP:
             continue
-        for source in _judged(config, entry, rule):
-            if not any(source in _sources(config, earlier) for earlier in writers):
-                names = ", ".join(earlier.name for earlier in writers)
-                raise ConfigError(
-                    f"step {entry.name}: the rule {rule.reason()!r} tests {rule.signal!r}, which {names} does not write for "
-                    f"the source {source}; limit {entry.name} to other `sources`, let {names} measure {source}, or limit the "
-                    "rule by `when: {source: [...]}`"
-                )
+        written = {source for earlier in writers for source in _sources(config, earlier)}
+        if lacking := [source for source in _judged(config, entry, rule) if source not in written]:
+            measured = [source for source in _sources(config, entry) if source in written]
+            own = column_steps(config.sources)
+            names = " and ".join(earlier.name for earlier in writers if earlier not in own)
+            remedy = f"let {names} measure {lacking[0]}" if names else f"add it to `columns` of {lacking[0]}"
+            raise ConfigError(
+                f"step {entry.name}: the rule {rule.reason()!r} tests {rule.signal!r}, which no step writes for the source "
+                f"{lacking[0]}; limit the rule by `when: {{source: [{', '.join(measured)}]}}`, limit {entry.name} to such "
+                f"`sources`, or {remedy}"
+            )
 
 
 def null_notices(config: CorpusConfig) -> Iterator[str]:

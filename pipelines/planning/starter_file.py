@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gristmill.errors import ConflictError, UserError
-from gristmill.terminal import human_bytes
 from pipelines.planning.file_groups import FileGroup, group_files
 
 # Knobs of learn_tokenizer by bytes of the files, as they are stored: small corpora see rare pieces too seldom to learn
@@ -50,7 +49,7 @@ def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], C
         for group in groups:
             if group.text_field is None:
                 raise UserError(
-                    f"{directory}: the first records of its {group.format} files have no text; write the source by hand, "
+                    f"{directory}: the first records of its {group.kind} files have no text; write the source by hand, "
                     "with the field in `text_field`"
                 )
             name = _name(directory) if len(groups) == 1 else f"{_name(directory)}_{group.kind}"
@@ -97,15 +96,18 @@ def starter_text(sources: Sequence[StarterSource], name: str, file: Path) -> str
 
 def _source_lines(source: StarterSource) -> list[str]:
     group = source.group
-    fields = {"root": str(source.root), "format": group.format, "include": list(group.patterns)}
+    fields = {"root": str(source.root), "format": group.kind, "include": list(group.patterns)}
     if group.members:
         fields["members"] = list(group.members)
     if group.text_field != "text" and group.text_field is not None:
         fields["text_field"] = group.text_field
     if group.url_field != "url":
         fields["url_field"] = group.url_field
-    lines = [f"  - name: {source.name}      # {group.files:,} files, {human_bytes(group.bytes)}"]
+    lines = [f"  - name: {source.name}      # {group.amount}"]
     lines += [f"    {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    if group.columns:
+        columns = ", ".join(f"{name}: {kind}" for name, kind in group.columns)
+        lines.append(f"    # columns: {{{columns}}}      # for rules; docs/sources.md")
     return [*lines, "    licence: unknown        # goes to the card of the corpus", '    origin: ""']
 
 

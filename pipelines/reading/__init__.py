@@ -3,6 +3,7 @@
 sources/    a source as the corpus file describes it, and the table of formats
 entries/    files and globs -> members of archives -> decompressed bytes
 formats/    bytes -> records (JSON lines, Parquet, MediaWiki, ...)
+code/       files of repositories -> their language, licence, generated and copied ones marked
 web/        WARC and HTML -> pages -> text, extracted in a child process
 rich/       the text of other documents, extracted in that process too
 documents   records -> normalised documents, or quarantined with a reason

@@ -10,6 +10,7 @@ archive, the second occurrence continues the numbering of the first.
 import json
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -62,6 +63,7 @@ def read_documents(
     fault in the bytes yields a quarantined record with a reason of REASONS.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
+    share = format_of(source.format).load_shared()(source)
     with Extractor(source) as extractor:
         for file in files:
             next_record: dict[int, int] = {}
@@ -69,7 +71,8 @@ def read_documents(
             for entry in open_entries(file, source):
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
-                records = _bounded(read_records(entry, source, first, poison), left)
+                shared = replace(entry, shared=share(file, entry.path))
+                records = _bounded(read_records(shared, source, first, poison), left)
                 if source.sample < 1:
                     records = _unparsed(records, RecordSample(source.sample), key, first, source)
                 records = extractor.extract(entry.path, first, records, poison)

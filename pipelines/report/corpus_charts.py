@@ -155,7 +155,14 @@ def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
 def _missing(histogram: Mapping[str, Any]) -> str:
     counted = sum(entry[1] for entry in histogram["bins"])
     absent = histogram["missing"] + histogram["not_finite"]
-    return f"{100 * absent / (absent + counted):.1f} % without" if absent else ""
+    return f"{_rounded(100 * absent / (absent + counted))} % without" if absent else ""
+
+
+def _rounded(share: float) -> str:
+    """Return a percentage of some documents with one decimal: none but 0 reads 0.0, and none but 100 reads 100.0."""
+    if 0 < share < 0.1:
+        return "< 0.1"
+    return "> 99.9" if 99.9 < share < 100 else f"{share:.1f}"
 
 
 def short(value: float, column: str) -> str:

@@ -147,7 +147,7 @@ SAMPLES = {
         "sources.news.include=['readability_pages.warc.gz']",
         "steps.language.models=[{data}/models/lid.176.ftz, resiliparse]",
     ],
-    "code.yaml": ["sources.code.root=pipelines", "sources.code.include=['**/*.py']", "sources.docs.root=."],
+    "code.yaml": ["sources.code.root=.", "sources.code.include=['pipelines/**/*.py']", "sources.docs.root=."],
 }
 
 

@@ -1,5 +1,6 @@
-"""The commands in the README exist: make targets, subcommands, options, recipes, files."""
+"""The commands in the README and in the pages of docs/ exist: make targets, subcommands, options, recipes, files."""
 
+import argparse
 import importlib
 import re
 import shlex
@@ -12,7 +13,15 @@ from tests.house.test_configs import assignments, fetched  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+
+EXAMPLES = [
+    shlex.split(match[1].partition(" > ")[0], comments=True)
+    for block in re.findall(r"```sh\n(.*?)```", README + "\n" + PAGES, re.S)
+    for line in block.replace("\\\n", " ").splitlines()
+    if (match := re.search(r"python -m ((?:pipelines|trainers|tokenizer) .*)", line))
+]
 
 
 def test_every_make_target_exists():
@@ -22,13 +31,20 @@ def test_every_make_target_exists():
     assert {"demo", "check", "fix", "test", "test-fast", "test-ray", "bench", "wheel"} <= targets
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m")])
+@pytest.mark.parametrize("command", EXAMPLES, ids=" ".join)
 def test_every_command_parses(command):
-    module, *arguments = shlex.split(command, comments=True)[2:]
+    module, *arguments = command
     assert importlib.import_module(f"{module}.__main__").parser().parse_known_args(arguments)[1] == []
     for word in arguments:
         if word.startswith("corpora_configs/"):
             assert (ROOT / word).exists()
+
+
+@pytest.mark.parametrize("module", ["pipelines", "trainers", "tokenizer"])
+def test_every_command_has_an_example(module):
+    parser = importlib.import_module(f"{module}.__main__").parser()
+    (choice,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    assert set(choice.choices) - {command for package, command, *_ in EXAMPLES if package == module} == set()
 
 
 @pytest.mark.usefixtures("fetched")

@@ -138,8 +138,20 @@ def test_bad_places_and_workers_are_refused(corpus, tmp_path):
         pipelines.bulid  # noqa: B018
 
 
-def test_the_examples_of_the_docs_run(tmp_path, monkeypatch):
-    """The Python of docs/looking.md, after the build whose manifest it compares with."""
+def test_duckdb_reads_documents_as_they_come(corpus):
+    duckdb = pytest.importorskip("duckdb")
+    reader = corpus.documents(["word_count"])  # noqa: F841  # DuckDB finds it by its name
+    found = duckdb.sql("select source, count(*), max(word_count) from reader group by 1 order by 1").fetchall()
+    table = corpus.documents(["word_count"]).read_all()
+    counts = [table.filter(pc.equal(table["source"], name)) for name in ("code", "web")]
+    assert found == [
+        (name, len(t), pc.max(t["word_count"]).as_py()) for name, t in zip(("code", "web"), counts, strict=True)
+    ]
+
+
+@pytest.fixture
+def examples(tmp_path, monkeypatch):
+    """The Python of docs/looking.md by the heading above it, after the build whose manifest it compares with."""
     monkeypatch.chdir(tmp_path)
     for name in ("web", "code"):
         (tmp_path / name).mkdir()
@@ -149,10 +161,23 @@ def test_the_examples_of_the_docs_run(tmp_path, monkeypatch):
     first = pipelines.build("mine.yaml", in_process=True)
     (tmp_path / "data/corpora/mine/yesterday.json").write_bytes((first.corpus.directory / "manifest.json").read_bytes())
     page = (Path(__file__).parents[2] / "docs" / "looking.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return dict(re.findall(r"^#+ ([^\n]+)\n(?:(?!^#)[^\n]*\n)*?```python\n(.*?)```", page, re.DOTALL | re.MULTILINE))
+
+
+def test_the_examples_of_the_docs_run(examples):
+    assert set(examples) == {"Python", "DuckDB"}
     values = {}
-    exec(example, values)
+    exec(examples["Python"], values)
     assert values["change"].sources["web"].same + values["found"].documents >= 2
+
+
+def test_the_example_with_duckdb_runs(examples, tmp_path):
+    pytest.importorskip("duckdb")
+    mine = LocalPath(tmp_path / "data/corpora/mine")
+    export_corpus(mine, LocalPath(tmp_path / "data/exports/mine"), "parquet", None)
+    values = {}
+    exec(examples["DuckDB"], values)
+    assert pq.read_table(tmp_path / "columns.parquet").equals(values["verdicts"])
 
 
 def test_the_package_itself_imports_nothing_heavy():

@@ -58,6 +58,8 @@ def _show_ngrams(page: Page, comparison: CorpusComparison) -> None:
         return
     for more, title in ((True, "new"), (False, "old")):
         page.heading(f"N-grams over-represented in the {title} corpus, with their score and counts")
+        if not any(comparison.ngrams.of(change.words, more) for change in comparison.ngrams.ngrams):
+            page.line("  none differs by more than chance")
         for words in sorted({change.words for change in comparison.ngrams.ngrams}):
             for change in comparison.ngrams.of(words, more)[:_NGRAMS]:
                 page.line(f"  {change.score:>+12.1f}  {printable(change.text)}  {change.old:,} -> {change.new:,}")

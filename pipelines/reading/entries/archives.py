@@ -41,13 +41,15 @@ class Entry:
     """A named stream of decoded bytes: a file, or a member of an archive.
 
     `chunks` raises BrokenInput if the bytes end early. `file` is the file itself if it is neither compressed
-    nor an archive, else None. `size` is the length in bytes if it is known before reading, else None.
+    nor an archive, else None. `size` is the length in bytes if it is known before reading, else None. `shared` is what
+    the entries of a file have in common, if their format asks for it.
     """
 
     path: str
     chunks: Iterator[bytes]
     file: SourceFile | None = None
     size: int | None = None
+    shared: Any = None
 
     def read(self, most: int) -> bytes | None:
         """Return all bytes of the stream; None if there are more than `most`, of which the rest is not read."""

@@ -27,7 +27,7 @@ class SourceFile:
     `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 are written
     `\\xNN`, so it is always valid text. `size` is in bytes. `location` is the absolute path of a local file,
     or the URL of a remote one; `remote` then says how URLs are opened, and `version` is the ETag, hash or
-    time in the listing, if any.
+    time in the listing, if any. `licences` are the licence files that apply to it, if the format asks for them.
     """
 
     path: str
@@ -35,6 +35,7 @@ class SourceFile:
     location: str
     version: str | None = None
     remote: Remote | None = None
+    licences: tuple["SourceFile", ...] = ()
 
     def handle(self) -> str | RemoteFile:
         """Return what libraries can open: the path of a local file, or an open remote file."""

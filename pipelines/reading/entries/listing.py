@@ -11,7 +11,9 @@ from gristmill.storage.remote import file_name, has_query, list_urls, shown
 from pipelines.reading.entries.files import SourceFile, printable_name, read_error
 from pipelines.reading.entries.globs import covers, matches, may_contain
 from pipelines.reading.entries.hf_dataset import select_saved_files
+from pipelines.reading.entries.licence_names import is_licence_name, with_licences
 from pipelines.reading.entries.named_files import ask_facts, chosen_patterns, read_names
+from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 
 _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
@@ -26,17 +28,20 @@ def list_files(source: Source) -> list[SourceFile]:
     file. With `files`, the names come from that list, and each must be a file.
 
     Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern matches
-    nothing, or two names map to the same path.
+    nothing, or two names map to the same path. A format that asks for licences also gets the licence files below the root
+    that `include` does not match.
     """
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)
     found: dict[str, SourceFile] = {}
     patterns = chosen_patterns(source)
+    kind = format_of(source.format)
     unmatched = set(patterns)
     for raw in names:
         hits = [pattern for pattern in patterns if matches(raw, (pattern,))]
         unmatched.difference_update(hits)
-        file = describe(raw) if (hits or not patterns) and not matches(raw, source.exclude) else None
+        wanted = hits or not patterns or (kind.licences and is_licence_name(raw))
+        file = describe(raw) if wanted and not matches(raw, source.exclude) else None
         if file is None:
             continue
         if file.path in found:
@@ -55,6 +60,8 @@ def list_files(source: Source) -> list[SourceFile]:
             f"{where}: exclude {list(source.exclude)} leaves no file under {shown(source.root)!r}; narrow it"
         )
     files = [found[path] for path in sorted(found)]
+    if kind.licences:
+        return with_licences(files)
     return select_saved_files(files, source) if source.format == "hf_dataset" else files
 
 

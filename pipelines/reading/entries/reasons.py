@@ -9,6 +9,7 @@ REASONS = {
     "bad_message": "the message has no header, or its parts nest too deep",
     "bad_post": "a post of a Stack Exchange dump without a number as id, parent or score, or with the id of another",
     "bad_quotes": "a CSV row has a quote or a lone carriage return where RFC 4180 allows none",
+    "binary": "a file of a repository that is not text: one of its first 8,000 bytes is zero",
     "corrupt": "the bytes are not what the compression, archive or format allows; what came before is kept",
     "decoded_limit": "the file decodes to more than max_decoded_bytes or 1,000 times its size; what came before is kept",
     "dns": "a DNS lookup",
@@ -21,6 +22,7 @@ REASONS = {
     "http_status": "an HTTP response with a status other than 200",
     "large_batch": "a record batch of an Arrow file takes more than 512 MiB of memory; what came before is kept",
     "large_page": "a page of a Parquet file takes more than 256 MiB of memory; what came before is kept",
+    "licence": "a file with a licence, which says what the files beside and below it may be used for",
     "lone_surrogate": "the text or the URL holds half of a surrogate pair, which no Unicode encoding can represent",
     "malformed_record": "bytes of a web archive that form no record (no header, or a wrong length), up to the next record",
     "metadata": "a metadata record of a web archive (in WAT files, all)",
@@ -33,6 +35,7 @@ REASONS = {
     "not_article": "the page of a MediaWiki dump is outside the namespace of articles",
     "not_docx": "not a Word document (.docx)",
     "not_epub": "not an EPUB",
+    "not_gutenberg": "the file has no line that begins a book of Project Gutenberg (`*** START OF THE PROJECT GUTENBERG EBOOK`)",
     "not_html": "a payload of a web archive that is neither HTML nor a conversion to plain text",
     "not_json": "the line, element or document is not JSON",
     "not_latex": "not a document in LaTeX or TeX, or an archive without one",
@@ -74,8 +77,9 @@ REASONS = {
 
 STRUCTURAL = frozenset(
     {
-        "dns", "forgotten", "http_status", "metadata", "not_article", "not_html", "not_question", "not_regular", "not_sampled",
-        "not_wikitext", "poison", "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
+        "binary", "dns", "forgotten", "http_status", "licence", "metadata", "not_article", "not_html", "not_question",
+        "not_regular", "not_sampled", "not_wikitext", "poison", "redirect", "request", "revisit", "segmented",
+        "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
 """Reasons that are expected: the record is not a document, or the user set it aside. Any number of such

@@ -24,6 +24,8 @@ class Format:
       module of theirs that is imported.
     - `parser`: the function that extracts the text of raw records in a child process, as MODULE:NAME. `pages`: these are HTML
       pages, and the source chooses their extractor.
+    - `licences`: the licence files of a source are listed, and `shared`, a class as MODULE:NAME, finds what they mean for the
+      entries of each file.
     - `lines`: the bytes are divided at line feeds before they are decoded. `joined`: no record is known before the whole file
       is read.
     - `zip_name`, `zip_suffix`: a zip whose first member has a name that matches the expression, or whose own name has the
@@ -42,6 +44,8 @@ class Format:
     zip_name: str = ""
     zip_suffix: str = ""
     holds_tar: bool = False
+    licences: bool = False
+    shared: str = ""
     lines: bool = False
     only_utf8: str = ""
 
@@ -55,6 +59,13 @@ class Format:
         reader: Callable[..., Any] = pkgutil.resolve_name(f"pipelines.reading.{self.reader}")
         return reader
 
+    def load_shared(self) -> Callable[..., Any]:
+        """Import `shared`: (Source) -> (SourceFile, path of an entry) -> `Entry.shared` of that entry, None by default."""
+        if not self.shared:
+            return lambda source: lambda file, path: None
+        shared: Callable[..., Any] = pkgutil.resolve_name(f"pipelines.reading.{self.shared}")
+        return shared
+
 
 _OWN_ENCODING = "files of this format say themselves how they are encoded"
 FORMATS = {
@@ -67,6 +78,10 @@ FORMATS = {
     "json": Format(
         "formats.json_document:read_json", "an element of an array of objects, or one object", ("orjson",),
         only_utf8="JSON documents are UTF-8 (RFC 8259, section 8.1)",
+    ),
+    "code": Format(
+        "code.source_code:read_code", "a file of a repository, whose language and licence go to `meta`", licences=True,
+        shared="code.repository_licences:RepositoryLicences",
     ),
     "markdown": Format("formats.markdown:read_markdown", "a file, whose YAML front matter goes to `meta`", ("pyyaml",)),
     "mediawiki": Format(
@@ -89,6 +104,10 @@ FORMATS = {
         parser="rich.threads:thread_text", joined=True, only_utf8="dumps are UTF-8",
     ),
     "subtitles": Format("rich.subtitles:read_subtitles", "a SubRip (.srt) or WebVTT (.vtt) file, whose cues are the text"),
+    "gutenberg": Format(
+        "rich.gutenberg:read_gutenberg", "a plain text file of Project Gutenberg, whose book is the text",
+        only_utf8="a file that is not UTF-8 is read in the encoding that it declares",
+    ),
     "latex": Format(
         "rich.whole_file:read_whole",
         "a LaTeX file, or a tar with the files of a paper, whose main file is the text, with those that it includes",

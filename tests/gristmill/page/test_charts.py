@@ -112,7 +112,7 @@ def test_a_histogram_has_rows_of_the_same_height_and_shades_what_a_bound_drops()
     svg = histogram_rows("words", rows, [(0.0, "0"), (1.0, "12")])
     tops = [min(map(float, re.findall(r"V([\d.]+)", path.get("d")))) for path in parsed(svg).iter(f"{SVG}path")]
     assert tops[0] - tops[2] == tops[1] - 19 - tops[2] == -52  # the peak of each row; half of it for the kept ones
-    assert [(x, width) for x, width, _ in bars(svg)] == [(78.0, 77.5)]
+    assert [(x, width) for x, width, _ in bars(svg)] == [(90.0, 77.5)]
     assert {"≥ 3", "median 7", "1.0 % without", "0", "12"} <= set(words(svg))
 
 

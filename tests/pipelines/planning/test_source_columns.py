@@ -72,7 +72,10 @@ def test_bad_columns_are_refused(tmp_path, columns, message):
         ({"signal": "score", "at_least": "many"}, "at_least: got 'many', expected a number, or a date such as"),
         ({"signal": "day", "at_least": "2016-01-01", "at_most": "2015-12-31"}, "got 2016-01-01, above at_most 2015-12-31"),
         ({"signal": "licence", "one_of": ["a"]}, "'licence', which no earlier step writes"),
-        ({"signal": "score", "at_least": 1, "when": {"source": ["s1"]}}, "which source_columns does not write for the source s1"),
+        (
+            {"signal": "score", "at_least": 1, "when": {"source": ["s1"]}},
+            "no step writes for the source s1; limit the rule by `when: {source: .s0.}`.*columns` of s1",
+        ),
     ],
 )  # fmt: skip
 def test_rules_that_do_not_fit_a_column(tmp_path, rule, message):
@@ -87,7 +90,9 @@ def test_a_date_by_source_in_a_mapping(tmp_path):
 
 
 def test_one_column_has_one_type(tmp_path):
-    with pytest.raises(ConfigError, match="source_columns_2: column 'a' has type double here and int64 in an earlier"):
+    with pytest.raises(
+        ConfigError, match=r"'s1': columns\.a: got float, but int in source 's0'; a column has one type"
+    ):
         plan(load(tmp_path, [{"columns": {"a": "int"}}, {"columns": {"a": "float"}}]))
 
 

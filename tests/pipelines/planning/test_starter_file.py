@@ -54,7 +54,7 @@ def test_the_file_builds_and_reads_every_text(files, monkeypatch, capsys):
         "web_csv": ("csv", "text", "url"),
         "web_jsonl": ("jsonl", "body", "link"),
         "web_parquet": ("parquet", "content", "url"),
-        "source_2_repos_code": ("text", "text", "url"),
+        "source_2_repos_code": ("code", "text", "url"),
         "source_2_repos_markdown": ("markdown", "text", "url"),
         "source_2_repos_text": ("text", "text", "url"),
     }
@@ -76,6 +76,49 @@ def test_a_single_format_has_the_name_of_the_directory(files, monkeypatch):
     assert [source.name for source in load_corpus_config(files / "x.yaml").sources] == ["notes", "notes_2"]
 
 
+def test_fields_that_could_be_columns_are_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "posts"
+    folder.mkdir()
+    rows = [
+        {
+            "text": PROSE,
+            "published": "2015-03-04",
+            "score": 7,
+            "ratio": 1,
+            "open": True,
+            "by": "Eva",
+            "n": None,
+            "Odd name": 1,
+        },
+        {
+            "text": PROSE,
+            "published": None,
+            "score": "8",
+            "ratio": 0.5,
+            "open": False,
+            "by": "7",
+            "n": None,
+            "source": 1,
+        },
+    ]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "b.pdf").touch()
+    (folder / "c.py").touch()
+    assert main(["init", "posts", "--name", "mine"]) == 0
+    lines = [line for line in (tmp_path / "mine.yaml").read_text().splitlines() if "# columns" in line]
+    assert [line.partition("}")[0] + "}" for line in lines] == [
+        "    # columns: {language: string, licence: string, generated: bool, vendored: bool}",
+        "    # columns: {published: date, score: int, ratio: float, open: bool}",
+        "    # columns: {pages: int, created: date}",
+    ]
+    text = (tmp_path / "mine.yaml").read_text().replace("# columns", "columns")
+    (tmp_path / "mine.yaml").write_text(text)
+    assert {source.name for source in load_corpus_config(tmp_path / "mine.yaml").sources if source.columns} == {
+        "posts_code", "posts_jsonl", "posts_pdf",
+    }  # fmt: skip
+
+
 def test_formats_that_their_names_tell(tmp_path):
     for name in (
         "a.com/Posts.xml",
@@ -93,7 +136,7 @@ def test_formats_that_their_names_tell(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     groups, unknown = group_files(tmp_path)
-    assert {group.format: (group.files, group.patterns) for group in groups} == {
+    assert {group.kind: (group.files, group.patterns) for group in groups} == {
         "stack_exchange": (2, ("**/*Posts.xml", "**/*Posts.xml.zst")), "pdf": (1, ("**/*.PDF",)), "epub": (1, ("**/*.epub",)),
         "docx": (1, ("**/*.docx",)), "mail": (1, ("**/*.eml",)), "mbox": (1, ("**/*.mbox",)),
         "subtitles": (2, ("**/*.srt", "**/*.vtt")), "latex": (1, ("**/*.tex",)),

@@ -39,6 +39,8 @@ FILES = {
     "markdown": ("a.md", b"---\ntitle: x\n---\none", ["one"]),
     "mediawiki": ("a.xml", f"<mediawiki>{PAGE.format('one')}{PAGE.format('two')}</mediawiki>".encode(), ["one", "two"]),
     "arrow": ("a.arrow", arrow(), ["one", "two"]),
+    "code": ("a.py", b"one", ["one"]),
+    "gutenberg": ("a.txt", b"*END*THE SMALL PRINT!*END*\n\none\n\nEnd of Project Gutenberg's A", ["one"]),
     "subtitles": ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\none\n", ["one"]),
     "stack_exchange": ("Posts.xml", POSTS.encode(), ["Q: one\n\nA: a", "Q: two\n\nb"]),
 }

@@ -1,20 +1,29 @@
 """The corpus files of docs/sources.md build, from files of the kind that each section is about."""
 
+import bz2
 import gzip
 import json
 import re
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import pipelines
 from pipelines import OpenCorpus
+from pipelines.reading.sources.registry import FORMATS
+from tests.pipelines.reading.code.test_source_code import FILES
+from tests.pipelines.reading.formats.test_mediawiki import dump, page
 from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
 from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
+from tests.pipelines.reading.rich.test_gutenberg import BOOK, file_of
 from tests.pipelines.reading.rich.test_latex import document, tarred
 from tests.pipelines.reading.rich.test_mail import HEAD, message
 from tests.pipelines.reading.rich.test_subtitles import VTT, timed
+from tests.pipelines.reading.web.test_warc import warc
 
 PAGE = Path(__file__).parents[3] / "docs/sources.md"
 SECTIONS = {
@@ -53,6 +62,59 @@ def test_columns_of_records(tmp_path, monkeypatch):
     verdicts = corpus.verdicts().read_all()
     assert Counter(verdicts["drop"].to_pylist()) == {None: 1, "created": 2, "score": 2, "dedup_exact": 1}
     assert [str(corpus.columns.field(name).type) for name in ("score", "created")] == ["int64", "timestamp[us]"]
+
+
+def test_every_format_is_on_the_page():
+    blocks = [yaml.safe_load(block) for blocks in SECTIONS.values() for block in blocks]
+    assert {source["format"] for block in blocks for source in block["sources"]} == set(FORMATS)
+
+
+def test_records(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    for name in ("lines", "parquet"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lines/a.jsonl.gz").write_bytes(gzip.compress(b'{"body": "lines"}\n{"body": 1}\n'))
+    (tmp_path / "array.json").write_text('[{"text": "array"}, {"text": "lines"}]')
+    (tmp_path / "table.csv").write_text("text,stars\ntable,3\nbad,2\n")
+    pq.write_table(pa.table({"content": ["parquet"], "link": ["https://a.example"]}), tmp_path / "parquet/a.parquet")
+    table = pa.table({"text": ["arrow"]})
+    with pa.OSFile(str(tmp_path / "records.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    datasets.Dataset.from_dict({"text": ["saved"]}).save_to_disk(tmp_path / "saved")
+    corpus = build("Files of records", tmp_path, monkeypatch)
+    assert kept(corpus) == ["lines", "array", "table", "parquet", "arrow", "saved"]
+    assert corpus.corpus.manifest.sources["lines"]["quarantined"] == {"text_not_string": 1}
+    assert "https://a.example" in corpus.documents().read_all()["url"].to_pylist()
+
+
+def test_text_files(tmp_path, monkeypatch):
+    for name in ("notes", "packages/a.dist-info", "wiki"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "notes/a.txt").write_text("a text")
+    (tmp_path / "notes/b.zip").write_bytes(zipped({"in/b.txt": b"in a zip", "in/b.png": b"\x89PNG"}))
+    (tmp_path / "notes/c.md").write_text("---\ntitle: Mills\n---\n# Heading")
+    (tmp_path / "packages/a.dist-info/METADATA").write_text("Name: a\nHome-page: https://a.example\n\nA package.")
+    wiki = dump(page("Mill", "A [[mill]] grinds."), page("M", "#REDIRECT [[Mill]]", extra='<redirect title="Mill" />'))
+    (tmp_path / "wiki/dump.xml.bz2").write_bytes(bz2.compress(wiki))
+    corpus = build("Text files, Markdown, messages and wikis", tmp_path, monkeypatch)
+    assert kept(corpus) == ["a text", "in a zip", "# Heading", "A package.", "A mill grinds."]
+    assert corpus.corpus.manifest.sources["wiki"]["quarantined"] == {"redirect": 1}
+    assert corpus.verdicts(["title"], ["pages"]).read_all()["title"].to_pylist() == ["Mills"]
+
+
+def test_web(tmp_path, monkeypatch):
+    for name in ("crawl", "saved"):
+        (tmp_path / name).mkdir()
+    body = "<html><body><article><p>" + "The mill turns by the river and grinds corn for the village. " * 3
+    response = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n{body}".encode()
+    responses = [response, response, response.replace(b"200 OK", b"404 No")]
+    (tmp_path / "crawl/a.warc").write_bytes(b"".join(map(warc, responses)))
+    (tmp_path / "crawl/unlisted.warc").write_bytes(b"")
+    (tmp_path / "warc.paths.gz").write_bytes(gzip.compress(b"a.warc\n"))
+    (tmp_path / "saved/a.html").write_text(body.replace("village", "town"))
+    corpus = build("Web archives and pages", tmp_path, monkeypatch)
+    assert [("village" in text, "town" in text) for text in kept(corpus)] == [(True, False), (False, True)]
+    assert corpus.corpus.manifest.sources["crawl"]["quarantined"] == {"http_status": 1}
 
 
 def test_stack_exchange(tmp_path, monkeypatch):
@@ -99,6 +161,35 @@ def test_subtitles(tmp_path, monkeypatch):
     corpus = build("Subtitles", tmp_path, monkeypatch)
     assert kept(corpus) == ["One two.", "Bread & corn, every day for <all> of us."]
     assert corpus.verdicts(["language"]).read_all()["language"].to_pylist() == [None, None, "en-GB"]
+
+
+def test_gutenberg(tmp_path, monkeypatch):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/1234-0.txt").write_text(file_of("since 2023"))
+    (tmp_path / "books/old.zip").write_bytes(zipped({"1234.txt": file_of("1993").encode(), "9-8.txt": b"no book"}))
+    corpus = build("Books of Project Gutenberg", tmp_path, monkeypatch)
+    assert kept(corpus) == [BOOK]
+    assert corpus.verdicts(["ebook"]).read_all()["ebook"].to_pylist() == [1234, 1234]
+    assert corpus.corpus.manifest.sources["books"]["quarantined"] == {"not_gutenberg": 1}
+
+
+def test_code(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        file = tmp_path / "repositories" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    packed = {
+        "q/LICENSE.txt": FILES["r-1.0/LICENSE"],
+        "q/b.c": "int y;\n",
+        "q/c_pb2.py": "x = 1\n",
+        "q/d.rs": "fn main() {}\n",
+    }
+    (tmp_path / "repositories/q.zip").write_bytes(zipped({name: text.encode() for name, text in packed.items()}))
+    corpus = build("Code", tmp_path, monkeypatch)
+    assert kept(corpus) == ["int y;\n", "print(1)\n", "#!/usr/bin/env -S python3.11 -u\nprint(2)\n"]
+    verdicts = corpus.verdicts(["licence", "language"]).read_all()
+    assert Counter(verdicts["drop"].to_pylist()) == {None: 3, "licence": 1, "language": 3, "generated": 1}
+    assert corpus.corpus.manifest.sources["code"]["quarantined"] == {"binary": 1, "licence": 3}
 
 
 def test_latex(tmp_path, monkeypatch):

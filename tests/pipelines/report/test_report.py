@@ -313,6 +313,16 @@ def test_axes_hold_documents_and_bounds(values, whole, bounds):
     assert values[0] <= quantile(histogram, 0.5) <= values[-1]
 
 
+@pytest.mark.parametrize(
+    ("missing", "note"),
+    [(0, None), (1, "&lt; 0.1 % without"), (500, "20.0 % without"), (3_000_000, "&gt; 99.9 % without")],
+)
+def test_a_share_of_some_documents_is_neither_none_nor_all(missing, note):
+    histogram = histogram_of([0.5] * 2000) | {"missing": missing}
+    chart = distribution_chart("score", {"a": histogram}, [])
+    assert (note in chart) if note else (" without" not in chart)
+
+
 def test_charts_are_the_same_every_time():
     histogram = histogram_of([0.1, 0.2, 0.9])
     test = {"signal": "score", "sources": ["a"], "at_least": 0.5, "at_most": None}

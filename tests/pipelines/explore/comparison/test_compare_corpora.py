@@ -169,7 +169,7 @@ def test_the_command_prints_and_writes_the_figures(corpora, tmp_path, capsys):
     assert figures["ngrams"]["share"] == 1
     page = (tmp_path / "diff.html").read_text()
     assert "<script" not in page
-    for text in ("web/a.jsonl#30", "quarantine: not_json", figures["new"]["fingerprint"], "median"):
+    for text in ("web/a.jsonl#30", "quarantine: not_<wbr>json", figures["new"]["fingerprint"], "median"):
         assert text in page
     assert main([*words[:-1], "6"]) == 2
     assert "--ngrams: got 6, expected 0 to 5 words" in capsys.readouterr().err

@@ -162,7 +162,7 @@ def test_the_plan_names_rules_without_a_null_setting(tmp_path, capsys):
     [
         (
             "  - quality_signals: {}\n    sources: [a]\n", "{signal: word_count, at_least: 9}",
-            "step filter: the rule 'word_count' tests 'word_count', which quality_signals does not write for the source b",
+            "step filter: the rule 'word_count' tests 'word_count', which no step writes for the source b",
         ),
         ("  - quality_signals: {}\n    sources: [a]\n", "{signal: word_count, at_least: 9, when: {source: [a]}}", None),
         ("  - language: {}\n", "{signal: language, at_least: 0.5}", "language holds string, at_least and at_most need numbers"),

@@ -1,0 +1,70 @@
+"""The licences of directories: of a checkout from the licence files beside and above a file, of an archive from those in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pipelines.reading.code.licence_text import licences_in, together
+from pipelines.reading.entries.archives import Entry, open_entries
+from pipelines.reading.entries.decompress import DecodeBudget, decompress
+from pipelines.reading.entries.files import SourceFile, file_chunks
+from pipelines.reading.entries.licence_names import directory_of, is_licence_name
+from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.sources.source import Source
+
+_LICENCE_BYTES = 1 << 20  # of a licence file; longer ones are not read
+_MOST_LICENCES = 100_000  # of an archive
+_MEMBERS = (
+    "**/*[Ll][Ii][Cc][Ee][Nn][CcSs][Ee]*",
+    "**/*[Cc][Oo][Pp][Yy][Ii][Nn][Gg]*",
+    "**/[Cc][Oo][Pp][Yy][Rr][Ii][Gg][Hh][Tt]*",
+)
+
+
+@dataclass
+class RepositoryLicences:
+    """Looks up which licence each directory has for the files of one task."""
+
+    source: Source
+    _read_files: dict[str, list[str]] = field(default_factory=dict)  # by the location of a licence file
+    _archive: str = ""  # the location of the archive that was looked through last
+    _in_it: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, file: SourceFile, path: str) -> dict[str, str]:
+        """Return SPDX expressions by directory, as `nearest` finds them, for the entry `path` of a file. For a member of an
+        archive these are the directories in it that have a licence file, and the archive is read once more to find them.
+        Otherwise it is the root alone, with the licence of the directory that is nearest to the file.
+
+        Raises SourceError and StorageError if a licence file cannot be opened. Damage is left to the reader.
+        """
+        if "!" in path:
+            if self._archive != file.location:
+                self._archive, self._in_it = file.location, self._in_archive(file)
+            if self._in_it:
+                return self._in_it
+        return _expressions({"": [name for licence in file.licences for name in self._beside(licence)]})
+
+    def _in_archive(self, file: SourceFile) -> dict[str, str]:
+        found: dict[str, list[str]] = {}
+        for entry in open_entries(file, replace(self.source, members=_MEMBERS)):
+            if "!" in entry.path and is_licence_name(entry.path) and len(found) < _MOST_LICENCES:
+                found.setdefault(directory_of(entry.path), []).extend(_licences(entry))
+        return _expressions(found)
+
+    def _beside(self, file: SourceFile) -> list[str]:
+        if file.location not in self._read_files:
+            budget = DecodeBudget(_LICENCE_BYTES)
+            chunks = decompress(file.path, file_chunks(file), budget)[1]
+            self._read_files[file.location] = _licences(Entry(file.path, chunks))
+        return self._read_files[file.location]
+
+
+def _expressions(found: Mapping[str, list[str]]) -> dict[str, str]:
+    return {directory: named for directory, names in found.items() if (named := together(sorted(names)))}
+
+
+def _licences(entry: Entry) -> list[str]:
+    try:
+        data = entry.read(_LICENCE_BYTES)
+    except BrokenInput:
+        data = None
+    return licences_in(data.decode("utf-8", "replace")) if data else []

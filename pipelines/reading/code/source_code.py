@@ -1,0 +1,55 @@
+"""Files of repositories, in checkouts and in archives of code: a file is a document, with its language and its licence."""
+
+from collections.abc import Iterator, Mapping
+
+from pipelines.reading.code.licence_text import licence_of_header
+from pipelines.reading.code.marked_files import head_of, is_generated, is_vendored
+from pipelines.reading.code.programming_language import language_of
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.licence_names import is_licence_name, nearest
+from pipelines.reading.entries.records import Bad, TextRecord, to_json
+from pipelines.reading.formats.plain import read_text
+from pipelines.reading.sources.source import Source
+
+_BINARY_BYTES = 8000  # git takes a file with a NUL in this many bytes as binary (buffer_is_binary, xdiff-interface.c)
+_HEAD_LINES = 60
+
+
+def read_code(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
+    """Yield the whole file as one document, read as in `text`. Binary files are set aside as `binary`, licence files as
+    `licence`.
+
+    `meta` gets `language`, `licence` (an SPDX expression: what the head of the file states, else the licence files of the
+    nearest directory above it, `unknown` if these are not recognised), `generated` and `vendored`. A language or a licence that
+    is not found is left out. `entry.shared` holds the licences by directory.
+    """
+    chunks = iter(entry.chunks)
+    first = b""
+    while len(first) < _BINARY_BYTES and (chunk := next(chunks, b"")):
+        first += chunk
+    if is_licence_name(entry.path):
+        yield Bad("licence", entry.size)
+        return
+    if b"\0" in first[:_BINARY_BYTES] and len("a".encode(source.encoding)) == 1:
+        yield Bad("binary", entry.size)
+        return
+    meta: bytes | None = None  # of a document that is cut, that of its first piece
+    for record in read_text(Entry(entry.path, _chained(first, chunks), entry.file, entry.size), source):
+        if isinstance(record, TextRecord):
+            meta = meta or _meta(entry.path, record.text, entry.shared or {})
+            record = record._replace(meta=meta)
+        yield record
+
+
+def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _meta(path: str, text: str, licences: Mapping[str, str]) -> bytes:
+    named = {
+        "language": language_of(path, text),
+        "licence": licence_of_header(head_of(text, _HEAD_LINES)) or nearest(path, licences) or licences.get(""),
+    }
+    marks = {"generated": is_generated(path, text), "vendored": is_vendored(path)}
+    return to_json({name: value for name, value in named.items() if value} | marks)

@@ -1,0 +1,57 @@
+"""Names of files that hold a licence, and which of them apply to a file: those of the nearest directory above it."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from pipelines.reading.entries.files import SourceFile
+
+_NAME = re.compile(
+    r"(?:un)?licen[cs]e|(?:(?:licen[cs]es?|copying|copyright)(?:[-_.][\w.+-]*)?|[\w.+-]*[-_.]licen[cs]e)(?:\.(?:txt|md|rst|html))?",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r".*\.(?:py|c|cc|cpp|h|js|ts|go|rs|java|rb|php|cs|swift|kt|json|ya?ml|toml)", re.IGNORECASE)
+Value = TypeVar("Value")
+
+
+def is_licence_name(path: str) -> bool:
+    """Whether the last part of a path is the name of a file with a licence, such as `LICENSE`, `LICENCE-MIT`, `COPYING.LESSER`
+    or `UNLICENSE`.
+    """
+    name = PurePosixPath(path).name
+    return _NAME.fullmatch(name) is not None and not _CODE.fullmatch(name)
+
+
+def nearest(path: str, by_directory: Mapping[str, Value]) -> Value | None:
+    """Return the value of the nearest directory above a file that has one. The members of an archive, `a.tar!b/c`, have no
+    directories outside it.
+    """
+    archive, mark, inner = path.rpartition("!")
+    directory = PurePosixPath(inner).parent
+    for each in (directory, *directory.parents):
+        name = archive + mark + ("" if str(each) == "." else str(each))
+        if name in by_directory:
+            return by_directory[name]
+    return None
+
+
+def directory_of(path: str) -> str:
+    """Return the directory of a file, as `nearest` names it: `a.tar!b` for `a.tar!b/c`, and empty for one at the root."""
+    archive, mark, inner = path.rpartition("!")
+    parent = str(PurePosixPath(inner).parent)
+    return archive + mark + ("" if parent == "." else parent)
+
+
+def with_licences(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """Return the same files, each with the licence files of the nearest directory above it that has any."""
+    listed = list(files)
+    by_directory: dict[str, tuple[SourceFile, ...]] = {}
+    for file in listed:
+        if is_licence_name(file.path):
+            directory = directory_of(file.path)
+            by_directory[directory] = (*by_directory.get(directory, ()), file)
+    if not by_directory:
+        return listed
+    return [replace(file, licences=nearest(file.path, by_directory) or ()) for file in listed]
