@@ -14,6 +14,7 @@ _READS = frozenset(("open", "stat", "entries", "read", "native read"))
 _WRITES = frozenset(("create", "part", "rest", "fsync", "fsync_directory", "mkdir", "rename", "link"))
 _REQUESTS = frozenset(("head", "get", "list"))
 _SUSPENSIONS = (1.0, 20.0, 40.0, 400.0, 1e6)  # seconds: below and above the time after which a lease expires
+_ALWAYS = float("inf")
 _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the others were slow
 
 
@@ -43,6 +44,12 @@ class Faults:
                 plan.append((self._chance.randrange(places), action))
         self._steps.sort(reverse=True)
         self._critical.sort(reverse=True)
+
+    def quiet(self, world: World) -> float:
+        """For how many operations nothing happens, whatever they are."""
+        if self._after or self._critical:
+            return 0
+        return self._steps[-1][0] - world.steps - 1 if self._steps else _ALWAYS
 
     def happen(self, world: World, current: Agent) -> None:
         """Do what is due now, to the agent that has just run."""
@@ -95,7 +102,14 @@ class Default:
 
     def choose(self, world: World, current: Agent | None) -> Agent:
         """The current agent, or the next one that is ready."""
+        self.let_go_on(world, _ALWAYS)
         return world.default(current)
+
+    def let_go_on(self, world: World, operations: float) -> None:
+        """The agent that is chosen goes on for so many operations, unless a fault is due before."""
+        if self.faults is not None:
+            operations = min(operations, self.faults.quiet(world))
+        world.quiet = operations if type(self).disturb is Default.disturb else 0
 
 
 class Random(Default):
@@ -104,14 +118,17 @@ class Random(Default):
     def __init__(self, seed: object, faults: Faults | None = None) -> None:
         super().__init__(seed, faults)
         self._mean = self.chance.choice((1, 3, 10, 30, 100))
-        self._left = 0
+        self._left = self._steps = 0
 
     def choose(self, world: World, current: Agent | None) -> Agent:
         """Anyone who is ready; seldom one that sleeps."""
-        self._left -= 1
+        self._left -= world.steps - self._steps
+        self._steps = world.steps
         if self._left > 0 and current in world.ready:
+            self.let_go_on(world, self._left - 1)
             return current
         self._left = int(self.chance.expovariate(1 / self._mean)) + 1
+        self.let_go_on(world, self._left - 1)
         if self.chance.random() < _JUMPS:
             asleep = [agent for agent in world.agents if agent.wake is not None and world.can_run(agent)]
             if asleep:
@@ -139,6 +156,7 @@ class Pct(Default):
             if current is not None:
                 self._priorities[current] = len(self._changes) / 100  # below all that are drawn
             self._ready = None
+        self.let_go_on(world, self._changes[-1] - world.steps - 1 if self._changes else _ALWAYS)
         if world.ready is self._ready and current in self._ready:
             return current
         self._ready = world.ready

@@ -107,18 +107,19 @@ class MemoryDisk:
         if node.entries is None:
             node.kept = node.data
             return
-        touched, needed = {node}, []
+        touched, needed, left = {node}, [], []
         for change in reversed(self._log):  # what is durable is a prefix of what happened in each directory
-            for directory, _, _ in change.names:
-                if directory in touched:
-                    touched.update(each for each, _, _ in change.names)
-                    needed.append(change)
-                    break
-        for change in reversed(needed):
-            _keep(change)
+            names = change.names
+            if names[0][0] in touched or (len(names) > 1 and names[1][0] in touched):
+                touched.update([directory for directory, _, _ in names])
+                needed.append(change)
+            else:
+                left.append(change)
         if needed:
-            done = {id(change) for change in needed}
-            self._log = [change for change in self._log if id(change) not in done]
+            for change in reversed(needed):
+                _keep(change)
+            left.reverse()
+            self._log = left
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory, over a file or an empty directory."""

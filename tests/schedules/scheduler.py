@@ -7,6 +7,7 @@ recorded as a `Decision`, so a list of decisions replays a run exactly.
 
 import os
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ import greenlet
 
 _NEVER = float("inf")
 _BEGINNING = 1000.0  # of the clock, in seconds
+_strerror = cache(os.strerror)
 
 
 class Killed(BaseException):
@@ -96,7 +98,9 @@ class Strategy(Protocol):
     def choose(self, world: "World", current: Agent | None) -> Agent | None:
         """One of `world.ready`, which is not empty, or a sleeping agent, for whom the clock jumps; None ends the run.
 
-        `current` has just run, and need not be ready. Called again if it calls `kill` or `suspend`.
+        `current` has just run, and need not be ready. Called again if it calls `kill` or `suspend`. It may set
+        `world.quiet`: then neither it nor `disturb` is called for so many operations, unless others become ready or the
+        agent that goes on waits or ends.
         """
 
 
@@ -114,6 +118,9 @@ class World:
         self.record: list[Decision] = []
         self.failure: BaseException | None = None
         self.trace: list[Event] | None = [] if trace else None
+        self.quiet: float = (
+            0  # for so many operations the strategy lets the current agent go on, while nobody else becomes ready
+        )
         self.key = ("", 0)  # where in the run a decision is being made: agent, number of its operation
         self._happened: tuple[Agent, str, str, str] | None = None
         self._dirty = True
@@ -180,9 +187,10 @@ class World:
             raise Killed
         agent.kind, agent.path, agent.other = kind, path, other
         agent.ops += 1
-        chosen = self._pick(agent)
-        if chosen is not agent:
-            self._switch(agent, chosen)
+        if not self._goes_on():
+            chosen = self._pick(agent)
+            if chosen is not agent:
+                self._switch(agent, chosen)
         self._happened = (agent, kind, path, other)
         if self.trace is not None:
             self.trace.append(Event(self.now, agent.name, kind, path, other))
@@ -309,6 +317,24 @@ class World:
         if self.trace is not None and action != "run":
             self.trace.append(Event(self.now, target, action, "", "", f"{value:g}" if value else ""))
 
+    def _goes_on(self) -> bool:
+        """What `_pick` does if it need not ask the strategy; False, and nothing done, if it must."""
+        if self.quiet <= 0 or self._dirty or self._happened is None or self.steps >= self.limit:
+            return False
+        now = self.now + self.op_seconds
+        if now >= self._next_wake:
+            return False
+        event, self._happened = self._happened, None
+        try:
+            self.after_event(event)
+        except AssertionError as error:
+            self.failure, self._over = error, True
+            self._hub.switch()
+        self.quiet -= 1
+        self.steps += 1
+        self.now = now
+        return True
+
     def _switch(self, agent: Agent, chosen: Agent | None) -> None:
         if chosen is None:
             self._over = True
@@ -394,5 +420,5 @@ class World:
 def os_error(number: int, path: str = "", other: str | None = None) -> OSError:
     """The OSError of an errno as the real calls raise it."""
     if other is None:
-        return OSError(number, os.strerror(number), path)
-    return OSError(number, os.strerror(number), path, None, other)
+        return OSError(number, _strerror(number), path)
+    return OSError(number, _strerror(number), path, None, other)
