@@ -72,12 +72,12 @@ class Agent:
     """A thread of a process. `kind`, `path` and `other` are the operation before which it waits."""
 
     __slots__ = (
-        "ended", "errno", "greenlet", "kind", "name", "number", "ops", "other", "path", "process", "random", "until", "wake",
+        "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "random", "until", "wake",
     )  # fmt: skip
 
     def __init__(self, name: str, number: int, process: Process, seed: object) -> None:
         self.name, self.number, self.process = name, number, process
-        self.ops = 0
+        self.ops = self.names = 0  # operations; names that it has made up
         self.kind, self.path, self.other = "start", "", ""
         self.wake: float | None = None  # sleeping until then
         self.until: Callable[[], bool] | None = None  # waiting until this holds

@@ -29,6 +29,7 @@ class Simulation(World):
     ) -> None:
         super().__init__(choices, op_seconds=op_seconds, trace=trace)
         self.disk = disk or MemoryDisk()
+        self.disk.worlds += 1
         self.now = max(self.now, self.disk.clock())
         self.disk.clock = lambda: self.now
         self.disk.machine = self._machine

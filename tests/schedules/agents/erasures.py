@@ -6,7 +6,7 @@ Allowed messages are those that are true of what has happened: who works there, 
 from functools import cache
 
 from tests.schedules.agents.commands import build, export, forget, gc, read
-from tests.schedules.agents.corpus_end import check_corpus, files_below, run_again
+from tests.schedules.agents.corpus_end import check_corpus, check_once, files_below, run_again
 from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
 from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.agents.pure_results import remembered
@@ -83,6 +83,9 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         check_commands(world, names, _MESSAGES)
         world.facts["published"].check_late()
         _check_export(world)
+        check_once(names, world, judge_disk)
+
+    def judge_disk(world):
         if "forget" in names:
             _forget_again(world)
         if {"build", "late build", "workers"} & set(names):
