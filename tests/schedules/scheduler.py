@@ -72,7 +72,8 @@ class Agent:
     """A thread of a process. `kind`, `path` and `other` are the operation before which it waits."""
 
     __slots__ = (
-        "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "random", "until", "wake",
+        "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "random", "until",
+        "wake",
     )  # fmt: skip
 
     def __init__(self, name: str, number: int, process: Process, seed: object) -> None:

@@ -5,6 +5,7 @@ import re
 
 import xxhash
 
+from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from tests.schedules.agents.commands import TASK, build
 from tests.schedules.agents.invariants import checksum_of, corpus_steps, files_of
 from tests.schedules.agents.small_corpora import OUTPUT
@@ -75,6 +76,7 @@ def check_corpus(world, config, reference, objects=None, root=OUTPUT):
     named = {f"{step}/{name}" for step in steps for name in files_of(disk.peek(f"{root}/{step}/manifest.json"))}
     kept = named | {f"{step}/{name}" for step in steps for name in ("manifest.json", "run.json")}
     kept |= {"manifest.json", "corpus.txt", "forgotten.json", ".checksums.json"}
+    found = [path for path in found if not path.startswith(f"{INDEX_FOLDER}/")]  # what `index` leaves, `index` removes
     left = [path for path in found if (path not in kept and path.partition("/")[0] in steps) or ".tmp" in path]
     if any(process.result != 0 for process in world.processes.values()):
         # What a killed build has learnt stays: only it knows that the file is of no use to anyone.
@@ -99,7 +101,10 @@ def check_once(name, world, check):
 def _digest(disk):
     """A digest of all names and contents of a disk and of its object store, but for times of steps."""
     known = xxhash.xxh3_128()
-    for path, data in (*sorted(disk.files().items()), *sorted((path, data) for path, (data, _) in disk.objects.items())):
+    for path, data in (
+        *sorted(disk.files().items()),
+        *sorted((path, data) for path, (data, _) in disk.objects.items()),
+    ):
         known.update(f"{path} {'' if path.endswith('/run.json') else checksum_of(data)} ".encode())
     known.update(" ".join(disk.directories()).encode())
     return known.digest()

@@ -16,6 +16,7 @@ from gristmill.storage import store
 from pipelines.building import annotate, build, publish, read_step
 from pipelines.contracts import manifest, parts
 from pipelines.erasure import erase, forget, gc
+from pipelines.explore.searching import index_corpus
 from pipelines.export import text_export
 from pipelines.planning import published
 from pipelines.planning.plan import make_plan
@@ -103,8 +104,8 @@ def _ids(*tables):
     return tuple(map(id, tables))
 
 
-def _view_key(part, columns):
-    return part_key(part), tuple(columns)
+def _view_key(part, columns, rows=None):
+    return part_key(part), tuple(columns), rows if rows is None else tuple(rows.to_pylist())
 
 
 def _funnel_key(task):
@@ -167,6 +168,7 @@ def remembered():
             (publish, "write_report", lambda *arguments: False),
             (erase, "Console", SilentDisplay),
             (text_export, "ProgressDisplay", SilentDisplay),
+            (index_corpus, "ProgressDisplay", SilentDisplay),
         ):
             stack.enter_context(patch.object(module, name, once))
         yield
