@@ -11,7 +11,7 @@ from tests.schedules.agents.corpus_end import check_corpus, check_once, files_be
 from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
 from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.agents.pure_results import remembered
-from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus
+from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus, parts_of_each
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.simulation import Simulation
@@ -143,7 +143,9 @@ def _index_again(world):
     assert not left, f"left over: {INDEX_FOLDER}/{left[0]}"
     finished = {path.partition("/")[0]: parsed(data) for path, data in found.items() if path.endswith("/manifest.json")}
     indexed = {unit.rpartition("-")[0] for unit in finished}
-    assert indexed == {f"{source.name}-{part:05d}" for source in corpus().sources for part in range(3)}, indexed
+    assert indexed == {f"{source.name}-{part:05d}" for source in corpus().sources for part in range(parts_of_each())}, (
+        indexed
+    )
     for unit, manifest in finished.items():
         for file in manifest["files"]:
             content = found.get(f"{unit}/{file['path']}")
