@@ -4,23 +4,14 @@ import errno
 import random
 from collections.abc import Sequence
 
-from tests.schedules.scheduler import Agent, Decision, World
+from tests.schedules.scheduler import CRITICAL, Agent, Decision, World, is_critical
 
-LEASE = ".lease"
-CRITICAL = frozenset(
-    ("rename", "link", "unlink", "rmdir", "put", "delete", "answer")
-)  # what others see, or miss, at once
 _READS = frozenset(("open", "stat", "entries", "read", "native read"))
 _WRITES = frozenset(("create", "part", "rest", "fsync", "fsync_directory", "mkdir", "rename", "link"))
 _REQUESTS = frozenset(("head", "get", "list"))
 _SUSPENSIONS = (1.0, 20.0, 40.0, 400.0, 1e6)  # seconds: below and above the time after which a lease expires
 _ALWAYS = float("inf")
 _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the others were slow
-
-
-def is_critical(agent: Agent) -> bool:
-    """Whether its next operation publishes or removes something, or is one on a lease."""
-    return agent.kind in CRITICAL or agent.path.endswith(LEASE) or agent.other.endswith(LEASE)
 
 
 class Faults:
@@ -37,6 +28,7 @@ class Faults:
         self._critical: list[tuple[int, str]] = []
         self._after: list[tuple[Agent, int, str]] = []
         self._seen = 0
+        self._granted = _ALWAYS  # critical operations that may happen before this is asked again
         for action, count in (("kill", kills), ("suspend", suspensions), ("fail", errors), ("power", power)):
             for _ in range(count):
                 anywhere = self._chance.random() < 0.3
@@ -46,13 +38,17 @@ class Faults:
         self._critical.sort(reverse=True)
 
     def quiet(self, world: World) -> float:
-        """For how many operations nothing happens, whatever they are."""
-        if self._after or self._critical:
+        """For how many operations nothing happens; `world.calm` says how many of them may be critical."""
+        if self._after:
             return 0
+        world.calm = self._granted = self._critical[-1][0] - self._seen if self._critical else _ALWAYS
         return self._steps[-1][0] - world.steps - 1 if self._steps else _ALWAYS
 
     def happen(self, world: World, current: Agent) -> None:
         """Do what is due now, to the agent that has just run."""
+        if self._granted != _ALWAYS:
+            self._seen += int(self._granted - world.calm)
+            self._granted = world.calm
         if self._after:
             due = [entry for entry in self._after if entry[0].ops > entry[1]]
             self._after = [entry for entry in self._after if entry[0].ops == entry[1]]

@@ -13,7 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 import greenlet
 
-_NEVER = float("inf")
+_NEVER = _ALWAYS = float("inf")
+LEASE = ".lease"
+CRITICAL = frozenset(
+    ("rename", "link", "unlink", "rmdir", "put", "delete", "answer")
+)  # what others see, or miss, at once
 _BEGINNING = 1000.0  # of the clock, in seconds
 _strerror = cache(os.strerror)
 
@@ -88,6 +92,24 @@ class Agent:
         self.greenlet: Any = None
 
 
+def is_critical(agent: Agent) -> bool:
+    """Whether its next operation publishes or removes something, or is one on a lease."""
+    return agent.kind in CRITICAL or agent.path.endswith(LEASE) or agent.other.endswith(LEASE)
+
+
+class _EachTime:
+    """Counts changes where nobody does: each operation may have changed something."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """Another number each time."""
+        self._changes += 1
+        return self._changes
+
+
 class Strategy(Protocol):
     """Decides who goes on."""
 
@@ -100,8 +122,8 @@ class Strategy(Protocol):
         """One of `world.ready`, which is not empty, or a sleeping agent, for whom the clock jumps; None ends the run.
 
         `current` has just run, and need not be ready. Called again if it calls `kill` or `suspend`. It may set
-        `world.quiet`: then neither it nor `disturb` is called for so many operations, unless others become ready or the
-        agent that goes on waits or ends.
+        `world.quiet` and `world.calm`: then neither it nor `disturb` is called for so many operations, of which so many are
+        critical, unless others become ready or the agent that goes on waits or ends.
         """
 
 
@@ -119,11 +141,12 @@ class World:
         self.record: list[Decision] = []
         self.failure: BaseException | None = None
         self.trace: list[Event] | None = [] if trace else None
-        self.quiet: float = (
-            0  # for so many operations the strategy lets the current agent go on, while nobody else becomes ready
-        )
+        self.quiet: float = 0  # for so many operations the current agent goes on, while nobody else becomes ready
+        self.calm = _ALWAYS  # of them so many may be critical
         self.key = ("", 0)  # where in the run a decision is being made: agent, number of its operation
         self._happened: tuple[Agent, str, str, str] | None = None
+        self._changes: Any = _EachTime()  # its attribute `changes` tells whether something was changed
+        self._seen = 0
         self._dirty = True
         self._over = False
         self._next_wake = _NEVER
@@ -188,7 +211,7 @@ class World:
             raise Killed
         agent.kind, agent.path, agent.other = kind, path, other
         agent.ops += 1
-        if not self._goes_on():
+        if self.quiet <= 0 or not self._goes_on(agent):
             chosen = self._pick(agent)
             if chosen is not agent:
                 self._switch(agent, chosen)
@@ -318,18 +341,33 @@ class World:
         if self.trace is not None and action != "run":
             self.trace.append(Event(self.now, target, action, "", "", f"{value:g}" if value else ""))
 
-    def _goes_on(self) -> bool:
+    def _look(self) -> bool:
+        """Call `after_event` if something was changed; False if it raises AssertionError."""
+        event, self._happened = self._happened, None
+        changes = self._changes.changes
+        if changes != self._seen:
+            self._seen = changes
+            try:
+                assert event is not None
+                self.after_event(event)
+            except AssertionError as error:
+                self.failure = error
+                return False
+        return True
+
+    def _goes_on(self, agent: Agent) -> bool:
         """What `_pick` does if it need not ask the strategy; False, and nothing done, if it must."""
-        if self.quiet <= 0 or self._dirty or self._happened is None or self.steps >= self.limit:
+        if self.quiet <= 0 or self._dirty or self.steps >= self.limit:
             return False
         now = self.now + self.op_seconds
         if now >= self._next_wake:
             return False
-        event, self._happened = self._happened, None
-        try:
-            self.after_event(event)
-        except AssertionError as error:
-            self.failure, self._over = error, True
+        if self.calm != _ALWAYS and is_critical(agent):
+            if self.calm <= 0:
+                return False
+            self.calm -= 1
+        if self._happened is not None and not self._look():
+            self._over = True
             self._hub.switch()
         self.quiet -= 1
         self.steps += 1
@@ -348,13 +386,8 @@ class World:
 
     def _pick(self, current: Agent | None) -> Agent | None:
         """The agent that goes on; None if there is nothing left to run."""
-        if self._happened is not None:
-            event, self._happened = self._happened, None
-            try:
-                self.after_event(event)
-            except AssertionError as error:
-                self.failure = error
-                return None
+        if self._happened is not None and not self._look():
+            return None
         self.steps += 1
         self.now += self.op_seconds
         if self.steps > self.limit:

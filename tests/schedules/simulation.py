@@ -36,7 +36,7 @@ class Simulation(World):
         self.host = self.make_host(self, self.disk, scratch())
         self.facts: dict[str, Any] = {}  # what checks remember; hashable
         self._checks: list[Check] = []
-        self._seen = self.disk.changes
+        self._changes, self._seen = self.disk, self.disk.changes
 
     def watch(self, check: Check) -> None:
         """Call `check(simulation, event)` after each operation that has changed the disk; it raises AssertionError."""
@@ -54,11 +54,9 @@ class Simulation(World):
 
     def after_event(self, event: tuple[Agent, str, str, str]) -> None:
         """Check what must hold."""
-        if self._checks and self._seen != self.disk.changes:
-            self._seen = self.disk.changes
-            agent, *what = event
-            for check in self._checks:
-                check(self, Event(self.now, agent.name, *what))
+        agent, *what = event
+        for check in self._checks:
+            check(self, Event(self.now, agent.name, *what))
 
     def power_lost(self, machine: str, chance: Random) -> None:
         """A machine has lost power."""
