@@ -3,7 +3,7 @@
 from functools import cache
 
 from tests.schedules.agents.commands import build
-from tests.schedules.agents.corpus_end import check_corpus, check_ends, check_once, undisturbed
+from tests.schedules.agents.corpus_end import check_corpus, check_ends, check_once, lose_power_at_last, undisturbed
 from tests.schedules.agents.invariants import Published
 from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import corpus
@@ -40,6 +40,8 @@ def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "erro
     def judge(world):
         check_ends(world, DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ())
         world.facts["published"].check_late()
+        if "power" in faults:
+            lose_power_at_last(world)
         check_once((name, config), world, lambda world: check_corpus(world, config, reference))
 
     name = f"{builds} builds" if lease else f"{builds} builds without leases"

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from random import Random
 
 import xxhash
 
@@ -14,6 +15,7 @@ from tests.schedules.simulation import Simulation
 
 _OPERATIONS = 12_000  # more than four undisturbed builds
 _CHECKED = 20
+_POWER = 4
 _passed: set[tuple] = set()
 _known = itertools.count(1)
 _NOT_COMPARED = ("run.json", "forgotten.json", ".checksums.json")
@@ -82,6 +84,14 @@ def check_corpus(world, config, reference, objects=None, root=OUTPUT):
         # What a killed build has learnt stays: only it knows that the file is of no use to anyone.
         left = [path for path in left if "/learnt-" not in path]
     assert not left, f"left over: {left[:5]}"
+
+
+def lose_power_at_last(world):
+    """In one of so many schedules, a machine loses power once all commands have ended."""
+    chance = Random(f"at last/{world.seed}")
+    if chance.randrange(_POWER) == 0:
+        world.power_lost("a", chance)
+        world.facts["published"].look_at_all()
 
 
 def check_once(name, world, check):

@@ -7,7 +7,7 @@ from functools import cache
 
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from tests.schedules.agents.commands import build, export, forget, gc, index, read
-from tests.schedules.agents.corpus_end import check_corpus, check_once, files_below, run_again
+from tests.schedules.agents.corpus_end import check_corpus, check_once, files_below, lose_power_at_last, run_again
 from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
 from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.agents.pure_results import remembered
@@ -92,9 +92,13 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         check_commands(world, names, _MESSAGES)
         world.facts["published"].check_late()
         _check_export(world)
+        if "power" in faults:
+            lose_power_at_last(world)
         check_once(names, world, judge_disk)
 
     def judge_disk(world):
+        if "export" in names:
+            _export_again(world)
         if "forget" in names:
             _forget_again(world)
         if {"build", "late build", "workers", "variant"} & set(names):
@@ -151,6 +155,15 @@ def _index_again(world):
             content = found.get(f"{unit}/{file['path']}")
             assert content is not None, f"{INDEX_FOLDER}/{unit}/{file['path']} is missing"
             assert checksum_of(content) == file["xxh3_128"], f"{INDEX_FOLDER}/{unit}/{file['path']} is damaged"
+
+
+def _export_again(world):
+    """Export once more: if there is anything to do, nothing is left over."""
+    said = ("is not empty", "holds another export", *_MESSAGES["export"])
+    again = run_again(world, "export", lambda again: export(), allowed=said)
+    left = world.disk.leftovers(EXPORT) if again.processes["export"].result == 0 else []
+    assert not left, f"left over: {left[0]}"
+    _check_export(world)
 
 
 def _check_export(world):
