@@ -78,9 +78,9 @@ def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True
 
     def judge(world):
         check_commands(world, names, _MESSAGES)
+        check_run(world, reference)
         if "score checkpoints" in names:
             check_scores(world)
-        check_run(world, reference)
 
     return Scenario(", ".join(names), start, judge, begun_run() if begun else None, faults, around=without_numbers)
 
