@@ -139,6 +139,7 @@ class World:
         self.ready: list[Agent] = []
         self.current: Agent | None = None
         self.record: list[Decision] = []
+        self.failed: list[tuple[str, str, int]] = []  # operations that were made to fail: kind, path, errno
         self.failure: BaseException | None = None
         self.trace: list[Event] | None = [] if trace else None
         self.quiet: float = 0  # for so many operations the current agent goes on, while nobody else becomes ready
@@ -287,6 +288,7 @@ class World:
     def fail(self, agent: Agent, number: int) -> None:
         """The operation that an agent is about to do fails."""
         self._decided("fail", agent.name, number)
+        self.failed.append((agent.kind, agent.path, number))
         agent.errno = number
 
     def lose_power(self, machine: str) -> None:
