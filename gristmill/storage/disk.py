@@ -122,18 +122,23 @@ class LocalPath(PosixPath, Location):
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """Create the directory, as in pathlib. Its name survives a power failure."""
-        try:
-            host().mkdir(str(self))
-            with suppress(PermissionError):  # the parent may be writable and not readable
-                self.parent.fsync()
-        except FileNotFoundError:
-            if not parents or self.parent == self:
-                raise
-            self.parent.mkdir(parents=True, exist_ok=True)
-            self.mkdir(exist_ok=exist_ok)
-        except OSError:
-            if not exist_ok or not self.is_dir():
-                raise
+        for left in reversed(range(_REMOVALS)):
+            try:
+                host().mkdir(str(self))
+                with suppress(PermissionError):  # the parent may be writable and not readable
+                    self.parent.fsync()
+            except FileNotFoundError:
+                if not parents or self.parent == self:
+                    raise
+                self.parent.mkdir(parents=True, exist_ok=True)
+                self.mkdir(exist_ok=exist_ok)
+            except OSError:
+                found = self._mode()
+                if exist_ok and found is None and left:  # another process created and removed it meanwhile
+                    continue
+                if not exist_ok or found is None or not S_ISDIR(found):
+                    raise
+            return
 
     def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:
         """Create the file if it does not exist."""

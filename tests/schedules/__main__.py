@@ -8,6 +8,7 @@ import argparse
 import sys
 
 from tests.schedules import registry
+from tests.schedules.agents.small_corpora import SHAPES
 from tests.schedules.search import search
 
 
@@ -19,8 +20,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--schedules", type=int, help="how many at most")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--corpus", choices=tuple(SHAPES), default="whole", help="of builds: its steps and parts")
     options = parser.parse_args()
-    total, story = search(options.agents, options.seed, options.schedules, options.minutes * 60, options.processes)
+    total, story = search(
+        options.agents, options.seed, options.schedules, options.minutes * 60, options.processes, options.corpus
+    )
     print(f"{options.agents}: {total}")
     print(story, end="\n" if story else "")
     return 1 if story else 0

@@ -4,22 +4,14 @@ import errno
 import random
 from collections.abc import Sequence
 
-from tests.schedules.scheduler import Agent, Decision, World
+from tests.schedules.scheduler import CRITICAL, Agent, Decision, World, is_critical
 
-LEASE = ".lease"
-CRITICAL = frozenset(
-    ("rename", "link", "unlink", "rmdir", "put", "delete", "answer")
-)  # what others see, or miss, at once
 _READS = frozenset(("open", "stat", "entries", "read", "native read"))
 _WRITES = frozenset(("create", "part", "rest", "fsync", "fsync_directory", "mkdir", "rename", "link"))
 _REQUESTS = frozenset(("head", "get", "list"))
 _SUSPENSIONS = (1.0, 20.0, 40.0, 400.0, 1e6)  # seconds: below and above the time after which a lease expires
+_ALWAYS = float("inf")
 _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the others were slow
-
-
-def is_critical(agent: Agent) -> bool:
-    """Whether its next operation publishes or removes something, or is one on a lease."""
-    return agent.kind in CRITICAL or agent.path.endswith(LEASE) or agent.other.endswith(LEASE)
 
 
 class Faults:
@@ -36,6 +28,7 @@ class Faults:
         self._critical: list[tuple[int, str]] = []
         self._after: list[tuple[Agent, int, str]] = []
         self._seen = 0
+        self._granted = _ALWAYS  # critical operations that may happen before this is asked again
         for action, count in (("kill", kills), ("suspend", suspensions), ("fail", errors), ("power", power)):
             for _ in range(count):
                 anywhere = self._chance.random() < 0.3
@@ -44,8 +37,18 @@ class Faults:
         self._steps.sort(reverse=True)
         self._critical.sort(reverse=True)
 
+    def quiet(self, world: World) -> float:
+        """For how many operations nothing happens; `world.calm` says how many of them may be critical."""
+        if self._after:
+            return 0
+        world.calm = self._granted = self._critical[-1][0] - self._seen if self._critical else _ALWAYS
+        return self._steps[-1][0] - world.steps - 1 if self._steps else _ALWAYS
+
     def happen(self, world: World, current: Agent) -> None:
         """Do what is due now, to the agent that has just run."""
+        if self._granted != _ALWAYS:
+            self._seen += int(self._granted - world.calm)
+            self._granted = world.calm
         if self._after:
             due = [entry for entry in self._after if entry[0].ops > entry[1]]
             self._after = [entry for entry in self._after if entry[0].ops == entry[1]]
@@ -95,7 +98,14 @@ class Default:
 
     def choose(self, world: World, current: Agent | None) -> Agent:
         """The current agent, or the next one that is ready."""
+        self.let_go_on(world, _ALWAYS)
         return world.default(current)
+
+    def let_go_on(self, world: World, operations: float) -> None:
+        """The agent that is chosen goes on for so many operations, unless a fault is due before."""
+        if self.faults is not None:
+            operations = min(operations, self.faults.quiet(world))
+        world.quiet = operations if type(self).disturb is Default.disturb else 0
 
 
 class Random(Default):
@@ -104,14 +114,17 @@ class Random(Default):
     def __init__(self, seed: object, faults: Faults | None = None) -> None:
         super().__init__(seed, faults)
         self._mean = self.chance.choice((1, 3, 10, 30, 100))
-        self._left = 0
+        self._left = self._steps = 0
 
     def choose(self, world: World, current: Agent | None) -> Agent:
         """Anyone who is ready; seldom one that sleeps."""
-        self._left -= 1
+        self._left -= world.steps - self._steps
+        self._steps = world.steps
         if self._left > 0 and current in world.ready:
+            self.let_go_on(world, self._left - 1)
             return current
         self._left = int(self.chance.expovariate(1 / self._mean)) + 1
+        self.let_go_on(world, self._left - 1)
         if self.chance.random() < _JUMPS:
             asleep = [agent for agent in world.agents if agent.wake is not None and world.can_run(agent)]
             if asleep:
@@ -139,6 +152,7 @@ class Pct(Default):
             if current is not None:
                 self._priorities[current] = len(self._changes) / 100  # below all that are drawn
             self._ready = None
+        self.let_go_on(world, self._changes[-1] - world.steps - 1 if self._changes else _ALWAYS)
         if world.ready is self._ready and current in self._ready:
             return current
         self._ready = world.ready

@@ -156,6 +156,7 @@ def rare_collection() -> Iterator[Callable[[], None]]:
     def collect() -> None:
         if next(calls) % _SCHEDULES_A_COLLECTION == 0:
             gc.collect()
+            gc.freeze()
 
     gc.collect()
     gc.freeze()

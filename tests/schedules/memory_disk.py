@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tests.schedules.scheduler import os_error
 
 ROOT = "/simulated"
+_RESTORED = 1000
 
 
 class Node:
@@ -50,8 +51,10 @@ class MemoryDisk:
         self.number: Callable[[], int] = self._count  # of the next file or directory
         self.objects: dict[str, tuple[bytes, float]] = {}  # of the object store: contents, time
         self.changes = 0  # operations that have changed something
+        self.worlds = 0  # runs that it has seen
         self._number = 1
-        self._log: list[_Change] = []
+        self._changes = 0  # operations on names
+        self._log: dict[Node, dict[int, _Change]] = {}  # by directory: what is not durable, by number
         self.root = self._node({})
         self._directories = {ROOT: self.root}
 
@@ -107,18 +110,22 @@ class MemoryDisk:
         if node.entries is None:
             node.kept = node.data
             return
-        touched, needed = {node}, []
-        for change in reversed(self._log):  # what is durable is a prefix of what happened in each directory
-            for directory, _, _ in change.names:
-                if directory in touched:
-                    touched.update(each for each, _, _ in change.names)
-                    needed.append(change)
-                    break
-        for change in reversed(needed):
-            _keep(change)
-        if needed:
-            done = {id(change) for change in needed}
-            self._log = [change for change in self._log if id(change) not in done]
+        # What is durable is a prefix of what happened in each directory: a change needs all earlier ones of its directories.
+        needed, numbers, asked = {}, [(node, self._changes)], {}
+        while numbers:
+            directory, last = numbers.pop()
+            known = asked.get(directory, -1)
+            if last <= known:
+                continue
+            asked[directory] = last
+            for number, change in self._log.get(directory, {}).items():
+                if known < number <= last:
+                    needed[number] = change
+                    numbers += [(each, number) for each, _, _ in change.names if each is not directory]
+        for number in sorted(needed):
+            _keep(needed[number])
+            for directory, _, _ in needed[number].names:
+                self._log[directory].pop(number, None)
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory, over a file or an empty directory."""
@@ -226,7 +233,8 @@ class MemoryDisk:
         keeps what was durable, a prefix of what was written over it, or all.
         """
         cut: set[Node] = set()
-        for change in self._log:
+        changes = {number: change for of in self._log.values() for number, change in of.items()}
+        for _, change in sorted(changes.items()):
             directories = [directory for directory, _, _ in change.names]
             if change.machine == machine and (not cut.isdisjoint(directories) or chance.random() < 0.3):
                 cut.update(directories)
@@ -293,6 +301,7 @@ class MemoryDisk:
         self.root = _copy(snapshot, {})
         self._log.clear()
         self._forget_directories()
+        self.worlds = _RESTORED  # names made up now differ from those in a snapshot
         self._number = max(self._number, *(node.number for _, node in _walk(ROOT, self.root)), 1)
 
     # Inside
@@ -322,10 +331,14 @@ class MemoryDisk:
         self._changed((directory, name, node))
 
     def _changed(self, *names: tuple[Node, str, Node | None]) -> None:
-        self._log.append(_Change(self.machine(), names))
-        now = self._now()
+        self._changes += 1
+        change, now = _Change(self.machine(), names), self._now()
         for directory, _, _ in names:
             directory.mtime = directory.ctime = now
+            log = self._log.get(directory)
+            if log is None:
+                log = self._log[directory] = {}
+            log[self._changes] = change
         self.changes += 1
 
     def _forget_directories(self) -> None:

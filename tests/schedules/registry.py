@@ -20,10 +20,10 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "store write": ("stores.store_scenarios", "write_new_object"),
 }
 """name -> (module below tests.schedules, function that makes the scenario)."""
-_COMMANDS = ("build", "late build", "workers", "gc", "forget", "export", "read")
+_COMMANDS = ("build", "late build", "workers", "gc", "forget", "export", "read", "variant", "index")
 """Commands that may meet in any combination, at a published corpus; `workers` is a build whose tasks are processes,
 `late build` one that has lost its lease and goes on."""
-_OF_RUNS = ("pretrain", "model export", "generate", "evaluate", "report")
+_OF_RUNS = ("pretrain", "model export", "generate", "evaluate", "report", "score checkpoints")
 """Commands that may meet in any combination, at a run that has been trained for some steps and exported."""
 
 

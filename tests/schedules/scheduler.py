@@ -7,13 +7,19 @@ recorded as a `Decision`, so a list of decisions replays a run exactly.
 
 import os
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 import greenlet
 
-_NEVER = float("inf")
+_NEVER = _ALWAYS = float("inf")
+LEASE = ".lease"
+CRITICAL = frozenset(
+    ("rename", "link", "unlink", "rmdir", "put", "delete", "answer")
+)  # what others see, or miss, at once
 _BEGINNING = 1000.0  # of the clock, in seconds
+_strerror = cache(os.strerror)
 
 
 class Killed(BaseException):
@@ -70,12 +76,13 @@ class Agent:
     """A thread of a process. `kind`, `path` and `other` are the operation before which it waits."""
 
     __slots__ = (
-        "ended", "errno", "greenlet", "kind", "name", "number", "ops", "other", "path", "process", "random", "until", "wake",
+        "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "random", "until",
+        "wake",
     )  # fmt: skip
 
     def __init__(self, name: str, number: int, process: Process, seed: object) -> None:
         self.name, self.number, self.process = name, number, process
-        self.ops = 0
+        self.ops = self.names = 0  # operations; names that it has made up
         self.kind, self.path, self.other = "start", "", ""
         self.wake: float | None = None  # sleeping until then
         self.until: Callable[[], bool] | None = None  # waiting until this holds
@@ -83,6 +90,24 @@ class Agent:
         self.errno = 0  # the operation that it is about to do fails with it
         self.random = Random(f"{seed}/{name}")
         self.greenlet: Any = None
+
+
+def is_critical(agent: Agent) -> bool:
+    """Whether its next operation publishes or removes something, or is one on a lease."""
+    return agent.kind in CRITICAL or agent.path.endswith(LEASE) or agent.other.endswith(LEASE)
+
+
+class _EachTime:
+    """Counts changes where nobody does: each operation may have changed something."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """Another number each time."""
+        self._changes += 1
+        return self._changes
 
 
 class Strategy(Protocol):
@@ -96,7 +121,9 @@ class Strategy(Protocol):
     def choose(self, world: "World", current: Agent | None) -> Agent | None:
         """One of `world.ready`, which is not empty, or a sleeping agent, for whom the clock jumps; None ends the run.
 
-        `current` has just run, and need not be ready. Called again if it calls `kill` or `suspend`.
+        `current` has just run, and need not be ready. Called again if it calls `kill` or `suspend`. It may set
+        `world.quiet` and `world.calm`: then neither it nor `disturb` is called for so many operations, of which so many are
+        critical, unless others become ready or the agent that goes on waits or ends.
         """
 
 
@@ -112,10 +139,15 @@ class World:
         self.ready: list[Agent] = []
         self.current: Agent | None = None
         self.record: list[Decision] = []
+        self.failed: list[tuple[str, str, int]] = []  # operations that were made to fail: kind, path, errno
         self.failure: BaseException | None = None
         self.trace: list[Event] | None = [] if trace else None
+        self.quiet: float = 0  # for so many operations the current agent goes on, while nobody else becomes ready
+        self.calm = _ALWAYS  # of them so many may be critical
         self.key = ("", 0)  # where in the run a decision is being made: agent, number of its operation
         self._happened: tuple[Agent, str, str, str] | None = None
+        self._changes: Any = _EachTime()  # its attribute `changes` tells whether something was changed
+        self._seen = 0
         self._dirty = True
         self._over = False
         self._next_wake = _NEVER
@@ -180,9 +212,10 @@ class World:
             raise Killed
         agent.kind, agent.path, agent.other = kind, path, other
         agent.ops += 1
-        chosen = self._pick(agent)
-        if chosen is not agent:
-            self._switch(agent, chosen)
+        if self.quiet <= 0 or not self._goes_on(agent):
+            chosen = self._pick(agent)
+            if chosen is not agent:
+                self._switch(agent, chosen)
         self._happened = (agent, kind, path, other)
         if self.trace is not None:
             self.trace.append(Event(self.now, agent.name, kind, path, other))
@@ -255,6 +288,7 @@ class World:
     def fail(self, agent: Agent, number: int) -> None:
         """The operation that an agent is about to do fails."""
         self._decided("fail", agent.name, number)
+        self.failed.append((agent.kind, agent.path, number))
         agent.errno = number
 
     def lose_power(self, machine: str) -> None:
@@ -309,6 +343,39 @@ class World:
         if self.trace is not None and action != "run":
             self.trace.append(Event(self.now, target, action, "", "", f"{value:g}" if value else ""))
 
+    def _look(self) -> bool:
+        """Call `after_event` if something was changed; False if it raises AssertionError."""
+        event, self._happened = self._happened, None
+        changes = self._changes.changes
+        if changes != self._seen:
+            self._seen = changes
+            try:
+                assert event is not None
+                self.after_event(event)
+            except AssertionError as error:
+                self.failure = error
+                return False
+        return True
+
+    def _goes_on(self, agent: Agent) -> bool:
+        """What `_pick` does if it need not ask the strategy; False, and nothing done, if it must."""
+        if self.quiet <= 0 or self._dirty or self.steps >= self.limit:
+            return False
+        now = self.now + self.op_seconds
+        if now >= self._next_wake:
+            return False
+        if self.calm != _ALWAYS and is_critical(agent):
+            if self.calm <= 0:
+                return False
+            self.calm -= 1
+        if self._happened is not None and not self._look():
+            self._over = True
+            self._hub.switch()
+        self.quiet -= 1
+        self.steps += 1
+        self.now = now
+        return True
+
     def _switch(self, agent: Agent, chosen: Agent | None) -> None:
         if chosen is None:
             self._over = True
@@ -321,13 +388,8 @@ class World:
 
     def _pick(self, current: Agent | None) -> Agent | None:
         """The agent that goes on; None if there is nothing left to run."""
-        if self._happened is not None:
-            event, self._happened = self._happened, None
-            try:
-                self.after_event(event)
-            except AssertionError as error:
-                self.failure = error
-                return None
+        if self._happened is not None and not self._look():
+            return None
         self.steps += 1
         self.now += self.op_seconds
         if self.steps > self.limit:
@@ -394,5 +456,5 @@ class World:
 def os_error(number: int, path: str = "", other: str | None = None) -> OSError:
     """The OSError of an errno as the real calls raise it."""
     if other is None:
-        return OSError(number, os.strerror(number), path)
-    return OSError(number, os.strerror(number), path, None, other)
+        return OSError(number, _strerror(number), path)
+    return OSError(number, _strerror(number), path, None, other)

@@ -6,20 +6,26 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from multiprocessing import get_context
 
 from tests.schedules import registry
+from tests.schedules.agents.small_corpora import choose_shape
 from tests.schedules.explore import Tally, explore
 
 _ROUND_SECONDS = 20.0
 
 
-def explore_for(name: str, first: int, step: int, count: int | None, seconds: float) -> tuple[Tally, int, str]:
+def explore_for(
+    name: str, first: int, step: int, count: int | None, seconds: float, shape: str = "whole"
+) -> tuple[Tally, int, str]:
     """One process's share: what it explored, the next seed, and the story of a failure."""
     seeds = itertools.count(first, step) if count is None else iter(range(first, first + step * count, step))
+    choose_shape(shape)
     tally = Tally()
     found = explore(registry.scenario(name), seeds, tally, time.perf_counter() + seconds)
     return tally, first + step * tally.schedules, found.story() if found else ""
 
 
-def search(name: str, seed: int, count: int | None, seconds: float, processes: int) -> tuple[Tally, str]:
+def search(
+    name: str, seed: int, count: int | None, seconds: float, processes: int, shape: str = "whole"
+) -> tuple[Tally, str]:
     """Explore in so many processes, for so long, in rounds after which they all may end."""
     until, total = time.perf_counter() + seconds, Tally()
     share = None if count is None else -(-count // processes)
@@ -27,7 +33,7 @@ def search(name: str, seed: int, count: int | None, seconds: float, processes: i
 
         def begin(first: int, left: int | None) -> Future[tuple[Tally, int, str]]:
             length = max(0.0, min(_ROUND_SECONDS, until - time.perf_counter()))
-            return pool.submit(explore_for, name, first, processes, left, length)
+            return pool.submit(explore_for, name, first, processes, left, length, shape)
 
         running = {begin(seed + number, share): share for number in range(processes)}
         while running:

@@ -45,7 +45,10 @@ class SimulatedHost(Host):
 
     def unique(self) -> str:
         agent = self._world.current
-        return f"{agent.random.getrandbits(128):032x}" if agent is not None else super().unique()
+        if agent is None:
+            return super().unique()
+        agent.names += 1  # names do not depend on the seed, so that states of different schedules can be equal
+        return xxhash.xxh3_128_hexdigest(f"{self._disk.worlds} {agent.name} {agent.names}".encode())
 
     def identity(self) -> dict[str, object]:
         agent = self._world.current

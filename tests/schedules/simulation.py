@@ -29,13 +29,14 @@ class Simulation(World):
     ) -> None:
         super().__init__(choices, op_seconds=op_seconds, trace=trace)
         self.disk = disk or MemoryDisk()
+        self.disk.worlds += 1
         self.now = max(self.now, self.disk.clock())
         self.disk.clock = lambda: self.now
         self.disk.machine = self._machine
         self.host = self.make_host(self, self.disk, scratch())
         self.facts: dict[str, Any] = {}  # what checks remember; hashable
         self._checks: list[Check] = []
-        self._seen = self.disk.changes
+        self._changes, self._seen = self.disk, self.disk.changes
 
     def watch(self, check: Check) -> None:
         """Call `check(simulation, event)` after each operation that has changed the disk; it raises AssertionError."""
@@ -53,11 +54,9 @@ class Simulation(World):
 
     def after_event(self, event: tuple[Agent, str, str, str]) -> None:
         """Check what must hold."""
-        if self._checks and self._seen != self.disk.changes:
-            self._seen = self.disk.changes
-            agent, *what = event
-            for check in self._checks:
-                check(self, Event(self.now, agent.name, *what))
+        agent, *what = event
+        for check in self._checks:
+            check(self, Event(self.now, agent.name, *what))
 
     def power_lost(self, machine: str, chance: Random) -> None:
         """A machine has lost power."""

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from tests.schedules.choices import CRITICAL, LEASE
 from tests.schedules.memory_disk import ROOT
-from tests.schedules.scheduler import Event
+from tests.schedules.scheduler import CRITICAL, LEASE, Event
 
 _FAULTS = {"kill": "is killed", "suspend": "is suspended, seconds:", "fail": "fails", "power": "loses power"}
 _SHOWN = 6  # operations of one turn

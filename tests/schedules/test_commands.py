@@ -24,6 +24,8 @@ SCENARIOS = {
     "build, forget": lambda: meeting("build", "forget"),
     "build, export, read": lambda: meeting("build", "export", "read"),
     "forget, export, read": lambda: meeting("forget", "export", "read"),
+    "index, forget, build": lambda: meeting("index", "forget", "build"),
+    "variant, gc, forget": lambda: meeting("variant", "gc", "forget"),
     "workers, forget": lambda: meeting("workers", "forget"),
     "all": lambda: meeting("build", "gc", "forget", "export", "read"),
 }

@@ -40,6 +40,7 @@ def index_corpus(corpus: Location, sources: Sequence[str] | None = None) -> Inde
     names = unit_names(opened)
     parts = [part for source in opened.choose_sources(sources, "--sources") for part in opened.parts(source)]
     check = partial(check_mark, opened.directory, mark)
+    (opened.directory / INDEX_FOLDER).remove_temporaries()  # of killed commands
     written = size = index_bytes = 0
     with ProgressDisplay() as display:
         for done, part in enumerate(parts):

@@ -110,7 +110,6 @@ def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
             )
 
     write_json(directory / _MANIFEST, {"format": INDEX_FORMAT, **value}, check_files)
-    directory.remove_temporaries()  # of killed commands
     return sum(file.bytes for file in files)
 
 

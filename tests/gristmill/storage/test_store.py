@@ -30,6 +30,26 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+def test_a_directory_that_another_process_creates_and_removes_meanwhile_is_created(tmp_path, monkeypatch):
+    mkdir, times = os.mkdir, []
+
+    def overtaken(path, *rest):
+        times.append(path)
+        if len(times) == 1:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        mkdir(path, *rest)
+
+    monkeypatch.setattr(os, "mkdir", overtaken)
+    (tmp_path / "units").mkdir(exist_ok=True)
+    assert (tmp_path / "units").is_dir()
+
+
+def test_a_directory_is_not_made_of_a_link_that_leads_nowhere(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(FileExistsError):
+        (tmp_path / "link").mkdir(exist_ok=True)
+
+
 @pytest.mark.parametrize("content", [b"times", lambda sink: sink.write(b"times")], ids=["bytes", "function"])
 def test_a_write_that_fails_once_is_repeated_from_the_start(tmp_path, monkeypatch, content):
     rename, failed = os.rename, []

@@ -16,6 +16,7 @@ from pipelines.cluster.tasks import ATTEMPTS, PAUSE_SECONDS, Usage, task_failure
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.erasure.erase import collect_garbage, erase
+from pipelines.explore.searching.index_corpus import index_corpus
 from pipelines.export.text_export import export_corpus
 from tests.schedules.agents.small_corpora import EXPORT, FORGOTTEN, OUTPUT, inventories, sources_directory
 
@@ -111,8 +112,8 @@ def command(function):
     return run
 
 
-def build(config, say=print, *, lease=True, world=None):
-    """`pipelines build`, with tasks on workers of a `world` if there is one.
+def build(config, say=print, *, lease=True, world=None, variant=None):
+    """`pipelines build`, with tasks on workers of a `world` if there is one; a `variant` is published beside the corpus.
 
     Without a lease, which saves work and guards nothing, builds meet more often.
     """
@@ -123,7 +124,7 @@ def build(config, say=print, *, lease=True, world=None):
         ensure_owner(output, config.name, write=False)
         with lock(output, "building", say) if lease else nullcontext():
             cluster = TaskCluster() if world is None else WorkerCluster(world)
-            plan_and_build(config, inventories(config.sources), cluster, say)
+            plan_and_build(config, inventories(config.sources), cluster, say, variant=variant)
 
     return command(run)
 
@@ -143,6 +144,11 @@ def forget(document=FORGOTTEN):
 def export(output=EXPORT):
     """`pipelines export`."""
     return command(lambda: export_corpus(LocalPath(OUTPUT), LocalPath(output), "jsonl", None))
+
+
+def index():
+    """`pipelines index`."""
+    return command(lambda: index_corpus(LocalPath(OUTPUT)))
 
 
 def read():

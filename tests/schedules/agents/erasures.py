@@ -5,12 +5,13 @@ Allowed messages are those that are true of what has happened: who works there, 
 
 from functools import cache
 
-from tests.schedules.agents.commands import build, export, forget, gc, read
-from tests.schedules.agents.corpus_end import check_corpus, files_below, run_again
+from pipelines.contracts.search_index.index_units import INDEX_FOLDER
+from tests.schedules.agents.commands import build, export, forget, gc, index, read
+from tests.schedules.agents.corpus_end import check_corpus, check_once, files_below, lose_power_at_last, run_again
 from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
 from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.agents.pure_results import remembered
-from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus
+from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus, parts_of_each
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.simulation import Simulation
@@ -39,16 +40,24 @@ _MESSAGES = {
         _BUILD_AGAIN,
     ),
     "export": (r"a build or forget changed the corpus while it was exported", _BUILD_AGAIN, _FORGETTING, _AT_WORK),
+    "index": (
+        r"documents were forgotten while this command ran",
+        r"was removed by another command while it was written; run the command again",
+        _BUILD_AGAIN,
+        _AT_WORK,
+    ),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
-_MESSAGES["workers"] = _MESSAGES["late build"] = _MESSAGES["build"]
+_MESSAGES["workers"] = _MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES["build"]
 _MAKE = {
     "build": lambda world: build(_other(), world.say),
     "late build": lambda world: build(_other(), world.say, lease=False),
     "workers": lambda world: build(_other(), world.say, world=world),
+    "variant": lambda world: build(_other(), world.say, variant="small"),
     "gc": lambda world: gc(corpus()),
     "forget": lambda world: forget(),
     "export": lambda world: export(),
+    "index": lambda world: index(),
     "read": lambda world: read(),
 }
 
@@ -83,10 +92,19 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         check_commands(world, names, _MESSAGES)
         world.facts["published"].check_late()
         _check_export(world)
+        if "power" in faults:
+            lose_power_at_last(world)
+        check_once(names, world, judge_disk)
+
+    def judge_disk(world):
+        if "export" in names:
+            _export_again(world)
         if "forget" in names:
             _forget_again(world)
-        if {"build", "late build", "workers"} & set(names):
+        if {"build", "late build", "workers", "variant"} & set(names):
             check_corpus(world, _other(), None)
+        if "index" in names:
+            _index_again(world)
         if "forget" in names:
             held = [path for path, data in files_below(world.disk).items() if SECRET.encode() in data]
             assert not held, f"a forgotten document is in {held[0]}"
@@ -119,6 +137,33 @@ def _forget_again(world):
     """Forget once more: it finishes what was interrupted, or says that the document is not there."""
     run_again(world, "build", lambda again: build(corpus(), again.say), allowed=("forgetting was interrupted",))
     run_again(world, "forget", lambda again: forget(), allowed=("none of these documents is in the corpus",))
+
+
+def _index_again(world):
+    """Index once more: every part has an index that is whole, and nothing is left over."""
+    run_again(world, "index", lambda again: index())
+    found = files_below(world.disk, f"{OUTPUT}/{INDEX_FOLDER}")
+    left = [path for path in found if path.endswith(".tmp")]
+    assert not left, f"left over: {INDEX_FOLDER}/{left[0]}"
+    finished = {path.partition("/")[0]: parsed(data) for path, data in found.items() if path.endswith("/manifest.json")}
+    indexed = {unit.rpartition("-")[0] for unit in finished}
+    assert indexed == {f"{source.name}-{part:05d}" for source in corpus().sources for part in range(parts_of_each())}, (
+        indexed
+    )
+    for unit, manifest in finished.items():
+        for file in manifest["files"]:
+            content = found.get(f"{unit}/{file['path']}")
+            assert content is not None, f"{INDEX_FOLDER}/{unit}/{file['path']} is missing"
+            assert checksum_of(content) == file["xxh3_128"], f"{INDEX_FOLDER}/{unit}/{file['path']} is damaged"
+
+
+def _export_again(world):
+    """Export once more: if there is anything to do, nothing is left over."""
+    said = ("is not empty", "holds another export", *_MESSAGES["export"])
+    again = run_again(world, "export", lambda again: export(), allowed=said)
+    left = world.disk.leftovers(EXPORT) if again.processes["export"].result == 0 else []
+    assert not left, f"left over: {left[0]}"
+    _check_export(world)
 
 
 def _check_export(world):

@@ -20,7 +20,7 @@ class Published:
     """Looks at the output after each operation; `root` is its path on the simulated disk, or in the store of `objects`."""
 
     def __init__(self, world, root=OUTPUT, objects=None):
-        self.disk, self.root = objects or world.disk, root
+        self.disk, self.root, self._below = objects or world.disk, root, f"{root}/"
         self.named: dict[str, dict] = {}  # by step directory: its files
         self.bytes: dict[tuple[str, str], bytes] = {}  # by step directory and mark: the manifest that was published
         self.late: dict[str, str] = {}  # receipts written into published steps, and by whom
@@ -38,13 +38,15 @@ class Published:
 
     def look(self, world, event):
         """Called after an operation that has changed the disk."""
-        decided, self.seen = world.record[self.seen :], len(world.record)
-        if any(decision.action == "power" for decision in decided):
-            self.look_at_all()
+        if self.seen != len(world.record):
+            decided, self.seen = world.record[self.seen :], len(world.record)
+            if any(decision.action == "power" for decision in decided):
+                self.look_at_all()
         for path in (event.path, event.other):
-            if path.startswith(f"{self.root}/"):
-                self._removed_as_a_whole(path.removeprefix(f"{self.root}/"), event)
-                self._changed(path.removeprefix(f"{self.root}/"), event)
+            if path.startswith(self._below):
+                path = path[len(self._below) :]
+                self._removed_as_a_whole(path, event)
+                self._changed(path, event)
 
     def _removed_as_a_whole(self, directory, event):
         """A step's directory got another name, or its own again."""

@@ -48,13 +48,36 @@ STEPS = (
 )
 
 
+SHAPES = {
+    "whole": ("length short elect learn pack", ("web", "books"), 3),
+    "small": ("length short learn", ("web",), 2),
+}
+"""Name -> (names of steps, sources, parts of each source). Reading each source and the funnel are steps too."""
+_shape = SHAPES["whole"]
+
+
+def choose_shape(name: str) -> None:
+    """From now on, all corpora of this process have a shape."""
+    global _shape
+    _shape = SHAPES[name]
+
+
+def parts_of_each() -> int:
+    """The number of parts of each source."""
+    return _shape[2]
+
+
+def corpus(least: int = 30) -> CorpusConfig:
+    """The configuration of the chosen shape; `least` is a knob of one of its steps."""
+    return _corpus(*_shape, least)
+
+
 @cache
-def corpus(names: str = "length short elect learn pack", least: int = 30, parts: int = 3) -> CorpusConfig:
-    """A configuration with some of STEPS, by their names; `least` is a knob of one of them."""
+def _corpus(names: str, sources: tuple[str, ...], parts: int, least: int) -> CorpusConfig:
     root = sources_directory(parts)
     sources = tuple(
         Source(name, str(root / name), "jsonl", licence="CC0-1.0", part_bytes=800, max_document_bytes=800)
-        for name in ("web", "books")
+        for name in sources
     )
     steps = tuple(step for step in STEPS if step.name in names.split())
     steps = tuple(replace(step, stage=Short(least)) if step.name == "short" else step for step in steps)

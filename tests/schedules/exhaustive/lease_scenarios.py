@@ -19,8 +19,9 @@ SUSPENSIONS = (4.0, 8.0)  # longer than TIMEOUT; the second also than what anoth
 def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
     """A process for each machine in `machines` (names that may be equal) takes the lease of a place.
 
-    Two are inside at the same time only if one of the two was suspended. Who passes `Lease.check` was the last to take it.
-    All end, and another then gets the lease at once where nothing keeps it, or after the time-out.
+    Two are inside at the same time only if one of the two was suspended, or if they are on two machines, which have no lock
+    in common, and have both taken over the lease of a third that was suspended or killed. Who passes `Lease.check` was the
+    last to take it. All end, and another then gets the lease at once where nothing keeps it, or after the time-out.
     """
 
     def start(world: Simulation) -> None:
@@ -37,7 +38,8 @@ def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
                 world.touch("inside")
                 both = [each for each in inside if world.processes[each].alive]
                 suspended = any(world.processes[each].resumes for each in both)
-                assert_here(world, len(both) == 1 or suspended, f"{' and '.join(both)} hold the lease at the same time")
+                alone = len(both) == 1 or suspended or _took_over_at_once(world, both)
+                assert_here(world, alone, f"{' and '.join(both)} hold the lease at the same time")
                 world.host.sleep(WORK)
                 taker = world.facts["taker"]
                 lease.check()
@@ -54,6 +56,12 @@ def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
             world.start(name, lambda name=name: work(name), machine)
 
     return Scenario("lease", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=5000)
+
+
+def _took_over_at_once(world: Simulation, both: Sequence[str]) -> bool:
+    others = [process for name, process in world.processes.items() if name not in both]
+    gone = any(process.killed or process.resumes for process in others)
+    return gone and len({world.processes[name].machine for name in both}) == len(both)
 
 
 def three_processes() -> Scenario:

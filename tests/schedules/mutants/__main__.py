@@ -13,14 +13,17 @@ from tests.schedules.mutants.imports import import_mutated
 from tests.schedules.mutants.table import MUTANTS
 
 
-def find(name: str, schedules: int, seconds: float) -> str:
+def find(name: str, schedules: int, seconds: float, first: int = 0, mutated: bool = True, shape: str = "whole") -> str:
     """`found N MESSAGE` or `survives N`."""
     mutant = next(each for each in MUTANTS if each.name == name)
-    import_mutated(mutant)
+    if mutated:
+        import_mutated(mutant)
     from tests.schedules import registry
+    from tests.schedules.agents.small_corpora import choose_shape
     from tests.schedules.choices import Default
     from tests.schedules.explore import choose_strategy, rare_collection, run
 
+    choose_shape(shape)
     try:
         scenario = registry.scenario(mutant.agents)
         length = run(scenario, Default())[0].steps
@@ -28,14 +31,22 @@ def find(name: str, schedules: int, seconds: float) -> str:
         return f"found {0:5}  {error}"
     until = time.process_time() + seconds
     with rare_collection() as collect:
-        for seed in itertools.count():
-            if seed == schedules or time.process_time() > until:
-                return f"survives {seed}"
+        for seed in itertools.count(first):
+            if seed == first + schedules or time.process_time() > until:
+                return f"survives {seed - first}"
             what = run(scenario, choose_strategy(scenario, seed, length))[1]
             collect()
             if what is not None:
-                return f"found {seed + 1:5}  {what}"
+                return f"found {seed - first + 1:5}  {what}"
     raise AssertionError("unreachable")
+
+
+def _explore(name: str, schedules: int, seconds: float, first: int, shape: str, *more: str) -> str:
+    """What `find` says, in a process of its own."""
+    command = [sys.executable, "-m", "tests.schedules.mutants", "--here", name, "--schedules", str(schedules)]
+    command += ["--seconds", str(seconds), "--first", str(first), "--corpus", shape, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (done.stdout.strip() or done.stderr.strip()[-300:]).replace("\n", " ")
 
 
 def main() -> int:
@@ -45,18 +56,33 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=600, help="of processor time for each")
     parser.add_argument("--here", action="store_true", help="one mutant, in this process")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--corpus", default="whole", help="the shape of corpora: whole or small")
+    parser.add_argument("--unchanged", action="store_true", help="with --here: the product itself")
     options = parser.parse_args()
     if options.here:
-        print(find(options.names[0], options.schedules, options.seconds))
+        print(
+            find(
+                options.names[0],
+                options.schedules,
+                options.seconds,
+                options.first,
+                not options.unchanged,
+                options.corpus,
+            )
+        )
         return 0
     left = 0
     for mutant in MUTANTS:
         if options.names and mutant.name not in options.names:
             continue
-        command = [sys.executable, "-m", "tests.schedules.mutants", "--here", mutant.name]
-        command += ["--schedules", str(options.schedules), "--seconds", str(options.seconds)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = (done.stdout.strip() or done.stderr.strip()[-300:]).replace("\n", " ")
+        said = _explore(mutant.name, options.schedules, options.seconds, options.first, options.corpus)
+        if said.startswith("found") and not said.startswith("found     0"):
+            seed = options.first + int(said.split()[1]) - 1
+            if not _explore(mutant.name, 1, options.seconds, seed, options.corpus, "--unchanged").startswith(
+                "survives"
+            ):
+                said = f"invalid: the product fails too with seed {seed}"
         left += not said.startswith("found")
         print(f"{mutant.name:60} {said[:150]}", flush=True)
     print(f"{left} survive")

@@ -6,7 +6,7 @@ from functools import cache
 from gristmill.storage.remote import Remote
 from tests.schedules.agents.builds import DISK_ERRORS
 from tests.schedules.agents.commands import build
-from tests.schedules.agents.corpus_end import check_corpus, check_ends, files_below
+from tests.schedules.agents.corpus_end import check_corpus, check_ends, check_once, files_below
 from tests.schedules.agents.invariants import Published
 from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import corpus
@@ -37,6 +37,10 @@ def store_reference():
     return files_below(Objects(world.disk), _ROOT)
 
 
+def _check_objects(world):
+    check_corpus(world, store_corpus(), store_reference(), Objects(world.disk), _ROOT)
+
+
 def two_store_builds():
     """Two builds on machines of their own."""
 
@@ -48,7 +52,7 @@ def two_store_builds():
     def judge(world):
         failed = any(decision.action == "fail" for decision in world.record)
         check_ends(world, (*DISK_ERRORS, *_LATE, r"RemoteError: s3:.*: OSError") if failed else _LATE)
-        check_corpus(world, store_corpus(), store_reference(), Objects(world.disk), _ROOT)
+        check_once("store", world, _check_objects)
 
     faults = ("kills", "suspensions", "errors")
     return Scenario("2 builds on a store", start, judge, faults=faults, around=remembered)

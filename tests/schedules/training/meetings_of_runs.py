@@ -8,8 +8,8 @@ from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.simulation import Simulation
-from tests.schedules.training.run_commands import evaluate, generate, model_export, pretrain, report
-from tests.schedules.training.run_invariants import Whole, check_run
+from tests.schedules.training.run_commands import evaluate, generate, model_export, pretrain, report, score_checkpoints
+from tests.schedules.training.run_invariants import Whole, check_run, check_scores
 from tests.schedules.training.small_runs import RUN
 from tests.schedules.training.without_numbers import without_numbers
 
@@ -24,6 +24,7 @@ _MESSAGES = {
     "generate": (),
     "evaluate": (),
     "report": (),
+    "score checkpoints": (),
 }
 _MAKE = {
     "pretrain": lambda world: pretrain(world.say),
@@ -31,6 +32,7 @@ _MAKE = {
     "generate": lambda world: generate(),
     "evaluate": lambda world: evaluate(),
     "report": lambda world: report(),
+    "score checkpoints": lambda world: score_checkpoints(world.say),
 }
 NAMES = tuple(_MAKE)
 
@@ -77,6 +79,8 @@ def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True
     def judge(world):
         check_commands(world, names, _MESSAGES)
         check_run(world, reference)
+        if "score checkpoints" in names:
+            check_scores(world)
 
     return Scenario(", ".join(names), start, judge, begun_run() if begun else None, faults, around=without_numbers)
 

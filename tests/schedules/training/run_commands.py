@@ -7,6 +7,8 @@ from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from tests.schedules.agents.commands import command
 from tests.schedules.training.small_runs import EXPORT, REPORT, RUN, STEPS, corpus, job, state_after
+from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
+from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 from trainers.inference.model_export import export_checkpoint, load_trained, notes_of
 from trainers.report.run_page import write_report
 from trainers.runs.ledger import copy_ledger
@@ -50,6 +52,11 @@ def generate():
 def evaluate():
     """What `trainers evaluate` reads of a run while it trains."""
     return command(lambda: _use(RUN))
+
+
+def score_checkpoints(say=print):
+    """`trainers evaluate RUN --checkpoints`."""
+    return command(lambda: evaluate_checkpoints([LocalPath(RUN)], None, None, (), None, EvaluationSettings(), say))
 
 
 def report():

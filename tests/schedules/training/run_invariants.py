@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from gristmill.events import events_of
 from tests.schedules.agents.corpus_end import files_below, run_again
 from tests.schedules.agents.invariants import checksum_of, parsed
-from tests.schedules.training.run_commands import pretrain
+from tests.schedules.training.run_commands import pretrain, score_checkpoints
 from tests.schedules.training.small_runs import EXPORT, RUN, STEPS, state_after
 from trainers.runs.history import drop_superseded
 
@@ -85,6 +85,22 @@ class Whole:
         return all(data is not None and checksum_of(data) == file["xxh3_128"] for file, data in contents)
 
 
+def check_scores(world):
+    """Evaluate once more: each checkpoint that is there has the result of its own weights, and nothing is left over."""
+    run_again(world, "score checkpoints", lambda again: score_checkpoints(again.say))
+    found = files_below(world.disk, RUN)
+    results = {path: parsed(data) for path, data in found.items() if fnmatchcase(path, "evaluations/*/step-*.json")}
+    for path, result in results.items():
+        value = state_after(result["step"])
+        assert result["scores"]["words.mean"]["value"] == value, f"{path} has the score of another checkpoint"
+        assert found[f"{path.removesuffix('.json')}.parquet"] == str(value).encode(), f"{path} has the rows of another"
+    for path in found:
+        step = re.fullmatch(r"checkpoints/step-(\d+)/checkpoint.json", path)
+        assert not step or any(result["step"] == int(step[1]) for result in results.values()), f"{path} has no result"
+    left = [path for path in found if path.startswith("evaluations/") and path.endswith((".tmp", ".lease"))]
+    assert not left, f"left over: {left[0]}"
+
+
 def check_run(world, reference):
     """Train once more: the run finishes within a bounded number of operations, as if nothing had happened."""
     run_again(world, "pretrain", lambda again: pretrain(again.say))
@@ -104,6 +120,7 @@ def check_run(world, reference):
     left = [path for path in found if any(fnmatchcase(part, ".*.tmp") for part in path.split("/"))]
     left += [path for path in world.disk.directories(RUN) if path.rpartition("/")[2] == ".export"]
     left += [path for path in found if path.endswith(".lease") or path == "stop"]
+    left = [path for path in left if not path.startswith("evaluations/")]  # what `evaluate` leaves, `evaluate` removes
     assert not left, f"left over: {left[:5]}"
 
 

@@ -18,6 +18,7 @@ SCENARIOS = {
     "two attempts": lambda: two_pretrains(),
     "pretrain, model export, report": lambda: meeting_of_runs("pretrain", "model export", "report"),
     "pretrain, generate, evaluate": lambda: meeting_of_runs("pretrain", "generate", "evaluate"),
+    "pretrain, score checkpoints": lambda: meeting_of_runs("pretrain", "score checkpoints", "score checkpoints"),
 }
 
 
@@ -61,3 +62,10 @@ def test_a_reader_whose_export_is_replaced_meanwhile_reads_the_other():
 def test_an_export_that_slept_while_others_ended_is_published():
     exports = meeting_of_runs("model export", "model export")
     assert suspended_anywhere(exports, "model export 1", 20, 1e6) is None
+
+
+def test_an_evaluation_removes_what_a_killed_one_left():
+    scenario = meeting_of_runs("pretrain", "score checkpoints")
+    for number in range(50, 64):  # operations in which a result is written
+        killed = Replay([Decision("score checkpoints 2", number, "kill", "score checkpoints 2")], 0)
+        assert run(scenario, killed)[1] is None

@@ -16,6 +16,7 @@ from tests.schedules.agents.pure_results import json_once, value_once
 from tests.schedules.training.small_runs import READER, StandInEngine
 from trainers.config.job_kinds import parse_job
 from trainers.engine.hardware.mfu import Flops
+from trainers.evaluation.checkpoints import evaluate_checkpoints
 from trainers.inference import export_form, model_export
 from trainers.report import run_page
 from trainers.runs import checkpoint, run
@@ -63,6 +64,23 @@ class _Page:
 
     def __new__(cls, runs):
         return json.dumps([[each.state, each.last_step, [step for step, _, _ in each.checkpoints]] for each in runs])
+
+
+class _Evaluation:
+    """Stands in for an evaluation, whose score is the model, a number."""
+
+    def __init__(self, results, suite):
+        self.value = results[0].value
+
+    def write_rows(self, path):
+        path.write_atomic(str(self.value).encode())
+
+
+class _Meter:
+    """Stands in for the cost of an evaluation."""
+
+    def cost(self, scorer):
+        return SimpleNamespace(plain=dict)
 
 
 def _save_model(path, found, form, output):
@@ -132,6 +150,17 @@ def without_numbers():
             (loop, "time", _Clock),
             (interval, "time", _Clock),
             (run_page, "render", _Page),
+            (evaluate_checkpoints, "read_columns", lambda *_: ()),
+            (evaluate_checkpoints, "name_of", lambda *_: "words"),
+            (evaluate_checkpoints, "Scorer", SimpleNamespace(of=lambda path, trained, pseudo: trained.model)),
+            (
+                evaluate_checkpoints,
+                "score_columns",
+                lambda where, model, *_: (SimpleNamespace(value=model, plain=dict),),
+            ),
+            (evaluate_checkpoints, "Evaluation", _Evaluation),
+            (evaluate_checkpoints, "_scores", lambda evaluation: {"words.mean": {"value": evaluation.value}}),
+            (evaluate_checkpoints, "EvaluationMeter", _Meter),
             (model_export, "_save_model", _save_model),
             (model_export, "save_tokenizer", _save_tokenizer),
             (model_export, "_exported_model", _exported_model),

@@ -70,6 +70,7 @@ def evaluate_checkpoints(
     found = []
     for run in runs:
         with lock(run / FOLDER / name, "evaluating", tell):
+            (run / FOLDER / name).remove_temporaries()  # of killed commands
             for step in _missing(run, name, identity, steps):
                 try:
                     _evaluate(run, step, name, identity.items, read, suite, settings, tell)

@@ -223,14 +223,18 @@ def test_an_unfinished_index_is_ignored_and_a_damaged_one_is_refused(tmp_path, c
     unit = place / INDEX_FOLDER / units(place)[0]
     (unit / "manifest.json").unlink()
     (unit / ".texts.arrow.0.tmp").write_bytes(b"half")
+    finished = place / INDEX_FOLDER / units(place)[-1]
+    (finished / ".texts.arrow.0.tmp").write_bytes(b"half")  # of a command that was killed when another had finished
     total = len(units(place))
+    assert finished != unit
     assert main(["search", str(place), "mill"]) == 0
     assert f"1 of {total} parts have no current index and were read as a whole" in capsys.readouterr().out
     assert main(["index", str(place)]) == 0
     shown_lines = capsys.readouterr().out
     assert "1 part indexed" in shown_lines
     assert f"; {total - 1} had a current index" in shown_lines
-    assert sorted(path.name for path in unit.iterdir()) == ["manifest.json", "places.bin", "texts.arrow"]
+    for each in (unit, finished):
+        assert sorted(path.name for path in each.iterdir()) == ["manifest.json", "places.bin", "texts.arrow"]
     for name in ("places.bin", "manifest.json"):
         damaged = bytearray((unit / name).read_bytes())
         damaged[len(damaged) // 2] ^= 1
