@@ -35,7 +35,7 @@ from pipelines.stages.dedup.keep_rule import KeepKey, key_columns, key_types, or
 
 EMBEDDING = "embedding"
 CELL_DOCUMENTS = 10_000
-"""Documents per cell, on average. SemDeDup has 8,800 images (LAION: 440 million in 50,000 cells)."""
+"""Documents per cell, on average. SemDeDup has 8,800 (440 million images of LAION, and 50,000 centroids in its code)."""
 SAMPLE_PER_CELL = 256
 """Most vectors of the sample per cell, as in faiss."""
 SAMPLE_BYTES = 1 << 30

@@ -39,8 +39,8 @@ class DedupSemantic(CorpusStage):
     """Cosine similarity from which documents are duplicates. It depends on the encoder, so there is no default: look at
     pairs with `inspect --cluster` before you trust one."""
     cells: int | None = None
-    """Number of cells. Default one for each 10,000 documents that compete; the paper has 8,800 images and 33,000 pages per
-    cell. There are never more than distinct embeddings in the sample that cells are computed from."""
+    """Number of cells. Default one for each 10,000 documents that compete; the paper's code has 50,000 for 440 million
+    images. There are never more than distinct embeddings in the sample that cells are computed from."""
     keep: tuple[KeepKey, ...] = ()
     """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Then, as
     in the paper, the document is preferred that is least similar to the centroid of its cell; ties go to the earlier

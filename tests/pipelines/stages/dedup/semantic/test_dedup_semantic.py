@@ -1,11 +1,16 @@
 """Semantic deduplication against brute force on the same embeddings, and planted paraphrases by a small encoder."""
 
+import json
 import random
+import re
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import pipelines
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from pipelines.building.build import build
@@ -274,6 +279,23 @@ def test_planted_paraphrases_are_found_and_explained(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "semantic_cluster: 2 members" in shown
     assert f"similarity to the kept {docs['semantic_similarity'][loser].as_py():.4f}" in " ".join(shown.split())
+
+
+def test_the_corpus_file_of_the_page_builds(tmp_path, monkeypatch):
+    page = Path(__file__).parents[5] / "docs/judgement.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    save_encoder(tmp_path / "models/encoder")
+    rng = random.Random(5)
+    originals = [sentence(rng, SYNONYMS) for _ in range(4)]
+    texts = [" ".join(pair[0] for pair in original) for original in originals]
+    texts += [" ".join(pair[1] for pair in originals[0]) + " milla", texts[1]]
+    (tmp_path / "news").mkdir()
+    (tmp_path / "news/a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "corpus.yaml").write_text(example)
+    corpus = pipelines.build("corpus.yaml", in_process=True)
+    assert Counter(corpus.verdicts().read_all()["drop"].to_pylist()) == {None: 4, "dedup_exact": 1, "dedup_semantic": 1}
+    assert texts[4] in corpus.documents().read_all()["text"].to_pylist()  # the longer one, as `keep` says
 
 
 @pytest.mark.parametrize(
