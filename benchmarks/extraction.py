@@ -82,7 +82,9 @@ def main() -> None:
         bare = [call(payload) or "" for payload in itertools.islice(payloads(path), options.pages)]
         same = sum(ours == theirs for ours, theirs in zip(reader, bare, strict=True))
         name = f"{extract:12s} {markup:9s}"
-        print(f"{name} reader       {score(reader, snippets)}    {same / len(bare):.1%}  {spent / len(bare) * 1e3:.1f} ms a page")
+        print(
+            f"{name} reader       {score(reader, snippets)}    {same / len(bare):.1%}  {spent / len(bare) * 1e3:.1f} ms a page"
+        )
         print(f"{name} bare         {score(bare, snippets)}")
         if markup == "markdown":
             unmarked = [re.sub(r"`|\\(?=\|)", "", text) for text in reader]
@@ -135,12 +137,17 @@ def compare_fields(pages: list[bytes]) -> None:
     htmls = [decode_page(page, "").text for page in pages]
     ours, fast = timed(lambda: [page_fields(HTMLTree.parse(html)) for html in htmls])
     theirs, slow = timed(lambda: [extract_metadata(html) for html in htmls])
-    print(f"fields       ours, trafilatura, both, of these equal; {fast / len(pages) * 1e3:.1f} and {slow / len(pages) * 1e3:.1f} ms a page")
+    cost = f"{fast / len(pages) * 1e3:.1f} and {slow / len(pages) * 1e3:.1f} ms a page"
+    print(f"fields       ours, trafilatura, both, of these equal; {cost}")
     for name in ("title", "date", "author", "language"):
-        pairs = [(a.get(f"page_{name}"), getattr(b, name, None) if b else None) for a, b in zip(ours, theirs, strict=True)]
+        pairs = [
+            (a.get(f"page_{name}"), getattr(b, name, None) if b else None) for a, b in zip(ours, theirs, strict=True)
+        ]
         both = [(a, b) for a, b in pairs if a and b]
         equal = sum(a.casefold() == b.casefold() for a, b in both) / max(1, len(both))
-        print(f"{name:12s} {sum(bool(a) for a, _ in pairs)}, {sum(bool(b) for _, b in pairs)}, {len(both)}, {equal:.1%}")
+        print(
+            f"{name:12s} {sum(bool(a) for a, _ in pairs)}, {sum(bool(b) for _, b in pairs)}, {len(both)}, {equal:.1%}"
+        )
 
 
 def score(texts: list[str], snippets: Snippets) -> str:

@@ -51,9 +51,11 @@ def main() -> None:
         _, texts = load([str(Path(os.environ["GRISTMILL_DATA"]) / "prose" / f"{name}.jsonl.gz")])
         documents = pa.table({"text": pa.array(texts, pa.large_string())})
         embeddings, ours = timed(lambda: stage.annotate(documents)["embedding"].combine_chunks())  # noqa: B023
-        _, bare = timed(lambda: bare_embeddings(stage, texts[:: 10]))  # noqa: B023
-        rate, peer = len(texts) / ours, len(texts[:: 10]) / bare
-        print(f"{name}: {len(texts):,} documents; embeddings {rate:.1f} documents/s, bare {peer:.1f}: {rate / peer:.2f}")
+        _, bare = timed(lambda: bare_embeddings(stage, texts[::10]))  # noqa: B023
+        rate, peer = len(texts) / ours, len(texts[::10]) / bare
+        print(
+            f"{name}: {len(texts):,} documents; embeddings {rate:.1f} documents/s, bare {peer:.1f}: {rate / peer:.2f}"
+        )
         compare(texts, embeddings)
 
 
@@ -67,7 +69,11 @@ def bare_embeddings(stage: TransformerEmbeddings, texts: list[str]) -> None:
     with torch.inference_mode():
         for first in range(0, len(texts), 16):
             batch = tokenizer(
-                texts[first : first + 16], truncation=True, max_length=stage.max_tokens, padding=True, return_tensors="pt"
+                texts[first : first + 16],
+                truncation=True,
+                max_length=stage.max_tokens,
+                padding=True,
+                return_tensors="pt",
             )
             hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
             weights = batch["attention_mask"].unsqueeze(-1)
@@ -84,7 +90,9 @@ def compare(texts: list[str], embeddings: pa.Array) -> None:
         root = LocalPath(place)
         parts = parts_of(root, embeddings, signatures.combine_chunks())
         minhash, _ = run(DedupMinhash(threshold=0.7, bands=14, rows=8, verify="signature"), parts, root, "minhash")
-        print("| threshold | cells | pairs within cells | dropped | seconds | brute force | seconds | by dedup_minhash | of these |")
+        print(
+            "| threshold | cells | pairs within cells | dropped | seconds | brute force | seconds | by dedup_minhash | of these |"
+        )
         print("|---|---|---|---|---|---|---|---|---|")
         for threshold in (0.8, 0.9, 0.95, 0.99):
             brute, slow = timed(lambda: brute_force(vectors, threshold))  # noqa: B023

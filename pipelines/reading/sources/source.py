@@ -196,12 +196,11 @@ def check_format(source: Source) -> None:
     is_utf8 = codecs.lookup(source.encoding).name == "utf-8"
     if kind.only_utf8 and not is_utf8:
         raise ValueError(f"encoding: got {source.encoding!r}; {kind.only_utf8}")
-    if kind.pages:
-        if not is_utf8:
-            raise ValueError(
-                f"encoding: got {source.encoding!r}; in format {source.format} every page has its own encoding, detected "
-                "from its declarations and its bytes, so leave `encoding` out"
-            )
+    if kind.pages and not is_utf8:
+        raise ValueError(
+            f"encoding: got {source.encoding!r}; in format {source.format} every page has its own encoding, detected "
+            "from its declarations and its bytes, so leave `encoding` out"
+        )
     check_html(source)
 
 

@@ -35,7 +35,8 @@ def page_fields(tree: Any) -> dict[str, str]:
     metas, linked = _metas(tree), list(_linked_data(tree))
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))
     date = _first(metas, _DATES, _day) or _first_of(
-        *(_day(str(entry.get("datePublished", ""))) for entry in linked), _day(_attribute(tree, "time[datetime]", "datetime"))
+        *(_day(str(entry.get("datePublished", ""))) for entry in linked),
+        _day(_attribute(tree, "time[datetime]", "datetime")),
     )
     author = _first(metas, _AUTHORS, _name) or _first_of(
         *(_names(entry.get("author")) for entry in linked), _element(tree, '[rel="author"], [itemprop="author"]')
@@ -124,4 +125,6 @@ def _names(author: Any) -> str:
     """Return the names in an `author` of schema.org: a text, an object with a name, or a list of these."""
     entries = author if isinstance(author, list) else [author]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]
-    return "; ".join(dict.fromkeys(_name(name) for name in names if isinstance(name, str) and _name(name)))[:_CHARACTERS]
+    return "; ".join(dict.fromkeys(_name(name) for name in names if isinstance(name, str) and _name(name)))[
+        :_CHARACTERS
+    ]

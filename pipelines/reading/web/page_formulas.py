@@ -88,7 +88,11 @@ def _convert(element: Any, depth: int) -> str:
 
 
 def _base(latex: str) -> str:
-    return latex.strip() if len(latex.strip()) == 1 or re.fullmatch(r"\\[a-zA-Z]+", latex.strip()) else f"{{{latex.strip()}}}"
+    return (
+        latex.strip()
+        if len(latex.strip()) == 1 or re.fullmatch(r"\\[a-zA-Z]+", latex.strip())
+        else f"{{{latex.strip()}}}"
+    )
 
 
 def _symbols(text: str, tag: str) -> str:

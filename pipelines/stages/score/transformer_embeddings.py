@@ -73,7 +73,9 @@ class TransformerEmbeddings(TransformerStage):
         modes = [given["pooling_mode"]] if "pooling_mode" in given else [n for n, on in given.items() if on is True]
         names = [_POOLING.get(str(mode), str(mode)) for mode in modes if str(mode).startswith("pooling_mode_")] or modes
         if len(names) != 1 or names[0] not in _POOLING.values():
-            raise ValueError(f"model: {path}: pools by {', '.join(map(str, names))}, expected mean or cls, which `pooling` sets")
+            raise ValueError(
+                f"model: {path}: pools by {', '.join(map(str, names))}, expected mean or cls, which `pooling` sets"
+            )
         return str(names[0])
 
     def annotate(self, docs: pa.Table) -> pa.Table:
@@ -97,7 +99,9 @@ class TransformerEmbeddings(TransformerStage):
         """Return vectors of length 1, [batch, width]."""
         hidden = outputs.last_hidden_state.float()
         if hidden.shape[-1] != self._width:
-            raise UserError(f"{self.stage}: {self.model}: gives {hidden.shape[-1]} numbers, its config.json says {self._width}")
+            raise UserError(
+                f"{self.stage}: {self.model}: gives {hidden.shape[-1]} numbers, its config.json says {self._width}"
+            )
         if self._pooling == "cls":
             pooled = hidden[:, 0]
         else:

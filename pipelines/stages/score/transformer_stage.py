@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +17,6 @@ from gristmill.errors import UserError
 from gristmill.storage.store import digest, file_checksum
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _CHARACTERS = 32  # characters of text read per token of `max_tokens`
 _SHORTEST = 32  # minimum length of a batch in tokens
@@ -120,7 +117,9 @@ class TransformerStage(ReadsText, PartStage):
             raise UserError(f"{where}: does not load ({str(error).splitlines()[0]})") from None
         # The library draws weights that the file lacks at random. No stage uses the pooler of a bare encoder.
         if missing := sorted(name for name in loading["missing_keys"] if self._uses(name)):
-            raise UserError(f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}")
+            raise UserError(
+                f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}"
+            )
         positions = getattr(model.config, "max_position_embeddings", None)
         if positions is not None and positions < self.max_tokens:
             raise UserError(f"{where}: max_tokens is {self.max_tokens}, the model has {positions} positions")
@@ -171,7 +170,7 @@ class TransformerStage(ReadsText, PartStage):
         loaded = self.loaded
         shape = (self.batch, self._length(encoded[0]))
         ids = np.full(shape, loaded.tokenizer.pad_token_id or 0, np.int64)
-        mask: np.ndarray = np.zeros(shape, np.int64)
+        mask = np.zeros(shape, np.int64)
         mask[:, 0] = 1  # a row of padding only would divide by zero
         for row, tokens in enumerate(encoded):
             ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1

@@ -17,9 +17,9 @@ from pipelines.kernels.search.cosine import (
 
 def vectors_of(seed, count, width=6, groups=12, spread=0.2):
     rng = np.random.default_rng(seed)
-    return (rng.normal(size=(groups, width))[rng.integers(0, groups, count)] + spread * rng.normal(size=(count, width))).astype(
-        np.float16
-    )
+    return (
+        rng.normal(size=(groups, width))[rng.integers(0, groups, count)] + spread * rng.normal(size=(count, width))
+    ).astype(np.float16)
 
 
 def exact(left, right):
@@ -62,7 +62,10 @@ def test_a_pair_at_the_threshold_is_alike():
         pair = vectors[[0, row]]
         assert elect_by_cosine(pair, cosines[row, 0]).tolist() == [STAYS, 0]
         assert elect_by_cosine(pair, np.nextafter(cosines[row, 0], np.float32(2))).tolist() == [STAYS, STAYS]
-    assert pair_cosines(vectors, np.roll(vectors, 1, axis=0)).tolist() == cosines[np.arange(40), np.arange(-1, 39)].tolist()
+    assert (
+        pair_cosines(vectors, np.roll(vectors, 1, axis=0)).tolist()
+        == cosines[np.arange(40), np.arange(-1, 39)].tolist()
+    )
 
 
 def test_vectors_of_zeros_are_like_none():

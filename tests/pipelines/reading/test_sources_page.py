@@ -23,9 +23,10 @@ SECTIONS = {
 }
 
 
-SENTENCE = "A paragraph that is long enough to be content, because it has more words than any menu, and it ends with a full stop."
+SENTENCE = "A paragraph that is long enough to be content, since it has more words than a menu, and a full stop."
 PAGE_WITH_TABLE = f"""<html><head><meta name="date" content="DATE"></head><body><article><h1>Mills</h1><p>{SENTENCE}</p>
-<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td><math alttext="x^2"><mi>x</mi></math></td></tr></table></article></body></html>"""
+<table><tr><th>a</th><th>b</th></tr>
+<tr><td>1</td><td><math alttext="x^2"><mi>x</mi></math></td></tr></table></article></body></html>"""
 
 
 def build(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> OpenCorpus:
@@ -65,9 +66,12 @@ def test_html(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
     block = head + PAGE_WITH_TABLE.replace("DATE", "2020-01-02").encode()
-    fields = b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.org/\r\nContent-Type: application/http; msgtype=response\r\n"
+    fields = b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.org/\r\n"
+    fields += b"Content-Type: application/http; msgtype=response\r\n"
     (tmp_path / "warc/a.warc").write_bytes(fields + b"Content-Length: %d\r\n\r\n" % len(block) + block + b"\r\n\r\n")
-    rows = [{"html": PAGE_WITH_TABLE.replace("DATE", date), "id": date} for date in ("2010-05-06", "2016-05-06", "none")]
+    rows = [
+        {"html": PAGE_WITH_TABLE.replace("DATE", date), "id": date} for date in ("2010-05-06", "2016-05-06", "none")
+    ]
     (tmp_path / "saved/a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     corpus = build("HTML: pages, and HTML in records", tmp_path, monkeypatch)
     text = f"# Mills\n\n{SENTENCE}\n\n| a | b |\n|---|---|\n| 1 | $x^2$ |"

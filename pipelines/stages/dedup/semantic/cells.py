@@ -94,12 +94,12 @@ class CellSearch:
         training = _TrainingTask(self.out, samples, kind, wanted)
         (trained,) = gather(self.cluster, train_cells, [training], lambda task: f"{self.rule}: k-means")
         # besides its vector, a document has about 100 bytes of ids, numbers and keys
-        partitions = partitions_for(documents, max(1, PARTITION_BYTES // (kind.list_size * kind.value_type.bit_width // 8 + 100)))
+        partitions = partitions_for(
+            documents, max(1, PARTITION_BYTES // (kind.list_size * kind.value_type.bit_width // 8 + 100))
+        )
         sent = self._over(inputs, scatter_cells, partitions=partitions, centroids=trained[0])
         files = write_list(self.out, "cells", sent)
-        elections = [
-            _CellTask(self.out, files, p, len(inputs), self.threshold, self.keep) for p in range(partitions)
-        ]
+        elections = [_CellTask(self.out, files, p, len(inputs), self.threshold, self.keep) for p in range(partitions)]
         elected = gather(self.cluster, elect_in_cells, elections, lambda task: f"{self.rule}: {task.partition}")
         results = write_list(self.out, "elected", [record for record, _ in elected])
         dropped = sum(self._over(inputs, write_columns, results=results))

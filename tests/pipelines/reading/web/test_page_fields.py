@@ -17,7 +17,12 @@ def linked(content: object) -> str:
     return f'<script type="application/ld+json">{json.dumps(content)}</script>'
 
 
-ARTICLE = {"@type": "NewsArticle", "headline": "H", "datePublished": "2019-12-31T23:00:00+01:00", "author": {"name": "Bo Li"}}
+ARTICLE = {
+    "@type": "NewsArticle",
+    "headline": "H",
+    "datePublished": "2019-12-31T23:00:00+01:00",
+    "author": {"name": "Bo Li"},
+}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +53,11 @@ def test_declarations(head: str, expected: dict[str, str]) -> None:
 
 def test_elements_of_the_page_come_last() -> None:
     body = '<h1>Headline</h1><a rel="author" href="/a">Eve Ö</a><time datetime="2001-02-03T00:00">then</time>'
-    assert fields("", body, 'lang="fr"') == {"title": "Headline", "author": "Eve Ö", "date": "2001-02-03", "language": "fr"}
+    assert fields("", body, 'lang="fr"') == {
+        "title": "Headline",
+        "author": "Eve Ö",
+        "date": "2001-02-03",
+        "language": "fr",
+    }
     assert fields(linked(ARTICLE), body)["author"] == "Bo Li"
     assert "language" not in fields("", "", 'lang="the language of love"')

@@ -12,7 +12,9 @@ from gristmill.errors import ConfigError
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.page_markdown import extract_markdown, to_markdown
 
-LONG = "This paragraph is long enough to be content, because it has a number of words that no menu has, and a full stop."
+LONG = (
+    "This paragraph is long enough to be content, because it has a number of words that no menu has, and a full stop."
+)
 PAGE = f"""<!doctype html><html lang="de-AT"><head><title>Mills | Site</title>
 <meta property="og:title" content="On mills"><meta name="author" content="Ada Müller">
 <meta property="article:published_time" content="2021-03-04T05:06:07Z"></head>
@@ -58,15 +60,21 @@ def test_the_structure_of_a_page_is_kept(read: Callable) -> None:
     }  # fmt: skip
     plain = read("a.html", PAGE.encode(), format="html")
     assert not any(name.startswith("page_") for name in json.loads(plain.metas[0]))
-    words = [re.findall(r"[\w.,()<:]+", re.sub(r"\|---.*|^\d+\.|`", "", text, flags=re.M)) for text in (found.texts[0], plain.texts[0])]
+    words = [
+        re.findall(r"[\w.,()<:]+", re.sub(r"\|---.*|^\d+\.|`", "", text, flags=re.M))
+        for text in (found.texts[0], plain.texts[0])
+    ]
     assert [w for w in words[0] if w not in ("1.", "2.")] == [w for w in words[1] if w not in ("1.", "2.")]
 
 
 def test_pages_of_an_archive_and_trafilatura(read: Callable) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
     block = head + PAGE.encode()
-    fields = b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.org/\r\nContent-Type: application/http; msgtype=response\r\n"
-    archive = fields + b"WARC-Date: 2020-01-01T00:00:00Z\r\nContent-Length: %d\r\n\r\n" % len(block) + block + b"\r\n\r\n"
+    fields = b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.org/\r\n"
+    fields += b"Content-Type: application/http; msgtype=response\r\n"
+    archive = (
+        fields + b"WARC-Date: 2020-01-01T00:00:00Z\r\nContent-Length: %d\r\n\r\n" % len(block) + block + b"\r\n\r\n"
+    )
     found = read("a.warc", archive, format="warc", markup="markdown", page_fields=True)
     assert found.texts == [MARKDOWN]
     meta = json.loads(found.metas[0])
@@ -84,7 +92,9 @@ def records(*bodies: object, **more: object) -> bytes:
 
 def test_html_in_the_text_field_of_records(read: Callable) -> None:
     data = records(PAGE, "<p>one</p><ul><li>two</li></ul>", "", None, title="of the record", page_title="its own")
-    whole = read("a.jsonl", data, format="jsonl", text_is="html_page", page_fields=True, markup="markdown", max_quarantined=1)
+    whole = read(
+        "a.jsonl", data, format="jsonl", text_is="html_page", page_fields=True, markup="markdown", max_quarantined=1
+    )
     assert whole.texts[0] == MARKDOWN
     meta = json.loads(whole.metas[0])
     assert (meta["title"], meta["page_title"], meta["page_author"]) == ("of the record", "its own", "Ada Müller")
@@ -100,14 +110,22 @@ def test_limits_hold_for_html_in_fields(read: Callable) -> None:
     deep, many = "<div>" * 50 + "x" + "</div>" * 50, "<b>x</b>" * 60
     data = records(deep, many, "<p>" + "x" * 2000 + "</p>", "<p>fine</p>")
     found = read(
-        "a.jsonl", data, format="jsonl", text_is="html", max_html_depth=40, max_html_nodes=58, max_html_bytes=1500, max_quarantined=1
+        "a.jsonl",
+        data,
+        format="jsonl",
+        text_is="html",
+        max_html_depth=40,
+        max_html_nodes=58,
+        max_html_bytes=1500,
+        max_quarantined=1,
     )
     assert found.texts == ["fine"]
     assert [reason for _, _, reason, _ in found.bad] == ["html_depth", "html_nodes", "html_bytes"]
 
 
 def test_posts_and_mail_keep_markup_too(read: Callable) -> None:
-    row = '<row Id="1" PostTypeId="1" Title="T" Body="&lt;h2&gt;Why&lt;/h2&gt;&lt;p&gt;use &lt;code&gt;x&lt;/code&gt;&lt;/p&gt;" />'
+    body = "&lt;h2&gt;Why&lt;/h2&gt;&lt;p&gt;use &lt;code&gt;x&lt;/code&gt;&lt;/p&gt;"
+    row = f'<row Id="1" PostTypeId="1" Title="T" Body="{body}" />'
     posts = f'<?xml version="1.0" encoding="utf-8"?>\n<posts>\n{row}\n</posts>\n'.encode()
     assert read("a-Posts.xml", posts, format="stack_exchange", markup="markdown").texts == ["Q: T\n\n## Why\n\nuse `x`"]
     mail = b"Subject: s\nContent-Type: text/html\n\n<h1>Hi</h1><ul><li>a</li></ul>"
@@ -140,7 +158,8 @@ def test_tables_that_lay_out_a_page_are_no_tables() -> None:
     assert "|" not in markdown(layout)
     long = f"<table><tr><td>{LONG * 6}</td><td>b</td></tr><tr><td>x</td><td>y</td></tr></table>"
     assert "|" not in markdown(long)
-    nested = "<table><tr><td><table><tr><td>1</td><td>2</td></tr><tr><td>3</td><td>4</td></tr></table></td><td>b</td></tr><tr><td>c</td></tr></table>"
+    inner = "<table><tr><td>1</td><td>2</td></tr><tr><td>3</td><td>4</td></tr></table>"
+    nested = f"<table><tr><td>{inner}</td><td>b</td></tr><tr><td>c</td></tr></table>"
     assert "| 1 | 2 |\n|---|---|\n| 3 | 4 |" in markdown(nested)
 
 
@@ -154,8 +173,14 @@ def test_any_minimal_html_is_converted() -> None:
     [
         ({"format": "jsonl", "markup": "markdown"}, "markup: got 'markdown'; the text of format jsonl is no HTML"),
         ({"format": "jsonl", "page_fields": True}, "page_fields: got true; format jsonl holds no pages"),
-        ({"format": "jsonl", "text_is": "html", "page_fields": True}, "page_fields: got true; format jsonl holds no pages"),
-        ({"format": "jsonl", "text_is": "html", "extract": "trafilatura"}, "extract: got 'trafilatura'; format jsonl holds no pages"),
+        (
+            {"format": "jsonl", "text_is": "html", "page_fields": True},
+            "page_fields: got true; format jsonl holds no pages",
+        ),
+        (
+            {"format": "jsonl", "text_is": "html", "extract": "trafilatura"},
+            "extract: got 'trafilatura'; format jsonl holds no pages",
+        ),
         ({"format": "warc", "text_is": "html"}, "text_is: got 'html'; format warc says itself what its text is"),
         ({"format": "jsonl", "text_is": "html", "oversized": "split"}, "oversized: got 'split' with text_is: html"),
         ({"format": "jsonl", "text_is": "htm"}, "text_is: got 'htm'"),

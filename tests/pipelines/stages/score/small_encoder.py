@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-SYNONYMS = [(f"{stem}a", f"{stem}o") for stem in ("mill", "ston", "river", "wheel", "grain", "sack", "bread", "dust",
-                                                    "beam", "gear", "flour", "water", "wind", "sail", "roof", "door")]  # fmt: skip
+_STEMS = "mill ston river wheel grain sack bread dust beam gear flour water wind sail roof door"
+SYNONYMS = [(f"{stem}a", f"{stem}o") for stem in _STEMS.split()]
 """Pairs of words: the second means what the first means."""
 
 

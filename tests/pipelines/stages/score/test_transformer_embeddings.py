@@ -111,9 +111,17 @@ def damaged(model, tmp_path, name, content):
         ("config.json", '{"d_model": 4, "is_encoder_decoder": true}', "an encoder-decoder, expected an encoder"),
         ("modules.json", "{}x", "modules.json: expected a list of objects with a `type`"),
         ("modules.json", '[{"type": "a.models.Dense"}]', "has a module Dense, which is not computed here"),
-        ("1_Pooling/config.json", '{"pooling_mode_lasttoken": true}', "pools by pooling_mode_lasttoken, expected mean or cls"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_lasttoken": true}',
+            "pools by pooling_mode_lasttoken, expected mean or cls",
+        ),
         ("1_Pooling/config.json", '{"pooling_mode": "max"}', "pools by max, expected mean or cls"),
-        ("1_Pooling/config.json", '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}', "pools by cls, mean"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}',
+            "pools by cls, mean",
+        ),
     ],
 )
 def test_files_of_a_model_that_do_not_fit(model, tmp_path, name, content, message):
@@ -123,11 +131,13 @@ def test_files_of_a_model_that_do_not_fit(model, tmp_path, name, content, messag
 
 
 def test_a_missing_model_and_a_pickle_are_refused(model, tmp_path):
-    with pytest.raises(ConfigError, match="got 'nowhere', expected a directory with config.json and model.safetensors"):
+    with pytest.raises(
+        ConfigError, match=r"got 'nowhere', expected a directory with config.json and model.safetensors"
+    ):
         parse(TransformerEmbeddings, {"model": "nowhere"}, where="corpus.yaml")
     folder = shutil.copytree(model, tmp_path / "encoder")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match="pytorch_model.bin is a pickle, which is not read"):
+    with pytest.raises(ConfigError, match=r"pytorch_model.bin is a pickle, which is not read"):
         parse(TransformerEmbeddings, {"model": str(folder)}, where="corpus.yaml")
 
 

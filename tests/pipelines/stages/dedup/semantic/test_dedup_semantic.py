@@ -45,7 +45,7 @@ def planted(seed, groups=40, spread=0.15):
     centres = rng.normal(size=(groups, WIDTH))
     vectors = np.repeat(centres, rng.integers(1, 9, groups), axis=0)
     vectors = vectors + spread * rng.normal(size=vectors.shape)
-    vectors = np.concatenate([vectors, vectors[:: 7]])
+    vectors = np.concatenate([vectors, vectors[::7]])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return rng.permutation(vectors).astype(np.float16)
 
@@ -97,7 +97,9 @@ def by_centroid(bench, vectors, name="step"):
 def test_winners_are_those_of_brute_force(bench, threshold):
     vectors = planted(1)
     sizes = (70, 1, len(vectors) - 71)
-    rows, facts = bench.run(DedupSemantic(threshold, keep=(KeepKey(sources=("s2", "s0")),)), parts_of(bench, vectors, sizes))
+    rows, facts = bench.run(
+        DedupSemantic(threshold, keep=(KeepKey(sources=("s2", "s0")),)), parts_of(bench, vectors, sizes)
+    )
     source = np.repeat([1, 2, 0], sizes)
     preferred = {row: place for place, row in enumerate(by_centroid(bench, vectors))}
     order = sorted(range(len(vectors)), key=lambda row: (source[row], preferred[row]))
@@ -225,10 +227,7 @@ def test_any_order_of_tasks_and_any_interruption_gives_the_same_files(bench, tmp
 
     def files(name):
         root = tmp_path / name
-        return {
-            path.relative_to(root).as_posix(): path.read_bytes()
-            for path in sorted(root.rglob("*.arrow"))
-        }
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*.arrow"))}
 
     facts = stage.run(parts, StepOutput(tmp_path, "forward"), LocalCluster())
     assert stage.run(parts, StepOutput(tmp_path, "backward"), Backwards()) == facts
@@ -255,7 +254,10 @@ def test_planted_paraphrases_are_found_and_explained(tmp_path, capsys):
     texts = [" ".join(word[0] for word in original) for original in originals]
     texts += [" ".join(word[1] for word in original) for original in originals[:3]]
     path = write_texts_corpus(
-        tmp_path, texts, [f"transformer_embeddings: {{model: {model}, max_tokens: 64}}", "dedup_semantic: {threshold: 0.97}"], "c"
+        tmp_path,
+        texts,
+        [f"transformer_embeddings: {{model: {model}, max_tokens: 64}}", "dedup_semantic: {threshold: 0.97}"],
+        "c",
     )
     config = load_corpus_config(path)
     build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
