@@ -1,12 +1,11 @@
 """Cosine similarity of vectors: k-means on the sphere, and greedy elections among vectors that are alike.
 
-Products of matrices run on one thread. They only choose candidates: wherever single precision could decide
-otherwise, a pair is computed again in double precision, so no decision about a pair depends on the library.
+Products of matrices only choose candidates: wherever single precision could decide otherwise, a pair is computed
+again in double precision, so no decision about a pair depends on the library. Sums of k-means do; run these
+functions inside `on_one_thread()`.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from contextlib import AbstractContextManager
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -16,18 +15,12 @@ STAYS = -1
 _BLOCK, _CHUNK = 1024, 8192  # vectors on either side of a product
 _PAIRS = 8192  # pairs computed in double precision at a time
 _UNSURE = 1e-4  # above the error of a product of vectors of length 1 in single precision
-_Arguments, _Result = ParamSpec("_Arguments"), TypeVar("_Result")
 
 
-def _on_one_thread(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Run a function with one thread for products: more would add in another order, and a task has one core."""
-
-    @wraps(function)
-    def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        with threadpool_limits(1, user_api="blas"):
-            return function(*args, **kwargs)
-
-    return run
+def on_one_thread() -> AbstractContextManager[object]:
+    """Return a context in which products of matrices run on one thread, so that they add in one order."""
+    context: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
+    return context
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
@@ -60,7 +53,6 @@ def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.nda
     return alike
 
 
-@_on_one_thread
 def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.ndarray:
     """Return, for each vector, the first vector of `stay` [m, width] with a cosine of `least` or more, or STAYS; int64 [n]."""
     winner = np.full(len(vectors), STAYS, np.int64)
@@ -76,7 +68,6 @@ def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.
     return winner
 
 
-@_on_one_thread
 def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
     """Elect greedily among vectors [n, width] in the order of preference: a vector stays unless its cosine to one
     that stays is `least` or more. Returns the first such vector for each, or STAYS, int64 [n].
@@ -100,7 +91,6 @@ def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
     return winner
 
 
-@_on_one_thread
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """Return the centroid with the highest cosine to each vector, of equal ones the first, int64 [n]."""
     nearest = np.zeros(len(vectors), np.int64)
@@ -117,7 +107,6 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     return nearest
 
 
-@_on_one_thread
 def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarray:
     """Return up to `clusters` centroids of length 1, float32 [k, width], by k-means with cosines (Dhillon and Modha 2001).
 

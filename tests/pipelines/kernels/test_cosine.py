@@ -42,12 +42,12 @@ def greedy(vectors, least):
 def test_elections_do_not_depend_on_blocks(monkeypatch, block, chunk, pairs, least):
     for name, size in (("_BLOCK", block), ("_CHUNK", chunk), ("_PAIRS", pairs)):
         monkeypatch.setattr(cosine, name, size)
-    vectors = vectors_of(1, 150)
-    vectors[100:110] = vectors[50:60]
+    vectors = vectors_of(1, 90)
+    vectors[70:80] = vectors[50:60]
     expected = greedy(vectors, least)
     assert elect_by_cosine(vectors, least).tolist() == expected
     assert len({*expected}) > 3
-    others, stay = vectors_of(2, 90), vectors[np.array(expected) == STAYS]
+    others, stay = vectors_of(2, 60), vectors[np.array(expected) == STAYS]
     like = exact(others, stay) >= np.float32(least)
     first = np.where(like.any(axis=1), like.argmax(axis=1), STAYS)
     assert follow_by_cosine(others, stay, least).tolist() == first.tolist()

@@ -1,8 +1,8 @@
 """Cells of alike embeddings on disk, and the election within each cell.
 
-Every part draws a sample of its embeddings. One task computes the centroids of all cells from the sample. Every
-part then sends its documents to the partition of their cell, each partition elects, and the results return to
-the parts. No task holds more than a part, the sample, or a partition. Content depends on the parts alone.
+One task computes the centroids of all cells from a sample (cell_centroids.py). Every part then sends its documents to
+the partition of their cell, each partition elects, and the results return to the parts. No task holds more than a
+part, the sample, or a partition. Content depends on the parts alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import FileList, gather_rows, partitions_for, scatter_rows, write_list
 from pipelines.contracts.document import ID
 from pipelines.contracts.document_counts import count_drops
-from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.kernels.search.cosine import (
@@ -25,23 +25,14 @@ from pipelines.kernels.search.cosine import (
     elect_by_cosine,
     follow_by_cosine,
     nearest_centroids,
+    on_one_thread,
     pair_cosines,
-    spherical_kmeans,
 )
-from pipelines.stages.decide.uniform_numbers import uniform_numbers
 from pipelines.stages.dedup.dedup_inputs import NEW, Candidates, candidates
 from pipelines.stages.dedup.grouping import address, partition_of, runs
 from pipelines.stages.dedup.keep_rule import KeepKey, key_columns, key_types, order_by_preference
+from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING, Centroids, competing, find_centroids, vectors_of
 
-EMBEDDING = "embedding"
-CELL_DOCUMENTS = 10_000
-"""Documents per cell, on average. SemDeDup has 8,800 (440 million images of LAION, and 50,000 centroids in its code)."""
-SAMPLE_PER_CELL = 256
-"""Most vectors of the sample per cell, as in faiss."""
-SAMPLE_BYTES = 1 << 30
-"""Most bytes of the sample in single precision."""
-ROUNDS = 20
-"""Most rounds of k-means."""
 ELECTORATE = 100_000
 """Documents of a cell that are compared with one another."""
 PARTITION_BYTES = 256 << 20
@@ -63,8 +54,7 @@ class _PartTask:
     schema: pa.Schema
     keep: tuple[KeepKey, ...]
     partitions: int = 1
-    share: float = 1.0
-    centroids: FileRecord | None = None
+    centroids: Centroids | None = None
     results: FileList | None = None
 
 
@@ -85,19 +75,13 @@ class CellSearch:
         inputs = candidates(self.parts, (), EMBEDDING)
         kind = self.parts[0].types.field(EMBEDDING).type
         key_types(self.parts[0].types, self.keep)
-        rows = sum(one.part.rows for one in inputs)
-        share = min(1.0, SAMPLE_BYTES / (4 * kind.list_size) / max(1, rows))
-        sampled = self._over(inputs, sample_embeddings, share=share)
-        documents = sum(count for _, count in sampled)
-        samples = write_list(self.out, "samples", [record for record, _ in sampled])
-        wanted = partitions_for(documents, CELL_DOCUMENTS) if cells is None else cells
-        training = _TrainingTask(self.out, samples, kind, wanted)
-        (trained,) = gather(self.cluster, train_cells, [training], lambda task: f"{self.rule}: k-means")
+        centroids = find_centroids(self.out, inputs, kind, cells, self.cluster)
+        documents = centroids.documents
         # besides its vector, a document has about 100 bytes of ids, numbers and keys
         partitions = partitions_for(
             documents, max(1, PARTITION_BYTES // (kind.list_size * kind.value_type.bit_width // 8 + 100))
         )
-        sent = self._over(inputs, scatter_cells, partitions=partitions, centroids=trained[0])
+        sent = self._over(inputs, scatter_cells, partitions=partitions, centroids=centroids)
         files = write_list(self.out, "cells", sent)
         elections = [_CellTask(self.out, files, p, len(inputs), self.threshold, self.keep) for p in range(partitions)]
         elected = gather(self.cluster, elect_in_cells, elections, lambda task: f"{self.rule}: {task.partition}")
@@ -111,7 +95,7 @@ class CellSearch:
             "clusters": sum(sizes.values()),
             "dropped": dropped,
             "cluster_sizes": {str(size): sizes[size] for size in sorted(sizes)},
-            "cells": trained[1],
+            "cells": centroids.cells,
             "largest_cell": max((counts["largest"] for _, counts in elected), default=0),
             "not_all_compared": sum(counts["beyond"] for _, counts in elected),
         }
@@ -121,63 +105,6 @@ class CellSearch:
         return gather(self.cluster, step, tasks, lambda task: f"{self.rule}: part {task.one.part.name}")
 
 
-def _vectors(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Return embeddings without nulls, [n, width]."""
-    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.array([], column.type)
-    return array.flatten().to_numpy().reshape(len(array), array.type.list_size)
-
-
-def _competing(one: Candidates) -> tuple[np.ndarray, pa.Array]:
-    return one.competing(EMBEDDING, "semantic_cluster")
-
-
-def sample_embeddings(task: _PartTask) -> tuple[FileRecord, int]:
-    """Commit the embeddings of a part whose documents have a random number below `share`, with that number. Also returns
-    the number of documents that compete.
-    """
-    unit = f"sample.{task.one.number:05d}"
-    receipt = task.out.receipt(unit)
-    if receipt is None:
-        rows, embeddings = _competing(task.one)
-        numbers = uniform_numbers(task.one.ids().take(pa.array(rows)), 0, b"dedup_semantic")
-        table = pa.table({"number": numbers, EMBEDDING: embeddings}).filter(pa.array(numbers < task.share))
-        content = scatter_rows(table.combine_chunks(), np.zeros(len(table), np.int64), 1)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"documents": len(rows)})
-    return receipt.files[0], receipt.counts["documents"]
-
-
-@dataclass(frozen=True)
-class _TrainingTask:
-    out: StepOutput
-    files: FileList
-    kind: pa.DataType
-    cells: int
-
-
-def _centroid_schema(width: int) -> pa.Schema:
-    return pa.schema([("centroid", pa.list_(pa.float32(), width))])
-
-
-def train_cells(task: _TrainingTask) -> tuple[FileRecord, int]:
-    """Commit the centroids of the cells; returns their number too."""
-    unit = "centroids"
-    receipt = task.out.receipt(unit)
-    if receipt is None:
-        sample = task.files.gather_rows(0)
-        order = np.argsort(sample["number"].to_numpy(), kind="stable")[: task.cells * SAMPLE_PER_CELL]
-        vectors = _vectors(sample[EMBEDDING])[order]
-        centroids = spherical_kmeans(vectors, task.cells, ROUNDS)
-        if not len(centroids):  # few documents compete, and none of them is in the sample
-            centroids = np.zeros((1, task.kind.list_size), np.float32)
-        schema = _centroid_schema(task.kind.list_size)
-        column = pa.FixedSizeListArray.from_arrays(pa.array(centroids.ravel()), task.kind.list_size)
-        content = write_table(pa.table([column], schema=schema))
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"cells": len(centroids)})
-    return receipt.files[0], receipt.counts["cells"]
-
-
 def scatter_cells(task: _PartTask) -> FileRecord:
     """Commit the competing documents of a part with what the election needs, partitioned by cell."""
     one = task.one
@@ -185,13 +112,11 @@ def scatter_cells(task: _PartTask) -> FileRecord:
     receipt = task.out.receipt(unit)
     if receipt is None:
         assert task.centroids is not None
-        rows, embeddings = _competing(one)
-        schema = _centroid_schema(embeddings.type.list_size)
-        centroids = _vectors(
-            read_table(task.out.directory, task.centroids, schema.names, schema_facts(schema))["centroid"]
-        )
-        vectors = _vectors(embeddings)
-        cells = nearest_centroids(vectors, centroids)
+        rows, embeddings = competing(one)
+        centroids = task.centroids.load(task.out, embeddings.type.list_size)
+        vectors = vectors_of(embeddings)
+        with on_one_thread():
+            cells = nearest_centroids(vectors, centroids)
         words: np.ndarray = np.zeros((len(cells), 2), np.int64)
         words[:, 1] = cells
         cell_ids = pa.FixedSizeBinaryArray.from_buffers(ID, len(cells), [None, pa.py_buffer(words)])
@@ -232,24 +157,30 @@ def elect_in_cells(task: _CellTask) -> tuple[FileRecord, dict[str, Any]]:
     unit = f"elected.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        table, sizes = _electorates(task)
-        starts, lengths, _ = runs(table["cluster"])
-        vectors, winner = _vectors(table[EMBEDDING]), np.full(len(table), STAYS, np.int64)
-        for start, length in zip(starts, lengths, strict=True):
-            own = elect_by_cosine(vectors[start : start + length], task.threshold)
-            winner[start : start + length] = np.where(own == STAYS, STAYS, start + own)
-        stays = np.flatnonzero(winner == STAYS)
-        lost, beyond = [_lost(table, vectors, table, winner)], 0
-        if sum(sizes.values()) > len(table):
-            for others in _others(task, table):
-                winner = _follow(others, table, stays, task.threshold)
-                lost.append(_lost(others, vectors, table, winner))
-                beyond += int((winner == STAYS).sum())
-        result, counts = _results(table, pa.concat_tables(lost))
+        with on_one_thread():
+            result, facts = _elect(task)
         content = scatter_rows(result, result["part"].to_numpy().astype(np.int64), task.parts)
-        facts = {"sizes": counts, "largest": max(sizes.values(), default=0), "beyond": beyond}
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, facts)
     return receipt.files[0], receipt.counts
+
+
+def _elect(task: _CellTask) -> tuple[pa.Table, dict[str, Any]]:
+    """Return the documents of all clusters of a partition, and the counts of `elect_in_cells`."""
+    table, sizes = _electorates(task)
+    starts, lengths, _ = runs(table["cluster"])
+    vectors, winner = vectors_of(table[EMBEDDING]), np.full(len(table), STAYS, np.int64)
+    for start, length in zip(starts, lengths, strict=True):
+        own = elect_by_cosine(vectors[start : start + length], task.threshold)
+        winner[start : start + length] = np.where(own == STAYS, STAYS, start + own)
+    stays = np.flatnonzero(winner == STAYS)
+    lost, beyond = [_lost(table, vectors, table, winner)], 0
+    if sum(sizes.values()) > len(table):
+        for others in _others(task, table):
+            winner = _follow(others, table, stays, task.threshold)
+            lost.append(_lost(others, vectors, table, winner))
+            beyond += int((winner == STAYS).sum())
+    result, counts = _results(table, pa.concat_tables(lost))
+    return result, {"sizes": counts, "largest": max(sizes.values(), default=0), "beyond": beyond}
 
 
 def _electorates(task: _CellTask) -> tuple[pa.Table, dict[bytes, int]]:
@@ -293,8 +224,8 @@ def _follow(others: pa.Table, table: pa.Table, stays: np.ndarray, threshold: flo
     `table`, or STAYS.
     """
     winner = np.full(len(others), STAYS, np.int64)
-    vectors, kept = _vectors(others[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
-    kept_vectors = _vectors(kept[EMBEDDING])
+    vectors, kept = vectors_of(others[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
+    kept_vectors = vectors_of(kept[EMBEDDING])
     for cell in pc.unique(others["cluster"]):
         rows = np.flatnonzero(pc.equal(others["cluster"], cell).to_numpy())
         some = np.flatnonzero(pc.equal(kept["cluster"], cell).to_numpy())
@@ -308,7 +239,7 @@ def _lost(documents: pa.Table, winners: np.ndarray, table: pa.Table, winner: np.
     vectors of `table`.
     """
     lose = np.flatnonzero(winner != STAYS)
-    similarity = pair_cosines(_vectors(documents[EMBEDDING])[lose], winners[winner[lose]])
+    similarity = pair_cosines(vectors_of(documents[EMBEDDING])[lose], winners[winner[lose]])
     rows = documents.select(["part", "row"]).take(pa.array(lose))
     return rows.append_column("winner", pa.array(winner[lose])).append_column("similarity", pa.array(similarity))
 

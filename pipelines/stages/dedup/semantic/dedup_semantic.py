@@ -19,7 +19,8 @@ from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import GivenSplits, Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
-from pipelines.stages.dedup.semantic.cells import EMBEDDING, CellSearch
+from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING
+from pipelines.stages.dedup.semantic.cells import CellSearch
 
 
 @dataclass(frozen=True)
