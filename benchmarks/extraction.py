@@ -7,7 +7,11 @@ Quality is measured as trafilatura reports it: each page has snippets that must 
 snippets that must not ("without"). Precision = found with / (found with + found without), recall = found with
 / all with, F = their harmonic mean. "reader" is format warc, "bare" the extractor's own call on the same
 payload with the same options, except that trafilatura decodes the bytes itself. The share of equal texts
-shows whether the reader loses anything.
+shows whether the reader loses anything. With `markup: markdown`, snippets are looked for as they stand and, "without
+marks", in the text without backticks and escapes of pipes.
+
+Structure: on how many pages each kind of line occurs in Markdown. Fields: how many pages declare each, as `page_fields` and
+trafilatura's `extract_metadata` find it, and of those where both do, the share with equal values.
 
 Speed is MB/s of decoded WARC over all pages. The peer reads payloads with FastWARC, detects the encoding,
 decodes and extracts. The reader also accounts for every record, counts replaced bytes, limits nodes and
@@ -20,12 +24,15 @@ import argparse
 import itertools
 import json
 import os
+import re
 import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.signals import machine
 from pipelines.reading.documents import read_documents, read_records
@@ -33,11 +40,22 @@ from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.entries.records import RawRecord, TextRecord
 from pipelines.reading.sources.source import Source
+from pipelines.reading.web.charset import decode_page
 from pipelines.reading.web.extraction import extract_with_resiliparse, extract_with_trafilatura
+from pipelines.reading.web.page_fields import page_fields
+from pipelines.reading.web.page_markdown import extract_markdown
 from pipelines.reading.web.page_process import Extractor
 
 _COPIES = 3  # of the file, so that starting the child (0.2 s) weighs as little as with a crawl's larger files
 Snippets = list[tuple[list[str], list[str]]]
+Result = TypeVar("Result")
+STRUCTURE = {
+    "headings": re.compile(r"^#{1,6} \S", re.MULTILINE),
+    "lists": re.compile(r"^ *(-|\d+\.) \S", re.MULTILINE),
+    "tables": re.compile(r"^\|(---\|)+", re.MULTILINE),
+    "code": re.compile(r"^```", re.MULTILINE),
+    "formulas": re.compile(r"\$[^$\s][^$\n]*\$"),
+}
 
 
 def main() -> None:
@@ -53,22 +71,34 @@ def main() -> None:
     snippets = [(page["with"], page["without"]) for page in judged.values()][: options.pages]
     print(machine())
     print(f"{len(snippets)} pages of {path.name}   precision  recall      F    texts equal to bare")
-    bare_calls: dict[str, Callable[[bytes], str]] = {
-        "resiliparse": bare_resiliparse,
-        "trafilatura": extract_with_trafilatura,
+    bare_calls: dict[tuple[str, str], Callable[[bytes], str]] = {
+        ("resiliparse", "text"): bare_resiliparse,
+        ("trafilatura", "text"): extract_with_trafilatura,
+        ("resiliparse", "markdown"): bare_markdown,
+        ("trafilatura", "markdown"): partial(extract_with_trafilatura, output_format="markdown"),
     }
-    for extract, call in bare_calls.items():
-        reader = list(itertools.islice(by_reader(path, extract), options.pages))
+    for (extract, markup), call in bare_calls.items():
+        reader, spent = timed(lambda: list(itertools.islice(by_reader(path, extract, markup), options.pages)))  # noqa: B023
         bare = [call(payload) or "" for payload in itertools.islice(payloads(path), options.pages)]
         same = sum(ours == theirs for ours, theirs in zip(reader, bare, strict=True))
-        print(f"{extract:12s} reader                 {score(reader, snippets)}    {same / len(bare):.1%}")
-        print(f"{extract:12s} bare                   {score(bare, snippets)}")
-    compare_speed(path, options.pairs)
+        name = f"{extract:12s} {markup:9s}"
+        print(
+            f"{name} reader       {score(reader, snippets)}    {same / len(bare):.1%}  {spent / len(bare) * 1e3:.1f} ms a page"
+        )
+        print(f"{name} bare         {score(bare, snippets)}")
+        if markup == "markdown":
+            unmarked = [re.sub(r"`|\\(?=\|)", "", text) for text in reader]
+            print(f"{name} without marks {score(unmarked, snippets)}")
+            pages = {kind: sum(1 for text in reader if pattern.search(text)) for kind, pattern in STRUCTURE.items()}
+            print(f"{name} pages with " + ", ".join(f"{kind} {count}" for kind, count in pages.items()))
+    compare_fields(list(itertools.islice(payloads(path), options.pages)))
+    if options.pairs:
+        compare_speed(path, options.pairs)
 
 
-def by_reader(path: Path, extract: str) -> Iterator[str]:
+def by_reader(path: Path, extract: str, markup: str) -> Iterator[str]:
     """The text of every page as format warc extracts it, before normalisation; empty for pages set aside."""
-    source = Source(name="benchmark", root=str(path), format="warc", extract=extract)
+    source = Source(name="benchmark", root=str(path), format="warc", extract=extract, markup=markup)
     (file,) = list_files(source)
     with Extractor(source) as extractor:
         for entry in open_entries(file, source):
@@ -89,6 +119,35 @@ def bare_resiliparse(payload: bytes) -> str:
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
     return extract_with_resiliparse(bytes_to_str(payload, detect_encoding(payload, from_html_meta=True)))
+
+
+def bare_markdown(payload: bytes) -> str:
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+    from resiliparse.parse.html import HTMLTree
+
+    html = bytes_to_str(payload, detect_encoding(payload, from_html_meta=True))
+    return extract_markdown(HTMLTree.parse(html), main_content=True)
+
+
+def compare_fields(pages: list[bytes]) -> None:
+    """Print how many pages have each field, by us and by trafilatura."""
+    from resiliparse.parse.html import HTMLTree
+    from trafilatura import extract_metadata
+
+    htmls = [decode_page(page, "").text for page in pages]
+    ours, fast = timed(lambda: [page_fields(HTMLTree.parse(html)) for html in htmls])
+    theirs, slow = timed(lambda: [extract_metadata(html) for html in htmls])
+    cost = f"{fast / len(pages) * 1e3:.1f} and {slow / len(pages) * 1e3:.1f} ms a page"
+    print(f"fields       ours, trafilatura, both, of these equal; {cost}")
+    for name in ("title", "date", "author", "language"):
+        pairs = [
+            (a.get(f"page_{name}"), getattr(b, name, None) if b else None) for a, b in zip(ours, theirs, strict=True)
+        ]
+        both = [(a, b) for a, b in pairs if a and b]
+        equal = sum(a.casefold() == b.casefold() for a, b in both) / max(1, len(both))
+        print(
+            f"{name:12s} {sum(bool(a) for a, _ in pairs)}, {sum(bool(b) for _, b in pairs)}, {len(both)}, {equal:.1%}"
+        )
 
 
 def score(texts: list[str], snippets: Snippets) -> str:
@@ -118,7 +177,7 @@ def _compare_speed(root: Path, pairs: int) -> None:
     def bare() -> int:
         return sum(1 for file in files for payload in payloads(Path(file.location)) if bare_resiliparse(payload))
 
-    times = [(timed(reader), timed(bare)) for _ in range(pairs)]
+    times = [(both_clocks(reader), both_clocks(bare)) for _ in range(pairs)]
     print(
         f"{size / 1e6:.0f} MB of WARC to text, resiliparse     reader    bare   time, reader / bare (median of {pairs} pairs)"
     )
@@ -128,7 +187,14 @@ def _compare_speed(root: Path, pairs: int) -> None:
         print(f"MB/s by {name:4s} time {size / ours / 1e6:26.1f} {size / theirs / 1e6:7.1f} {ratio:8.2f}")
 
 
-def timed(run: Callable[[], int]) -> tuple[float, float]:
+def timed(run: Callable[[], Result]) -> tuple[Result, float]:
+    """(the result, CPU seconds of this process and its children that have ended)."""
+    usage = cpu_seconds()
+    result = run()
+    return result, cpu_seconds() - usage
+
+
+def both_clocks(run: Callable[[], int]) -> tuple[float, float]:
     """(CPU seconds of this process and its children, wall seconds)."""
     usage, begin = cpu_seconds(), time.perf_counter()
     run()

@@ -15,9 +15,11 @@ from pipelines.contracts.stage import Stage
 from pipelines.reading import documents as read
 from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.sources.registry import format_code, format_of
+from pipelines.reading.sources.registry import format_code
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
+from pipelines.reading.web.page_fields import VERSION as FIELDS_VERSION
+from pipelines.reading.web.page_markdown import VERSION as MARKDOWN_VERSION
 from pipelines.reading.web.page_reservations import VERSION as RESERVATIONS_VERSION
 
 # Fields that do not affect which documents are read from the same files.
@@ -64,8 +66,11 @@ class Read(Stage):
 
     def depends(self) -> dict[str, str]:
         """Return the versions of everything that decodes and normalises."""
-        reservations = {"reservations": RESERVATIONS_VERSION} if format_of(self.source.format).pages else {}
-        return read.depends() | page_process.libraries(self.source) | reservations | format_code(self.source.format)
+        source = self.source
+        found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
+        found |= {"page_fields": FIELDS_VERSION} if source.page_fields else {}
+        found |= {"markdown": MARKDOWN_VERSION} if source.markup == "markdown" else {}
+        return read.depends() | page_process.libraries(source) | found | format_code(source.format)
 
     def knobs(self) -> dict[str, Any]:
         """Return the fields of the source that the documents depend on."""

@@ -21,9 +21,9 @@ from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.plan import Plan
 from pipelines.planning.source_check import SampleTally, sample_source
 from pipelines.reading.entries.normalise import normalise
-from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.markup import has_markup
+from pipelines.reading.web.page_process import holds_pages
 from pipelines.stages.decide.filter import Filter, fails
 from pipelines.stages.decide.rules import Rule, group_names, values_of
 from pipelines.stages.materialise.funnel import sample_of
@@ -235,10 +235,10 @@ def markup_notices(
     sampled documents with block tags.
     """
     count = pc.sum(markup).as_py() or 0
-    if not format_of(source.format).pages and count > MARKUP * len(markup):
+    if not holds_pages(source) and source.text_is == "text" and count > MARKUP * len(markup):
         steps = list(dict.fromkeys(test.step for test in tests if "lines" in test.kinds))
         judged = f"; {_listed(steps)} would judge lines of tags and drop or empty most documents" if steps else ""
-        remedy = "extract the text from the markup before the build, since no option does so inside records"
+        remedy = "read it with `text_is: html`, or with `text_is: html_page` if every text is a whole page"
         if source.format in ("text", "markdown"):
             remedy = "read files that are pages with `format: html`"
         yield (

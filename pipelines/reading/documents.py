@@ -23,6 +23,7 @@ from pipelines.reading.entries.record_sample import RecordSample
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord
 from pipelines.reading.entries.typed_columns import check_types
 from pipelines.reading.part_writer import PartBuilder, ReadPart
+from pipelines.reading.sources.record_field import load_meta
 from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.page_process import Extractor
@@ -73,6 +74,8 @@ def read_documents(
                 first = next_record.get(key, 0)
                 shared = replace(entry, shared=share(file, entry.path))
                 records = _bounded(read_records(shared, source, first, poison), left)
+                if source.text_is != "text":
+                    records = _as_html(records, source.max_html_bytes)
                 if source.sample < 1:
                     records = _unparsed(records, RecordSample(source.sample), key, first, source)
                 records = extractor.extract(entry.path, first, records, poison)
@@ -116,6 +119,23 @@ def _unparsed(
         if isinstance(record, RawRecord) and source.oversized == "quarantine" and not sample.has(key, number):
             record = Bad(NOT_SAMPLED, record.size)
         yield record
+
+
+def _as_html(records: Iterator[TextRecord | Bad | RawRecord], most: int) -> Iterator[TextRecord | Bad | RawRecord]:
+    """Yield the same records with their text as HTML of at most `most` bytes, which is yet to be parsed."""
+    for record in records:
+        if isinstance(record, TextRecord):
+            try:
+                content = record.text.encode()
+            except UnicodeEncodeError:  # a lone surrogate, which is set aside later
+                yield record
+                continue
+            if len(content) > most:
+                yield Bad("html_bytes", record.size)
+                continue
+            yield RawRecord(content, "", record.size, record.url, load_meta(record.meta) or {})
+        else:
+            yield record
 
 
 def _foreign_records(

@@ -13,6 +13,7 @@ from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup.dedup_spans import DedupSpans
 from pipelines.stages.dedup.dedup_substrings import DedupSubstrings
 from pipelines.stages.dedup.dedup_url import DedupUrl
+from pipelines.stages.dedup.semantic.dedup_semantic import DedupSemantic
 from pipelines.stages.materialise.learn_tokenizer import LearnTokenizer
 from pipelines.stages.materialise.shards import Shards
 from pipelines.stages.measure.decontaminate import Decontaminate
@@ -30,6 +31,7 @@ from pipelines.stages.score.classifier import Classifier
 from pipelines.stages.score.perplexity import Perplexity
 from pipelines.stages.score.score import ColumnScore
 from pipelines.stages.score.transformer_classifier import TransformerClassifier
+from pipelines.stages.score.transformer_embeddings import TransformerEmbeddings
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "c4_lines": C4Lines,
@@ -38,6 +40,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "dedup_exact": DedupExact,
     "dedup_held_out": DedupHeldOut,
     "dedup_minhash": DedupMinhash,
+    "dedup_semantic": DedupSemantic,
     "dedup_spans": DedupSpans,
     "dedup_substrings": DedupSubstrings,
     "dedup_url": DedupUrl,
@@ -59,6 +62,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "shards": Shards,
     "text_hash": TextHash,
     "transformer_classifier": TransformerClassifier,
+    "transformer_embeddings": TransformerEmbeddings,
     "url_rules": UrlRules,
     "word_list": WordList,
 }

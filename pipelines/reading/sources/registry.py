@@ -26,6 +26,7 @@ class Format:
       pages, and the source chooses their extractor.
     - `licences`: the licence files of a source are listed, and `shared`, a class as MODULE:NAME, finds what they mean for the
       entries of each file.
+    - `markup`: its text is HTML, of which a source may keep the structure as Markdown.
     - `lines`: the bytes are divided at line feeds before they are decoded. `joined`: no record is known before the whole file
       is read.
     - `zip_name`, `zip_suffix`: a zip whose first member has a name that matches the expression, or whose own name has the
@@ -40,6 +41,7 @@ class Format:
     module: str = ""
     parser: str = ""
     pages: bool = False
+    markup: bool = False
     joined: bool = False
     zip_name: str = ""
     zip_suffix: str = ""
@@ -93,15 +95,15 @@ FORMATS = {
     "warc": Format(
         "web.warc:read_warc",
         "a record of a WARC, WET or ARC file; HTTP responses with HTML, and plain text taken from them, become documents",
-        parser="web.extraction:page_text", pages=True,
+        parser="web.extraction:page_text", pages=True, markup=True,
     ),
     "html": Format(
-        "web.warc:read_html", "a file, which is a page", parser="web.extraction:page_text", pages=True,
+        "web.warc:read_html", "a file, which is a page", parser="web.extraction:page_text", pages=True, markup=True,
     ),
     "stack_exchange": Format(
         "formats.stack_exchange:read_stack_exchange",
         "a question with its answers, of Posts.xml in a Stack Exchange data dump", ("resiliparse",),
-        parser="rich.threads:thread_text", joined=True, only_utf8="dumps are UTF-8",
+        parser="rich.threads:thread_text", markup=True, joined=True, only_utf8="dumps are UTF-8",
     ),
     "subtitles": Format("rich.subtitles:read_subtitles", "a SubRip (.srt) or WebVTT (.vtt) file, whose cues are the text"),
     "gutenberg": Format(
@@ -119,15 +121,15 @@ FORMATS = {
     ),
     "epub": Format(
         "rich.whole_file:read_whole", "an EPUB, whose chapters in reading order are the text", ("resiliparse",),
-        parser="rich.epub:epub_text", zip_name=r"mimetype", zip_suffix=".epub", only_utf8=_OWN_ENCODING,
+        parser="rich.epub:epub_text", markup=True, zip_name=r"mimetype", zip_suffix=".epub", only_utf8=_OWN_ENCODING,
     ),
     "mail": Format(
         "rich.whole_file:read_whole", "a file with a MIME message, such as .eml and those of a Maildir", ("resiliparse",),
-        parser="rich.mail_text:mail_text", only_utf8=_OWN_ENCODING,
+        parser="rich.mail_text:mail_text", markup=True, only_utf8=_OWN_ENCODING,
     ),
     "mbox": Format(
         "rich.mbox:read_mbox", "a message of an mbox file", ("resiliparse",), parser="rich.mail_text:mail_text",
-        only_utf8=_OWN_ENCODING,
+        markup=True, only_utf8=_OWN_ENCODING,
     ),
     "docx": Format(
         "rich.whole_file:read_whole", "a Word document (.docx)", parser="rich.docx:docx_text",

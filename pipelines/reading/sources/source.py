@@ -72,6 +72,15 @@ class Source:
     extract: Literal["resiliparse", "trafilatura"] = "resiliparse"
     """The library that extracts the main text of HTML. resiliparse is tens of times faster; trafilatura is an
     extra to install."""
+    text_is: Literal["text", "html", "html_page"] = field(default="text", metadata=ADDED)
+    """What the text of a record is, in a format of records such as jsonl or parquet. text: text. html: a piece of HTML, such as
+    the body of a post, all of which is text. html_page: a page, whose main text is extracted as `extract` says."""
+    markup: Literal["text", "markdown"] = field(default="text", metadata=ADDED)
+    """What becomes of the structure of HTML. text: only line breaks, and the marks of lists, are kept. markdown: headings, lists,
+    tables, code and formulas are kept as Markdown, without links; trafilatura also keeps emphasis."""
+    page_fields: bool = field(default=False, metadata=ADDED)
+    """Record what a page declares of itself in `meta`: `page_title`, `page_date` (when it was published), `page_author`,
+    `page_language`."""
     max_html_bytes: int = 16 << 20
     """A longer page is quarantined, as `html_bytes`; so is a question with its answers, and a book with a longer chapter.
     (Common Crawl cuts pages at 5 MiB.)"""
@@ -187,14 +196,38 @@ def check_format(source: Source) -> None:
     is_utf8 = codecs.lookup(source.encoding).name == "utf-8"
     if kind.only_utf8 and not is_utf8:
         raise ValueError(f"encoding: got {source.encoding!r}; {kind.only_utf8}")
-    if kind.pages:
-        if not is_utf8:
-            raise ValueError(
-                f"encoding: got {source.encoding!r}; in format {source.format} every page has its own encoding, detected "
-                "from its declarations and its bytes, so leave `encoding` out"
-            )
-    elif source.extract != "resiliparse":
+    if kind.pages and not is_utf8:
         raise ValueError(
-            f"extract: got {source.extract!r}; format {source.format} holds no pages to extract text from, only "
-            f"{' and '.join(name for name, each in FORMATS.items() if each.pages)} do"
+            f"encoding: got {source.encoding!r}; in format {source.format} every page has its own encoding, detected "
+            "from its declarations and its bytes, so leave `encoding` out"
+        )
+    check_html(source)
+
+
+def check_html(source: Source) -> None:
+    """Raise ValueError("field: ...") for fields about HTML that do not fit the format."""
+    kind = format_of(source.format)
+    if kind.parser and source.text_is != "text":
+        raise ValueError(
+            f"text_is: got {source.text_is!r}; format {source.format} says itself what its text is, so leave `text_is` out"
+        )
+    if source.text_is != "text" and source.oversized == "split":
+        raise ValueError(f"oversized: got 'split' with text_is: {source.text_is}, but HTML cannot be cut anywhere")
+    pages = kind.pages or source.text_is == "html_page"
+    holders = " and ".join(name for name, each in FORMATS.items() if each.pages)
+    if source.extract != "resiliparse" and not pages:
+        raise ValueError(
+            f"extract: got {source.extract!r}; format {source.format} holds no pages to extract text from, only {holders} do, "
+            "and records with `text_is: html_page`"
+        )
+    if source.page_fields and not pages:
+        raise ValueError(
+            f"page_fields: got true; format {source.format} holds no pages, only {holders} do, and records with "
+            "`text_is: html_page`"
+        )
+    if source.markup != "text" and not (kind.markup or source.text_is != "text"):
+        names = ", ".join(name for name, each in FORMATS.items() if each.markup)
+        raise ValueError(
+            f"markup: got {source.markup!r}; the text of format {source.format} is no HTML, only that of {names} is, and records "
+            "with `text_is: html` or `html_page`"
         )

@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from pipelines.reading.web.charset import decode_page, is_undecodable
+from pipelines.reading.web.page_fields import page_fields
+from pipelines.reading.web.page_markdown import extract_markdown
 from pipelines.reading.web.page_reservations import page_reservations
 
 
@@ -17,7 +19,7 @@ from pipelines.reading.web.page_reservations import page_reservations
 class PageLimits:
     """The function that parses a record (`parser` of a Format), the extractor of pages, and the limits: bytes of a
     page, number and depth of its elements, bytes of the text, bytes that a file may decode to, and the CPU seconds and
-    bytes of memory of the worker.
+    bytes of memory of the worker. `markup` and `page_fields` are those of the source.
     """
 
     parser: str
@@ -29,6 +31,8 @@ class PageLimits:
     decoded_bytes: int
     cpu_seconds: int
     memory_bytes: int
+    markup: str = "text"
+    page_fields: bool = False
 
     def to_json(self) -> str:
         """Return the limits as JSON for the command line of the worker."""
@@ -37,18 +41,38 @@ class PageLimits:
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     """Return (fields of the worker's answer, text) for one page."""
+    html, charset, replaced = decode_page(data, label)
+    head, text = _extract(html, limits)
+    if text and replaced and is_undecodable(text):
+        return {"reason": "undecodable"}, ""
+    return head | ({"meta": {"charset": charset, "replaced": replaced}} if text else {}), text
+
+
+def field_page(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
+    """Return (fields of the worker's answer, text) for a page in a field of a record, in UTF-8."""
+    head, text = _extract(data.decode(), limits)
+    return head | ({"meta": {}} if text else {}), text
+
+
+def field_fragment(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
+    """Return (fields of the worker's answer, text) for a piece of HTML in a field of a record, in UTF-8."""
+    head, text = fragment_text(data.decode(), limits)
+    return head or {"meta": {}}, text
+
+
+def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
+    """Return (what the page declares, its main text), or a head with the reason why there is none."""
     from resiliparse.parse.html import HTMLTree
 
-    html, charset, replaced = decode_page(data, label)
     tree = HTMLTree.parse(html)
     if reason := excess(tree, limits):
         return {"reason": reason}, ""
-    text = EXTRACTORS[limits.extract](html, tree)
-    if not text or text.isspace():
-        return {"reason": "no_text_extracted"}, ""
-    if replaced and is_undecodable(text):
-        return {"reason": "undecodable"}, ""
-    return {"meta": {"charset": charset, "replaced": replaced}, "reservations": page_reservations(tree)}, text
+    head: dict[str, object] = {"reservations": page_reservations(tree)}
+    if limits.page_fields:
+        head["fields"] = page_fields(tree)
+    extractors = MARKDOWN_EXTRACTORS if limits.markup == "markdown" else EXTRACTORS
+    text = extractors[limits.extract](html, tree)
+    return (head, text) if text and not text.isspace() else ({"reason": "no_text_extracted"}, "")
 
 
 def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
@@ -59,6 +83,8 @@ def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str
     tree = HTMLTree.parse(html)
     if reason := excess(tree, limits):
         return {"reason": reason}, ""
+    if limits.markup == "markdown":
+        return {}, extract_markdown(tree, main_content=False)
     return {}, extract_plain_text(tree, alt_texts=False)
 
 
@@ -95,12 +121,14 @@ def extract_with_resiliparse(html: str, tree: object = None) -> str:
     return extract_plain_text(html if tree is None else tree, main_content=True, alt_texts=False, comments=False)
 
 
-def extract_with_trafilatura(html: str, tree: object = None) -> str:
-    """Extract with trafilatura, with its default recall and its fallbacks, without comments."""
+def extract_with_trafilatura(html: str, tree: object = None, output_format: str = "txt") -> str:
+    """Extract with trafilatura, with its default recall and its fallbacks, without comments and links."""
     import trafilatura
 
     _CACHES.make_room(len(html))
-    text = trafilatura.extract(html, include_comments=False, include_tables=True, deduplicate=False)
+    text = trafilatura.extract(
+        html, output_format=output_format, include_comments=False, include_tables=True, deduplicate=False
+    )
     return text or ""
 
 
@@ -131,4 +159,8 @@ _CACHES = _Caches()
 EXTRACTORS: dict[str, Callable[[str, object], str]] = {
     "resiliparse": extract_with_resiliparse,
     "trafilatura": extract_with_trafilatura,
+}
+MARKDOWN_EXTRACTORS: dict[str, Callable[[str, object], str]] = {
+    "resiliparse": lambda html, tree: extract_markdown(tree, main_content=True),
+    "trafilatura": lambda html, tree: extract_with_trafilatura(html, tree, "markdown"),
 }

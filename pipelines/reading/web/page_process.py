@@ -40,6 +40,7 @@ _PIPE_BYTES = 1 << 20  # the largest pipe that Linux allows without privileges
 _ROOT = Path(__file__).parents[3]
 _START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 _EXTRA = "trafilatura"
+_FIELD_PARSERS = {"html": "web.extraction:field_fragment", "html_page": "web.extraction:field_page"}
 _LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "trafilatura", "lxml", "justext")}
 
 
@@ -49,9 +50,20 @@ def libraries(source: Source) -> dict[str, str]:
     """
     kind = format_of(source.format)
     try:
-        return library_versions(*kind.libraries, *(_LIBRARIES[source.extract] if kind.pages else ()))
+        return library_versions(*kind.libraries, *_extraction_libraries(source))
     except PackageNotFoundError as missing:
         raise _unavailable(source, f"the package {missing.name} is not installed") from None
+
+
+def _extraction_libraries(source: Source) -> tuple[str, ...]:
+    if holds_pages(source):
+        return _LIBRARIES[source.extract]
+    return ("resiliparse",) if source.text_is == "html" else ()
+
+
+def holds_pages(source: Source) -> bool:
+    """Whether the source chooses the extractor of its text."""
+    return format_of(source.format).pages or source.text_is == "html_page"
 
 
 def optional_library(source: Source) -> tuple[str, str, str] | None:
@@ -61,7 +73,7 @@ def optional_library(source: Source) -> tuple[str, str, str] | None:
     kind = format_of(source.format)
     if kind.module:
         return "format", kind.module, install_extra(extra_of(kind.module))
-    return ("extract", _EXTRA, install_extra(_EXTRA)) if kind.pages and source.extract == _EXTRA else None
+    return ("extract", _EXTRA, install_extra(_EXTRA)) if holds_pages(source) and source.extract == _EXTRA else None
 
 
 def _unavailable(source: Source, reason: str) -> SourceError:
@@ -111,7 +123,7 @@ class Extractor:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._limits = PageLimits(
-            format_of(source.format).parser,
+            _FIELD_PARSERS.get(source.text_is) or format_of(source.format).parser,
             source.extract,
             source.max_html_bytes,
             source.max_html_nodes,
@@ -120,6 +132,8 @@ class Extractor:
             source.max_decoded_bytes,
             source.page_cpu_seconds,
             source.page_memory_bytes,
+            source.markup,
+            source.page_fields,
         )
         self._child: subprocess.Popen[bytes] | None = None
         self._shared = os.memfd_create("pages")  # shared with the child; faster than a pipe
@@ -188,7 +202,9 @@ class Extractor:
 
     def _parser(self) -> str:
         kind = format_of(self._source.format)
-        return self._source.extract if kind.pages else next(iter(kind.libraries), self._source.format)
+        if holds_pages(self._source):
+            return self._source.extract
+        return "resiliparse" if self._source.text_is == "html" else next(iter(kind.libraries), self._source.format)
 
     def _outcome(self, page: RawRecord, answer: _Answer) -> TextRecord | Bad:
         reason = answer.head.get("reason")
@@ -197,7 +213,7 @@ class Extractor:
         limit = self._source.max_document_bytes
         if len(answer.text) * 12 > limit and self._length(answer.text) > limit:  # 4 bytes each, tripled by NFC at most
             return Bad("oversized", page.size)
-        meta = page.meta | answer.head["meta"]
+        meta = answer.head.get("fields", {}) | page.meta | answer.head["meta"]
         for name, values in answer.head.get("reservations", {}).items():
             meta[name] = [*meta.get(name, ()), *values]
         return TextRecord(answer.text, page.size, page.url, to_json(meta))

@@ -6,7 +6,8 @@ shared memory, and sends one line of JSON: their offset, the number of the first
 length] per page. Each page is answered on standard output as soon as it is done: the lengths of head and text
 (two little-endian uint32), the head (JSON), the text (UTF-8). A head is {"page": its number} plus
 
-- {"meta": fields to add to the record} with a text, and of a page its "reservations", which are added to the record's,
+- {"meta": fields to add to the record} with a text, and of a page its "reservations", which are added to the record's, and
+  the "fields" that it declares, which are added where the record has none,
 - {"reason"} for a page over a deterministic limit or without text, or
 - {"failed"} with the type of an exception.
 

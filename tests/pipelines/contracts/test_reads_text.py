@@ -64,6 +64,7 @@ def test_every_stage_that_reads_text_has_the_knob():
         "perplexity",
         "pii",
         "transformer_classifier",
+        "transformer_embeddings",
         "word_list",
     }
     assert {name for name, stage in STAGES.items() if issubclass(stage, ReadsText)} == measure | others

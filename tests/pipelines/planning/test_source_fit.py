@@ -184,7 +184,7 @@ def test_plan_and_report_name_sources_of_html(tmp_path, capsys):
     texts = {"posts": POSTS, "mixed": POSTS[:4] + LINES, "code": CODE}
     path = corpus(tmp_path, texts, "c4_lines: {rules: tfds}\n    name: c4")
     said = "posts holds HTML, which is read as text, tags included: 20 of its first 20 documents have block tags such as </p>; "
-    judged = "c4 would judge lines of tags and drop or empty most documents; extract the text from the markup before the build"
+    judged = "c4 would judge lines of tags and drop or empty most documents; read it with `text_is: html`"
     (planned,) = [line for line in lines_of_plan(path, capsys) if "HTML" in line]
     assert said + judged in planned
     config = load_corpus_config(path)

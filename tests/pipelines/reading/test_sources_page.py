@@ -32,6 +32,12 @@ SECTIONS = {
 }
 
 
+SENTENCE = "A paragraph that is long enough to be content, since it has more words than a menu, and a full stop."
+PAGE_WITH_TABLE = f"""<html><head><meta name="date" content="DATE"></head><body><article><h1>Mills</h1><p>{SENTENCE}</p>
+<table><tr><th>a</th><th>b</th></tr>
+<tr><td>1</td><td><math alttext="x^2"><mi>x</mi></math></td></tr></table></article></body></html>"""
+
+
 def build(heading: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> OpenCorpus:
     """The corpus of the first YAML below a heading, built in `folder`."""
     monkeypatch.chdir(folder)
@@ -115,6 +121,24 @@ def test_web(tmp_path, monkeypatch):
     corpus = build("Web archives and pages", tmp_path, monkeypatch)
     assert [("village" in text, "town" in text) for text in kept(corpus)] == [(True, False), (False, True)]
     assert corpus.corpus.manifest.sources["crawl"]["quarantined"] == {"http_status": 1}
+
+
+def test_html(tmp_path, monkeypatch):
+    for folder in ("warc", "saved"):
+        (tmp_path / folder).mkdir()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+    block = head + PAGE_WITH_TABLE.replace("DATE", "2020-01-02").encode()
+    fields = b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.org/\r\n"
+    fields += b"Content-Type: application/http; msgtype=response\r\n"
+    (tmp_path / "warc/a.warc").write_bytes(fields + b"Content-Length: %d\r\n\r\n" % len(block) + block + b"\r\n\r\n")
+    rows = [
+        {"html": PAGE_WITH_TABLE.replace("DATE", date), "id": date} for date in ("2010-05-06", "2016-05-06", "none")
+    ]
+    (tmp_path / "saved/a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    corpus = build("HTML: pages, and HTML in records", tmp_path, monkeypatch)
+    text = f"# Mills\n\n{SENTENCE}\n\n| a | b |\n|---|---|\n| 1 | $x^2$ |"
+    assert kept(corpus) == [text] * 3
+    assert Counter(corpus.verdicts().read_all()["drop"].to_pylist()) == {None: 3, "published": 1}
 
 
 def test_stack_exchange(tmp_path, monkeypatch):

@@ -1,0 +1,141 @@
+"""Cosine similarity of vectors: k-means on the sphere, and greedy elections among vectors that are alike.
+
+Products of matrices only choose candidates: wherever single precision could decide otherwise, a pair is computed
+again in double precision, so no decision about a pair depends on the library. Sums of k-means do; run these
+functions inside `on_one_thread()`.
+"""
+
+from contextlib import AbstractContextManager
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+STAYS = -1
+"""Value of `winner` of a vector that is like no other vector that stays."""
+_BLOCK, _CHUNK = 1024, 8192  # vectors on either side of a product
+_PAIRS = 8192  # pairs computed in double precision at a time
+_UNSURE = 1e-4  # above the error of a product of vectors of length 1 in single precision
+
+
+def on_one_thread() -> AbstractContextManager[object]:
+    """Return a context in which products of matrices run on one thread, so that they add in one order."""
+    context: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
+    return context
+
+
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [n, width] scaled to length 1, float32; a vector of zeros stays one."""
+    scaled = vectors.astype(np.float32)
+    lengths = np.sqrt(np.einsum("ij,ij->i", scaled, scaled, dtype=np.float64)).astype(np.float32)
+    scaled /= np.where(lengths > 0, lengths, 1)[:, None]
+    return scaled
+
+
+def pair_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the cosine of left[i] and right[i], computed in double precision, float32 [n]."""
+    cosines = np.empty(len(left), np.float32)
+    for start in range(0, len(left), _PAIRS):
+        rows = slice(start, start + _PAIRS)
+        a, b = left[rows].astype(np.float64), right[rows].astype(np.float64)
+        lengths = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
+        cosines[rows] = (a * b).sum(axis=1) / np.where(lengths > 0, lengths, 1)
+    return cosines
+
+
+def _are_alike(left: np.ndarray, right: np.ndarray, least: np.float32) -> np.ndarray:
+    """Return which pairs have a cosine of `least` or more, bool [left, right]."""
+    products = unit_rows(left) @ unit_rows(right).T
+    alike = products >= least
+    rows, columns = np.nonzero(np.abs(products - least) < _UNSURE)
+    for start in range(0, len(rows), _PAIRS):
+        i, j = rows[start : start + _PAIRS], columns[start : start + _PAIRS]
+        alike[i, j] = pair_cosines(left[i], right[j]) >= least
+    return alike
+
+
+def follow_by_cosine(vectors: np.ndarray, stay: np.ndarray, least: float) -> np.ndarray:
+    """Return, for each vector, the first vector of `stay` [m, width] with a cosine of `least` or more, or STAYS; int64 [n]."""
+    winner = np.full(len(vectors), STAYS, np.int64)
+    for start in range(0, len(vectors), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(vectors)))
+        for first in range(0, len(stay), _CHUNK):
+            rows = rows[winner[rows] == STAYS]
+            if not len(rows):
+                break
+            alike = _are_alike(vectors[rows], stay[first : first + _CHUNK], np.float32(least))
+            some = alike.any(axis=1)
+            winner[rows[some]] = first + alike[some].argmax(axis=1)
+    return winner
+
+
+def elect_by_cosine(vectors: np.ndarray, least: float) -> np.ndarray:
+    """Elect greedily among vectors [n, width] in the order of preference: a vector stays unless its cosine to one
+    that stays is `least` or more. Returns the first such vector for each, or STAYS, int64 [n].
+    """
+    winner = np.full(len(vectors), STAYS, np.int64)
+    chosen = np.empty(0, np.int64)
+    for start in range(0, len(vectors), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(vectors)))
+        for first in range(0, len(chosen), _CHUNK):
+            some = chosen[first : first + _CHUNK]
+            left = rows[winner[rows] == STAYS]
+            of = follow_by_cosine(vectors[left], vectors[some], least)
+            winner[left] = np.where(of == STAYS, STAYS, some[of])
+        rows = rows[winner[rows] == STAYS]
+        alike = _are_alike(vectors[rows], vectors[rows], np.float32(least))
+        for i, row in enumerate(rows):
+            if winner[row] == STAYS:
+                later = rows[i + 1 :][alike[i, i + 1 :]]
+                winner[later[winner[later] == STAYS]] = row
+        chosen = np.concatenate([chosen, rows[winner[rows] == STAYS]])
+    return winner
+
+
+def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    """Return the centroid with the highest cosine to each vector, of equal ones the first, int64 [n]."""
+    nearest = np.zeros(len(vectors), np.int64)
+    directions = unit_rows(centroids)
+    for start in range(0, len(vectors), _BLOCK):
+        block = unit_rows(vectors[start : start + _BLOCK])
+        best = np.full(len(block), -np.inf, np.float32)
+        for first in range(0, len(directions), _CHUNK):
+            products = block @ directions[first : first + _CHUNK].T
+            column = products.argmax(axis=1)
+            highest = products[np.arange(len(block)), column]
+            nearest[start : start + len(block)][highest > best] = first + column[highest > best]
+            best = np.maximum(best, highest)
+    return nearest
+
+
+def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarray:
+    """Return up to `clusters` centroids of length 1, float32 [k, width], by k-means with cosines (Dhillon and Modha 2001).
+
+    It begins with the first distinct vectors of the sample, so there are no more centroids than these. A
+    centroid that loses all its vectors stays where it is. It ends after `rounds` rounds, or when no vector
+    changes its centroid.
+    """
+    centroids = unit_rows(sample[_first_distinct(sample, clusters)])
+    before = np.full(len(sample), -1, np.int64)
+    for _ in range(rounds):
+        nearest = nearest_centroids(sample, centroids)
+        if np.array_equal(nearest, before):
+            break
+        sums: np.ndarray = np.zeros(centroids.shape, np.float64)
+        for start in range(0, len(sample), _CHUNK):
+            order = start + np.argsort(nearest[start : start + _CHUNK], kind="stable")
+            own, firsts = np.unique(nearest[order], return_index=True)
+            sums[own] += np.add.reduceat(unit_rows(sample[order]), firsts, axis=0, dtype=np.float64)
+        moved = (sums * sums).sum(axis=1) > 0
+        centroids[moved] = unit_rows(sums[moved])
+        before = nearest
+    return centroids
+
+
+def _first_distinct(vectors: np.ndarray, count: int) -> list[int]:
+    """Return the rows of the first `count` distinct vectors."""
+    firsts: dict[bytes, int] = {}
+    for row, vector in enumerate(vectors):
+        if len(firsts) == count:
+            break
+        firsts.setdefault(vector.tobytes(), row)
+    return list(firsts.values())

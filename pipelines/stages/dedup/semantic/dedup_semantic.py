@@ -1,0 +1,83 @@
+"""Semantic deduplication: of documents whose embeddings are alike, one is kept.
+
+Abbas et al. 2023, "SemDeDup: Data-efficient learning at web-scale through semantic deduplication" (arXiv
+2303.09540), section 3. k-means divides the embeddings into cells, and documents are compared within their cell
+only. The rest is in pipelines/stages/dedup/semantic/cells.py, which has the shuffles.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from gristmill.errors import ConfigError
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.document import ID
+from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import GivenSplits, Input, column_named
+from pipelines.contracts.stage import Cluster, CorpusStage
+from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
+from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING
+from pipelines.stages.dedup.semantic.cells import CellSearch
+
+
+@dataclass(frozen=True)
+class DedupSemantic(CorpusStage):
+    """Drop documents whose `embedding`, by `transformer_embeddings`, is like that of a kept one. Only documents that no
+    earlier step dropped compete, and none of a given validation or test split.
+
+    k-means divides the documents into cells of about 10,000. In the order of preference, a document is dropped
+    if its cosine similarity to a kept document of its cell is `threshold` or more. So no two kept documents of a
+    cell are alike, and every dropped one is like the one that it names. Pairs in two cells are not compared.
+
+    In a cell of more than 100,000 documents, those beyond the first 100,000 are compared only with the kept ones
+    among these. The fact `not_all_compared` counts those that are kept.
+    """
+
+    threshold: float
+    """Cosine similarity from which documents are duplicates. It depends on the encoder, so there is no default: look at
+    pairs with `inspect --cluster` before you trust one."""
+    cells: int | None = None
+    """Number of cells. Default one for each 10,000 documents that compete; the paper's code has 50,000 for 440 million
+    images. There are never more than distinct embeddings in the sample that cells are computed from."""
+    keep: tuple[KeepKey, ...] = ()
+    """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Then, as
+    in the paper, the document is preferred that is least similar to the centroid of its cell; ties go to the earlier
+    source, then to the lowest id."""
+
+    version: ClassVar[int] = 1
+    elects: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Validate ranges."""
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold: got {self.threshold}, expected more than 0, at most 1")
+        if self.cells is not None and self.cells < 1:
+            raise ValueError(f"cells: got {self.cells}, expected 1 or more")
+
+    def reads(self) -> tuple[Input, ...]:
+        """Return the embeddings, the columns of `keep`, and the drops so far."""
+        return (*map(column_named, dict.fromkeys((EMBEDDING, *columns_read(self.keep), DROP))), GivenSplits())
+
+    def writes(self) -> pa.Schema:
+        """Return `semantic_cluster`, the id of the kept document in whose favour others were dropped, for it and for them,
+        and the number of these documents, both null for others.
+
+        `semantic_copies` is the number of documents that a kept one represents: itself and those dropped in its
+        favour; null if it was dropped here. `semantic_similarity` is the cosine similarity to the kept document.
+        """
+        columns = [("semantic_cluster", ID), ("semantic_cluster_size", pa.int32()), ("semantic_copies", pa.int32())]
+        return pa.schema([(DROP, pa.string()), *columns, ("semantic_similarity", pa.float32())])
+
+    def check_types(self, types: pa.Schema) -> None:
+        """Raise ConfigError unless embeddings are vectors of one width."""
+        kind = types.field(EMBEDDING).type
+        if not (pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type)):
+            raise ConfigError(f"column {EMBEDDING!r} is {kind}, expected vectors such as transformer_embeddings writes")
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Divide the documents into cells, then elect within each."""
+        search = CellSearch("dedup_semantic", self.writes(), self.threshold, self.keep, parts, out, cluster)
+        return search.run(self.cells)

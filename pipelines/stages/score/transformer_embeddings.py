@@ -1,0 +1,126 @@
+"""Transformer embeddings: a vector per document by a local sentence encoder, on CPU or GPU."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from pipelines.stages.score.transformer_stage import TransformerStage, read_json
+
+_WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # names of the width in config.json
+_MODULES = ("Transformer", "Pooling", "Normalize")
+_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+@dataclass(frozen=True)
+class TransformerEmbeddings(TransformerStage):
+    """The column `embedding`: a vector of length 1 that a sentence encoder gives to the beginning of each document, in
+    half precision. `dedup_semantic` compares these vectors.
+
+    Any encoder with an architecture of transformers will do, with or without the files of sentence-transformers
+    (modules.json, 1_Pooling/config.json). `max_tokens` tokens are read, special ones included, and no more than 32
+    characters for each: what follows in a long document has no influence. An embedding does not depend on neighbouring
+    documents, but on CPU and GPU its last digits differ. A document without visible text has none.
+    """
+
+    pooling: Literal["model", "mean", "cls"] = "model"
+    """How the vectors of the tokens become one. model: as 1_Pooling/config.json says, mean without that file. mean: their
+    mean, without padding. cls: the vector of the first token."""
+    prompt: str = ""
+    """Text before every document, which some encoders were trained with, such as `query: ` for E5."""
+
+    stage: ClassVar[str] = "transformer_embeddings"
+    auto_class: ClassVar[str] = "AutoModel"
+
+    def writes(self) -> pa.Schema:
+        """Return the vector, whose width is that of the model."""
+        return pa.schema([("embedding", pa.list_(pa.float16(), self._width))])
+
+    def check(self) -> None:
+        """Check that the model has a width and a pooling that can be computed."""
+        super().check()
+        _ = self._width, self._pooling
+
+    @cached_property
+    def _width(self) -> int:
+        config = self.config()
+        if config.get("is_encoder_decoder"):
+            raise ValueError(f"model: got {self.model!r}, an encoder-decoder, expected an encoder")
+        width = next((config[name] for name in _WIDTHS if isinstance(config.get(name), int)), 0)
+        if width < 1:
+            raise ValueError(f"model: {self.model}/config.json: expected the width as one of {', '.join(_WIDTHS)}")
+        return int(width)
+
+    @cached_property
+    def _pooling(self) -> str:
+        if self.pooling != "model":
+            return self.pooling
+        directory = Path(self.model)
+        for module in _modules(directory / "modules.json"):
+            if module not in _MODULES:
+                raise ValueError(
+                    f"model: {self.model}/modules.json: has a module {module}, which is not computed here, only "
+                    f"{', '.join(_MODULES)}; `pooling: mean` leaves such modules out"
+                )
+        path = directory / "1_Pooling" / "config.json"
+        if not path.is_file():
+            return "mean"
+        given = read_json(path)
+        modes = [given["pooling_mode"]] if "pooling_mode" in given else [n for n, on in given.items() if on is True]
+        names = [_POOLING.get(str(mode), str(mode)) for mode in modes if str(mode).startswith("pooling_mode_")] or modes
+        if len(names) != 1 or names[0] not in _POOLING.values():
+            raise ValueError(
+                f"model: {path}: pools by {', '.join(map(str, names))}, expected mean or cls, which `pooling` sets"
+            )
+        return str(names[0])
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """Return the vector of each document, null without visible text."""
+        import numpy as np
+
+        texts = pc.fill_null(docs[self.text], "").combine_chunks()
+        visible = pc.match_substring_regex(texts, r"\S")
+        rows = np.flatnonzero(visible.to_numpy(zero_copy_only=False))
+        vectors: np.ndarray = np.zeros((docs.num_rows, self._width), np.float16)
+        chosen = texts.take(pa.array(rows))
+        if self.prompt:
+            chosen = pc.binary_replace_slice(chosen, 0, 0, self.prompt)
+        for some, outputs, mask in self.outputs(chosen):
+            vectors[rows[some]] = self._pool(outputs, mask)[: len(some)]
+        flat = pa.array(vectors.ravel())
+        column = pa.FixedSizeListArray.from_arrays(flat, self._width, mask=pc.invert(visible))
+        return pa.table([column], schema=self.writes())
+
+    def _pool(self, outputs: Any, mask: Any) -> Any:
+        """Return vectors of length 1, [batch, width]."""
+        hidden = outputs.last_hidden_state.float()
+        if hidden.shape[-1] != self._width:
+            raise UserError(
+                f"{self.stage}: {self.model}: gives {hidden.shape[-1]} numbers, its config.json says {self._width}"
+            )
+        if self._pooling == "cls":
+            pooled = hidden[:, 0]
+        else:
+            weights = mask.unsqueeze(-1).to(hidden.dtype)
+            pooled = (hidden * weights).sum(1) / weights.sum(1)
+        norms = pooled.norm(dim=-1, keepdim=True)
+        vectors = (pooled / norms).cpu().numpy()
+        if not bool(((norms > 0) & norms.isfinite()).all()):
+            raise UserError(f"{self.stage}: {self.model}: gives vectors of length 0 or without a finite length")
+        return vectors
+
+
+def _modules(path: Path) -> list[str]:
+    """Return the names of the modules of sentence-transformers, without their package; none without the file."""
+    import json
+
+    if not path.is_file():
+        return []
+    try:
+        return [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_bytes())]
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"model: {path}: expected a list of objects with a `type`") from None
