@@ -59,7 +59,7 @@ ARCHITECTURES: dict[str, Traits] = {
     "roberta": Traits("encoder", _TABLE, _COMMON),
     "t5": Traits("encoder_decoder", ("t5_bias",), ("dropout", "gated", "head_width", "tied", *_STACKS), "<pad>"),
 }
-"""Every architecture by name. Its module in `trainers.models` has the same name."""
+"""Every architecture by name. Its module has the same name, in the folder of its family in `trainers.models`."""
 
 if TYPE_CHECKING:
     ArchitectureName = str

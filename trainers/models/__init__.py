@@ -1,6 +1,6 @@
 """Models: `transformers` architectures by name, initialised from a seed.
 
-To add an architecture, write a file here and add a line with the same name to
+To add an architecture, write a file in the folder of its family and add a line with the same name to
 `trainers.config.architecture.ARCHITECTURES`.
 """
 
@@ -11,7 +11,8 @@ from trainers.config.architecture import ARCHITECTURES, Model, generator_of
 from trainers.models.interface import Architecture
 
 MODELS: dict[str, Architecture] = {
-    name: importlib.import_module(f"trainers.models.{name}").ARCHITECTURE for name in ARCHITECTURES
+    name: importlib.import_module(f"trainers.models.{traits.family}s.{name}").ARCHITECTURE
+    for name, traits in ARCHITECTURES.items()
 }
 _STOCK = {
     "decoder": "AutoModelForCausalLM",
