@@ -11,7 +11,7 @@ from gristmill.config import ADDED
 from gristmill.errors import ConfigError
 
 Family = Literal["decoder", "encoder", "encoder_decoder"]
-Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative"]
+Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative", "disentangled"]
 SharedParts = Literal["all", "attention", "feed_forward"]
 
 
@@ -44,6 +44,7 @@ _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 _COMMON = ("dropout", "initializer_range")
 _STACKS = ("decoder_layers", "tied_stacks")
 _SHARING = ("layer_groups", "shared_parts")
+_DEBERTA = ("position_buckets", "convolution", "mask_decoder")
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "albert": Traits(
@@ -51,6 +52,7 @@ ARCHITECTURES: dict[str, Traits] = {
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
+    "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", "generator_size"), token_types=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
@@ -82,8 +84,13 @@ _ABSENT: dict[str, object] = {
     "layer_groups": None,
     "shared_parts": None,
     "boundary_head": False,
+    "position_buckets": None,
+    "convolution": False,
+    "mask_decoder": False,
 }
 _VOCABULARY_MULTIPLE = 64
+BUCKETS = 256
+"""Half the rows of the table of distances in all published models of DeBERTa, versions 2 and 3."""
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
 
 
@@ -115,8 +122,13 @@ class Model:
     `all`, or only those of the `attention` or of the `feed_forward`, each with its norm (Lan et al., 2020, table 4). With as
     many groups as layers, nothing is shared.
 
+    `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
+    singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside
+    the first layer, as in version 2. `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021,
+    section 3.3): the last layer, twice, with queries that also know their absolute position. Only pretraining uses it.
+
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
-    `key_value_heads` (= heads), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded
+    `key_value_heads` (= heads), `position_buckets` (256), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded
     up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own),
     `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
     """
@@ -146,6 +158,9 @@ class Model:
     layer_groups: int | None = field(default=None, metadata=ADDED)
     shared_parts: SharedParts | None = field(default=None, metadata=ADDED)
     boundary_head: bool = field(default=False, metadata=ADDED)
+    position_buckets: int | None = field(default=None, metadata=ADDED)
+    convolution: bool = field(default=False, metadata=ADDED)
+    mask_decoder: bool = field(default=False, metadata=ADDED)
 
     @property
     def traits(self) -> Traits:
@@ -177,6 +192,8 @@ class Model:
                 value == absent or name in self.traits.has,
                 f"{name}: got {value}, {self.architecture} has none; leave it at {absent}, or use one of {owners}",
             )
+        buckets = self.position_buckets
+        require(buckets is None or buckets >= 4, f"position_buckets: got {buckets}, allowed 4 or more")
         allowed = self.traits.positions
         require(
             self.position is None or self.position in allowed,
@@ -264,6 +281,7 @@ def fill(model: Model, tokens: int) -> Model:
         embedding_size=(model.embedding_size or model.width) if "embedding_size" in model.traits.has else None,
         layer_groups=(model.layer_groups or 1) if "layer_groups" in model.traits.has else None,
         shared_parts=(model.shared_parts or "all") if "shared_parts" in model.traits.has else None,
+        position_buckets=(model.position_buckets or BUCKETS) if "position_buckets" in model.traits.has else None,
         position=model.scheme,
     )
 

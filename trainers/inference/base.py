@@ -211,8 +211,8 @@ def _check_sizes(ours: Model, theirs: Model) -> None:
     """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute other
     results from them.
     """
-    free = {"dropout", "initializer_range", "sentence_head", "generator_size", "boundary_head"}
-    if theirs.scheme != "learned":  # no position table limits the length
+    free = {"dropout", "initializer_range", "sentence_head", "generator_size", "boundary_head", "mask_decoder"}
+    if theirs.scheme not in ("learned", "disentangled"):  # neither a table nor ranges of distances depend on the length
         free.add("positions")
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)

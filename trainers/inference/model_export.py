@@ -45,6 +45,7 @@ from trainers.inference.tokenizer_export import save_tokenizer
 from trainers.models import MODELS, build_model, stack_parameters, stock_parts, untie_stacks, why_not_stock
 from trainers.models.heads.stock_heads import stock_task_model
 from trainers.runs import checkpoint
+from trainers.runs.parent import weight_files
 from trainers.runs.run import read_config, read_run, verified_copy
 
 FORMAT = "gristmill-export/1"
@@ -360,11 +361,11 @@ def _exported_model(path: Path, sizes: Model) -> Any:
         for directory, part in stock_parts(network, sizes).items():
             part.load_state_dict(type(part).from_pretrained(lent(path / directory)).state_dict())
         return network.eval()
-    if why_not_stock(sizes) is None:
+    if why_not_stock(sizes) is None and not sizes.mask_decoder:
         name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         return getattr(transformers, name).from_pretrained(lent(path)).eval()
     return _with_weights(
         sizes,
         add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials),
-        load_file(lent(path / WEIGHTS)),
+        {name: tensor for file in weight_files(path) for name, tensor in load_file(lent(file)).items()},
     )

@@ -46,6 +46,8 @@ RUNS = {
     "albert, shared feed-forward": changed("tiny_albert", shared_parts="feed_forward"),
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
+    "deberta": changed("tiny_deberta", mask_decoder=False),
+    "deberta, mask decoder": changed("tiny_deberta"),
     "electra": changed("tiny_electra"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
@@ -66,6 +68,7 @@ CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",
 }  # plain transformers loads them, and has no prefix that sees itself
+OTHER_IN_TRANSFORMERS = {"deberta, mask decoder"}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +150,7 @@ def losses(place):
     }
 
 
-@pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_IN_TRANSFORMERS))
+@pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_IN_TRANSFORMERS - OTHER_IN_TRANSFORMERS))
 def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
     run, export = made[name]
     found, again, plain = losses(run), losses(export), plain_losses(export, load_trained(run).config)
@@ -235,6 +238,27 @@ def test_a_model_with_a_prefix_says_that_transformers_attends_otherwise(made):
     for source, found in ours.items():
         assert again[source] == pytest.approx(found, abs=1e-5)
         assert abs(plain[source]["loss"] - found["loss"]) > 1e-3
+
+
+def test_a_model_with_a_mask_decoder_says_that_transformers_has_other_logits_and_the_same_layers(made):
+    from transformers import AutoModelForMaskedLM
+
+    run, export = made["deberta, mask decoder"]
+    record = json.loads((export / "gristmill.json").read_text())["transformers"]
+    assert record["loads"]
+    assert "enhanced mask decoder" in record["notes"][0]
+    found, again = losses(run), losses(export)
+    for source, its in found.items():
+        assert again[source] == pytest.approx(its, abs=1e-5)
+    plain, ours = AutoModelForMaskedLM.from_pretrained(export).eval(), load_trained(run).model
+    ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)
+    with torch.no_grad():
+        table, ours.deberta.embeddings.position_embeddings = ours.deberta.embeddings.position_embeddings, None
+        states = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+        torch.testing.assert_close(states, plain.deberta(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
+        ours.deberta.embeddings.position_embeddings = table
+        decoded = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+    assert (decoded - states).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(

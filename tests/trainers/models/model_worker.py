@@ -23,6 +23,7 @@ MODELS = {
     "albert, shared attention": ("tiny_albert", {"shared_parts": "attention"}),
     "bert, span boundary": ("tiny_spanbert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
+    "deberta": ("tiny_deberta", {}),
     "electra": ("tiny_electra", {}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),

@@ -23,6 +23,7 @@ COUNTS = {
     "bart_large": 406_291_456,
     "bert_base": 110_106_428,
     "bert_large": 336_226_108,
+    "deberta_v2_xlarge": 887_871_588,
     "electra_base": 119_386_427,
     "electra_small": 14_196_219,
     "gpt": 116_534_784,

@@ -58,7 +58,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     causal mask and isolated documents need less than half of it. The cross-attention of a decoder counts as
     much again. A decoder-only model predicts every token that it reads, so its `read` and `predicted` add up
     to the published formula. A generator reads every token too, and its output layer predicts the targets. A parameter that
-    layers of a stack share counts once for each of them. The head of span boundaries, and the output layer once more, count
+    layers of a stack share counts once for each of them, and a layer that runs twice counts twice. Disentangled attention also
+    multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token and layer. The head of span boundaries, and the output layer once more, count
     for each target.
     """
     import torch
@@ -79,8 +80,10 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         if sizes.generator_size is not None:
             attention += 12 * generator_of(sizes).width * sequence_length
         blocks = MODELS[sizes.architecture].blocks(model)
+        if sizes.position_buckets is not None:
+            attention += 24 * width * sizes.position_buckets
         repeated = sum(map(multiplied, blocks)) - multiplied(*blocks)
-        return Flops(6.0 * (multiplied(model) + repeated - boundary) + attention * sizes.layers, 0.0, predicted)
+        return Flops(6.0 * (multiplied(model) + repeated - boundary) + attention * len(blocks), 0.0, predicted)
     decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
 
