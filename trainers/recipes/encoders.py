@@ -1,4 +1,4 @@
-"""Recipes of encoders: BERT, RoBERTa, SpanBERT, DeBERTa, ALBERT, ModernBERT and ELECTRA."""
+"""Recipes of encoders: BERT, RoBERTa, SpanBERT, DeBERTa, XLNet, ALBERT, ModernBERT and ELECTRA."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Sc
 from trainers.config.pretraining import Data, LengthPhase, Pretraining, Validation
 from trainers.objectives.masked import Masked
 from trainers.objectives.next_sentence import NextSentence
+from trainers.objectives.permutation import Permutation
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentence_order import SentenceOrder
 from trainers.objectives.span_boundary import SpanBoundary
@@ -128,6 +129,58 @@ def deberta_v2_xlarge() -> Pretraining:
         batch=BatchSize(sequences=2048),
         optimizer=Optimizer(learning_rate=1.5e-4, weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-6),
     )  # fmt: skip
+
+
+def deberta_v3_base() -> Pretraining:
+    """DeBERTaV3-base (He et al., 2023, section 5.1 and appendix): a discriminator of 184,424,449 parameters with its head
+    (183,831,552 without, as published) and a generator of half its depth, with gradient-disentangled embedding sharing.
+
+    500,000 steps of 8,192 texts of 512 at 6e-4 after 10,000 warm-up steps, linear to 0; betas 0.9 and 0.98, epsilon 1e-6,
+    weight decay 0.01, dropout 0.1, clipping at 1. All chosen tokens are masked. Computed in bf16.
+
+    Left out: the authors update the generator before its tokens reach the discriminator; here one step updates both.
+    """
+    xlarge = deberta_v2_xlarge()
+    sizes = {
+        "layers": 12,
+        "width": 768,
+        "heads": 12,
+        "generator_size": 1.0,
+        "generator_layers": 6,
+        "convolution": False,
+    }
+    return replace(
+        xlarge,
+        name="deberta_v3_base",
+        model=replace(xlarge.model, **sizes),  # type: ignore[arg-type]
+        objective=ReplacedTokens(mask_share=1.0),
+        batch=BatchSize(sequences=8192),
+        budget=TrainingBudget(steps=500_000),
+        optimizer=replace(xlarge.optimizer, learning_rate=6e-4, betas=(0.9, 0.98)),
+    )
+
+
+def xlnet_large() -> Pretraining:
+    """XLNet-Large (Yang et al., 2019, section 3.1 and appendix A.4.1): 360,300,800 parameters with its output layer.
+
+    500,000 steps of 8,192 texts of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6, weight decay 0.01,
+    dropout 0.1; one in six tokens is predicted, in spans of up to five. Computed in bf16.
+
+    Left out: the recurrence over segments, which needs the rows of a text in order; the second of two segments, without a loss
+    of its own; and orders of each half of a row by itself.
+    """
+    bert = bert_large()
+    return replace(
+        bert,
+        name="xlnet_large",
+        model=replace(bert.model, architecture="xlnet", vocab_size=32000, sentence_head=False),
+        objective=Permutation(),
+        data=Data(sequence_length=512),
+        batch=BatchSize(sequences=8192),
+        budget=TrainingBudget(steps=500_000),
+        optimizer=replace(bert.optimizer, learning_rate=4e-4),
+        schedule=replace(bert.schedule, warmup_steps=40_000),
+    )
 
 
 def albert_base() -> Pretraining:
@@ -307,6 +360,21 @@ def tiny_deberta() -> Pretraining:
         roberta,
         name="tiny_deberta",
         model=replace(roberta.model, architecture="deberta_v2", **sizes),  # type: ignore[arg-type]
+    )
+
+
+def tiny_deberta_v3() -> Pretraining:
+    """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and its objective."""
+    tiny = tiny_deberta()
+    model = replace(tiny.model, convolution=False, generator_size=1.0, generator_layers=1)
+    return replace(tiny, name="tiny_deberta_v3", model=model, objective=ReplacedTokens(mask_share=1.0))
+
+
+def tiny_xlnet() -> Pretraining:
+    """An XLNet of toy size: `tiny_roberta` with its architecture and objective."""
+    roberta = tiny_roberta()
+    return replace(
+        roberta, name="tiny_xlnet", model=replace(roberta.model, architecture="xlnet"), objective=Permutation()
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from trainers.adapters import Method
-from trainers.config.architecture import Model
+from trainers.config.architecture import PRETRAINING_ONLY, Model
 from trainers.config.finetuning import Encoding, Finetuning
 from trainers.config.job import BatchSize, Execution, Init, Optimizer, Schedule, TrainingBudget
 from trainers.tasks.schema.task import Task
@@ -31,7 +31,7 @@ def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None,
     return Finetuning(
         name=name,
         tasks=tasks,
-        model=replace(model, generator_size=None, boundary_head=False, mask_decoder=False),
+        model=replace(model, **PRETRAINING_ONLY),  # type: ignore[arg-type]
         init=None if base is None else Init(path=base),
         method=method,
         encoding=Encoding(text_to_text=len(tasks) > 1),

@@ -25,6 +25,7 @@ SIZES = {
     "modernbert": tiny("modernbert", **_SIZES),
     "roberta": tiny("roberta", **_SIZES),
     "t5": tiny("t5", layers=2, positions=64),
+    "xlnet": tiny("xlnet", **_SIZES),
 }
 ROWS = 200  # of the embedding tables
 

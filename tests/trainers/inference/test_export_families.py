@@ -48,6 +48,8 @@ RUNS = {
     "bert, pairs": changed("tiny_bert"),
     "deberta": changed("tiny_deberta", mask_decoder=False),
     "deberta, mask decoder": changed("tiny_deberta"),
+    "deberta, replaced tokens": changed("tiny_deberta_v3", mask_decoder=False),
+    "deberta, replaced tokens, mask decoder": changed("tiny_deberta_v3", embedding_sharing="shared"),
     "electra": changed("tiny_electra"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
@@ -62,13 +64,14 @@ RUNS = {
     "t5": changed("tiny_t5"),
     "t5 1.1": changed("tiny_t5_v1_1"),
     "t5, tied stacks": changed("tiny_t5_shared"),
+    "xlnet": changed("tiny_xlnet"),
 }
 NOT_STOCK = {"gpt2, relative"}
 CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",
 }  # plain transformers loads them, and has no prefix that sees itself
-OTHER_IN_TRANSFORMERS = {"deberta, mask decoder"}
+OTHER_IN_TRANSFORMERS = {"deberta, mask decoder", "deberta, replaced tokens, mask decoder", "xlnet"}
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +193,46 @@ def test_discriminator_and_generator_each_open_in_transformers_with_the_runs_log
         [(token, pytest.approx(share, abs=1e-5)) for token, share in tokens]
         for tokens in fill_mask(run, "abc <mask> def", top=2)
     ]
+
+
+@pytest.mark.parametrize("name", ["deberta, replaced tokens", "deberta, replaced tokens, mask decoder"])
+def test_a_discriminator_of_deberta_opens_in_transformers_with_the_embeddings_of_both_tables(name, made):
+    from transformers import AutoModel, AutoModelForMaskedLM
+
+    run, export = made[name]
+    ours, again = load_trained(run).model, load_trained(export).model
+    state, found = ours.state_dict(), again.state_dict()
+    for key, tensor in state.items():
+        torch.testing.assert_close(found[key], tensor, atol=1e-6, rtol=0)
+    assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    plain = AutoModel.from_pretrained(export).eval()
+    assert type(plain).__name__ == "DebertaV2Model"
+    assert type(AutoModelForMaskedLM.from_pretrained(export / "generator")).__name__ == "DebertaV2ForMaskedLM"
+    ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)
+    with torch.no_grad():
+        states = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+        torch.testing.assert_close(states, plain(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
+
+
+def test_an_xlnet_opens_in_transformers_with_the_runs_logits_and_predicts_no_masks(made):
+    from transformers import AutoModelForCausalLM
+
+    run, export = made["xlnet"]
+    plain, ours = AutoModelForCausalLM.from_pretrained(export).eval(), load_trained(run).model
+    assert type(plain).__name__ == "XLNetLMHeadModel"
+    ids, mask = torch.arange(200, 220)[None], torch.ones(1, 1, 20, 20, dtype=torch.bool)
+    architecture, order = MODELS["xlnet"], torch.tensor([[7, 3]])
+    unseen = torch.zeros(1, 20, 20)
+    unseen[:, :, [3, 7]] = 1  # the fourth token is predicted from the eighth, and sees it
+    unseen[:, 3, 7] = 0
+    mapping = torch.nn.functional.one_hot(order, 20).float()
+    with torch.no_grad():
+        found = architecture.logits(ours, architecture.hidden(ours, Inputs(ids, ids, mask, order=order)))
+        expected = plain(ids, perm_mask=unseen, target_mapping=mapping).logits
+    torch.testing.assert_close(found[0, [7, 3]], expected[0], atol=1e-4, rtol=1e-4)
+    assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    with pytest.raises(ConfigError, match="holds xlnet, which predicts no masks; give another encoder"):
+        fill_mask(export, "abc <mask> def")
 
 
 @pytest.mark.parametrize("name", sorted(NOT_STOCK))

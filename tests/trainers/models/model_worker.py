@@ -24,6 +24,7 @@ MODELS = {
     "bert, span boundary": ("tiny_spanbert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
     "deberta": ("tiny_deberta", {}),
+    "deberta, replaced tokens": ("tiny_deberta_v3", {}),
     "electra": ("tiny_electra", {}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),
@@ -31,6 +32,7 @@ MODELS = {
     "roberta, sinusoids": ("tiny_roberta", {"position": "sinusoidal"}),
     "t5, tied stacks": ("tiny_t5_shared", {}),
     "t5 1.1": ("tiny_t5_v1_1", {}),
+    "xlnet": ("tiny_xlnet", {}),
 }
 
 

@@ -59,6 +59,7 @@ TINY = {
     "t5": tiny("t5"),
     "t5 1.1": tiny("t5", gated=True, tied=False, head_width=16, decoder_layers=2),
     "t5, tied stacks": tiny("t5", tied_stacks=True),
+    "xlnet": tiny("xlnet", initializer_range=0.2),
 }
 
 

@@ -35,6 +35,8 @@ SAVED = {
     "RobertaForSequenceClassification": ("roberta", "dense output"),
     "DebertaV2Model": ("deberta_v2", ""),
     "DebertaV2ForSequenceClassification": ("deberta_v2", "dense output"),
+    "XLNetModel": ("xlnet", ""),
+    "XLNetForSequenceClassification": ("xlnet", "dense output"),
     "ModernBertForSequenceClassification": ("modernbert", "dense norm output"),
     "ModernBertForMaskedLM": ("modernbert", "dense norm"),
     "OpenAIGPTModel": ("gpt", ""),
@@ -204,7 +206,8 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         (
             "llama",
             {"model_type": "mistral"},
-            "has model_type 'mistral', allowed albert, bart, bert, deberta-v2, electra, gpt2, llama, modernbert, openai-gpt, roberta, t5",
+            "has model_type 'mistral', allowed albert, bart, bert, deberta-v2, electra, gpt2, llama, modernbert, openai-gpt, "
+            "roberta, t5, xlnet",
         ),
         ("modernbert", {"local_attention": 64}, "local_attention: .* has 64"),
         (
@@ -225,6 +228,7 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         ("deberta_v2", {"share_att_key": False}, "share_att_key: got False, allowed True"),
         ("deberta_v2", {"pos_att_type": ["c2p"]}, r"pos_att_type: got \['c2p'\], allowed"),
         ("deberta_v2", {"conv_kernel_size": 5}, "conv_kernel_size: got 5, allowed 0 and 3"),
+        ("xlnet", {"bi_data": True}, "bi_data: got True, allowed False"),
         ("gpt", {"afn": "relu"}, "afn: .* has 'relu'"),
     ],
 )

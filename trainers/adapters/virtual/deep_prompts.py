@@ -63,7 +63,7 @@ class DeepPrompts(TrainingMethod):
 
 def refuse_prefixes(architecture: str) -> str | None:
     """Return the reason why an architecture takes no prefixes, or None if it does."""
-    if architecture in ("deberta_v2",):
+    if architecture in ("deberta_v2", "xlnet"):
         return (
             f"got a method with prefixes, and every key of {architecture} is read with its distance, which a prefix lacks; "
             f"use prompt, lora or adapter"

@@ -8,7 +8,7 @@ Distances within a document are those within its row, so packed documents have t
 from typing import Any
 
 from gristmill.errors import ConfigError
-from trainers.config.architecture import BUCKETS, Model
+from trainers.config.architecture import BUCKETS, Model, generator_of
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
 _DECODER_LAYERS = 2
@@ -52,12 +52,30 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
     import torch
     from transformers import DebertaV2ForMaskedLM
 
+    if model.generator_size is not None:
+        return _with_generator(configuration, model, specials)
     network = DebertaV2ForMaskedLM._from_config(configuration)
     if model.mask_decoder:
         table = torch.nn.Embedding(model.positions, model.width)
         torch.nn.init.normal_(table.weight, std=model.initializer_range)
         network.deberta.embeddings.position_embeddings = table  # as the authors name it; stock models ignore it
     return network
+
+
+def _with_generator(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
+    """Return the discriminator with its generator, which has the mask decoder if there is one."""
+    from trainers.models.encoders.deberta_discriminator import DebertaDiscriminator
+
+    its = generator_of(model)
+    smaller = _configuration(its, specials)
+    smaller._attn_implementation, smaller.dtype = configuration._attn_implementation, configuration.dtype
+    network = DebertaDiscriminator._from_config(configuration)
+    network.add_generator(_create(smaller, its, specials), model.embedding_sharing != "shared")
+    return network
+
+
+def _replaced(network: Any, inputs: Inputs) -> Any:
+    return network.mask_predictions(_hidden(network, inputs), inputs.positions)
 
 
 def _decodes(network: Any) -> bool:
@@ -121,4 +139,6 @@ ARCHITECTURE = Architecture(
     heads=_HEADS,
     create=_create,
     attention="eager",
+    replaced=_replaced,
+    parts=lambda network: {"": network.alone(), "generator": network.generator},
 )

@@ -64,6 +64,7 @@ EXPECTED = {
     "llama": lambda a, b: [1, *a, 6, *b, 5],
     "bart": lambda a, b: [1, *a, 2, *b, 2],
     "t5": lambda a, b: [*a, 2, *b, 2],
+    "xlnet": lambda a, b: [5, *a, 6, *b, 6],
 }
 
 
