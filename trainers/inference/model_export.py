@@ -1,8 +1,8 @@
 """Export in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer` and an
 auto class can load.
 
-The auto class is `AutoModelForCausalLM`, `...MaskedLM` or `...Seq2SeqLM`, or `...PreTraining` for a discriminator, whose
-generator is in `generator/` with a tokenizer of its own; for tasks it is
+The auto class is `AutoModelForCausalLM` (XLNet's too), `...MaskedLM` or `...Seq2SeqLM`, or for a discriminator
+`...PreTraining` (DeBERTa's is an `AutoModel`), whose generator is in `generator/` with a tokenizer of its own; for tasks it is
 `...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering` or `...MultipleChoice`.
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that
