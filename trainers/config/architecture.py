@@ -100,8 +100,7 @@ PRETRAINING_ONLY: dict[str, object] = {
 }
 """Fields of parts that only pretraining uses, and their values without these parts."""
 _VOCABULARY_MULTIPLE = 64
-BUCKETS = 256
-"""Half the rows of the table of distances in all published models of DeBERTa, versions 2 and 3."""
+_BUCKETS = 256  # in all published models of DeBERTa, versions 2 and 3
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
 
 
@@ -312,7 +311,7 @@ def fill(model: Model, tokens: int) -> Model:
         embedding_size=(model.embedding_size or model.width) if "embedding_size" in model.traits.has else None,
         layer_groups=(model.layer_groups or 1) if "layer_groups" in model.traits.has else None,
         shared_parts=(model.shared_parts or "all") if "shared_parts" in model.traits.has else None,
-        position_buckets=(model.position_buckets or BUCKETS) if "position_buckets" in model.traits.has else None,
+        position_buckets=(model.position_buckets or _BUCKETS) if "position_buckets" in model.traits.has else None,
         position=model.scheme,
     )
 

@@ -10,13 +10,16 @@ import torch
 
 from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
+from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.__main__ import main
+from trainers.config.architecture import PRETRAINING_ONLY
 from trainers.data.packed_corpus import corpus_of, open_corpus, validation_data
 from trainers.evaluation.evaluate import evaluate
 from trainers.inference.fill_mask import fill_mask
 from trainers.inference.generate import Sampling, generate
 from trainers.inference.model_export import export_checkpoint, load_trained
-from trainers.models import MODELS, build_model, why_not_stock
+from trainers.models import MODELS, build_model, stack_parameters, why_not_stock
+from trainers.models.encoders.disentangled_embedding import merge_embeddings
 from trainers.models.interface import Inputs
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
@@ -26,6 +29,7 @@ from trainers.objectives.shared.prompt_format import PromptFormat
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED
 from trainers.runs import checkpoint
+from trainers.runs.published_model import published_weights
 from trainers.runs.resolve import resolve
 from trainers.runs.run import fingerprints, open_run
 
@@ -208,6 +212,12 @@ def test_a_discriminator_of_deberta_opens_in_transformers_with_the_embeddings_of
     plain = AutoModel.from_pretrained(export).eval()
     assert type(plain).__name__ == "DebertaV2Model"
     assert type(AutoModelForMaskedLM.from_pretrained(export / "generator")).__name__ == "DebertaV2ForMaskedLM"
+    # A task begins with the same tensors, from the run and from its export.
+    sizes = replace(load_trained(run).config.model, **PRETRAINING_ONLY)
+    merged = merge_embeddings(checkpoint.read_weights(checkpoint.pick(run, print)))
+    weights, _ = published_weights(export, sizes)
+    for key in stack_parameters(build_model(sizes, SPECIAL_IDS, 0), sizes):
+        torch.testing.assert_close(weights[key], merged[key], atol=1e-6, rtol=0)
     ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)
     with torch.no_grad():
         states = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))

@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from gristmill.config import override, parse, plain
-from gristmill.errors import ConfigError
+from gristmill.errors import ConfigError, UserError
+from tests.trainers.evaluation.scored_models import encoder
 from tests.trainers.models.test_models import tiny
 from tests.trainers.objectives.test_masked import CONTEXT, SPECIALS, VOCABULARY, batch_of, eligible, rows_of
 from tests.trainers.objectives.test_replaced_tokens import texts
 from trainers.config.pretraining import Pretraining
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.hardware.mfu import flops_of
+from trainers.evaluation.scoring.scorer import Scorer
 from trainers.models import build_model
 from trainers.objectives.permutation import Permutation
 from trainers.recipes import RECIPES
@@ -193,6 +195,13 @@ def test_the_second_stream_costs_operations_at_targets():
     queries = 2 * width * width + 3 * width + 2 * width * inner + inner + width + 4 * width
     table = VOCABULARY * width
     assert found.predicted == 6 * table + 3 * (6 * queries + 12 * width * length)
+
+
+def test_an_xlnet_scores_no_texts(tmp_path):
+    with pytest.raises(
+        UserError, match="^a run: holds xlnet, which predicts no masks and scores no texts; give another"
+    ):
+        Scorer("a run", network(), MODEL, OBJECTIVE, encoder(tmp_path))
 
 
 @pytest.mark.parametrize(

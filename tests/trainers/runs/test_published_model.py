@@ -227,6 +227,8 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: .* has True"),
         ("deberta_v2", {"share_att_key": False}, "share_att_key: got False, allowed True"),
         ("deberta_v2", {"pos_att_type": ["c2p"]}, r"pos_att_type: got \['c2p'\], allowed"),
+        ("deberta_v2", {"attention_head_size": 16}, "attention_head_size: got 16, allowed 8"),
+        ("deberta_v2", {"position_buckets": -1}, "position_buckets: got -1, allowed 4 or more"),
         ("deberta_v2", {"conv_kernel_size": 5}, "conv_kernel_size: got 5, allowed 0 and 3"),
         ("xlnet", {"bi_data": True}, "bi_data: got True, allowed False"),
         ("gpt", {"afn": "relu"}, "afn: .* has 'relu'"),

@@ -117,7 +117,7 @@ def refuse_parts(kind: str, architecture: str, parts: Iterable[str]) -> str | No
         there = " and ".join(_PARTS[architecture])
         return (
             f"got {kind}, which adapts the part {missing[0]} of every block; in {architecture} only {there} are layers of their "
-            f"own; use bitfit or prompt, or other targets"
+            f"own; use bitfit, prompt, or lora with other targets"
         )
     return None
 

@@ -49,7 +49,8 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
 
     def alone(self) -> "DebertaDiscriminator":
         """Return a copy of the discriminator without its generator, with embeddings of its own."""
-        copied = DebertaDiscriminator._from_config(self.config)
+        with torch.random.fork_rng(devices=[]):
+            copied = DebertaDiscriminator._from_config(self.config)
         weights = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("generator.")}
         words = self.deberta.embeddings.word_embeddings
         if isinstance(words, DisentangledEmbedding):

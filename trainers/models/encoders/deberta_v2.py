@@ -8,7 +8,7 @@ Distances within a document are those within its row, so packed documents have t
 from typing import Any
 
 from gristmill.errors import ConfigError
-from trainers.config.architecture import BUCKETS, Model, generator_of
+from trainers.config.architecture import Model, generator_of
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
 _DECODER_LAYERS = 2
@@ -44,7 +44,11 @@ def _sizes(configuration: Any) -> Model:
     if kernel not in (0, _KERNEL):
         raise ConfigError(f"conv_kernel_size: got {kernel}, allowed 0 and {_KERNEL}")
     sizes = vars(bert_sizes("deberta_v2", configuration))
-    buckets = getattr(configuration, "position_buckets", BUCKETS)
+    widths = {"attention_head_size": configuration.hidden_size // configuration.num_attention_heads}
+    for name, width in {**widths, "embedding_size": configuration.hidden_size}.items():
+        if (found := getattr(configuration, name, width)) != width:
+            raise ConfigError(f"{name}: got {found}, allowed {width}")
+    buckets = getattr(configuration, "position_buckets", -1)
     return Model(**{**sizes, "convolution": kernel > 0, "position_buckets": buckets})
 
 
