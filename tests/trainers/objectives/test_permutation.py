@@ -199,7 +199,7 @@ def test_the_second_stream_costs_operations_at_targets():
 
 def test_an_xlnet_scores_no_texts(tmp_path):
     with pytest.raises(
-        UserError, match="^a run: holds xlnet, which predicts no masks and scores no texts; give another"
+        UserError, match=r"^a run: holds xlnet, which predicts no masks and scores no texts; give another"
     ):
         Scorer("a run", network(), MODEL, OBJECTIVE, encoder(tmp_path))
 

@@ -66,7 +66,7 @@ def refuse_prefixes(architecture: str) -> str | None:
     if architecture in ("deberta_v2", "xlnet"):
         return (
             f"got a method with prefixes, and every key of {architecture} is read with its distance, which a prefix lacks; "
-            f"use prompt, lora or adapter"
+            f"use prompt or bitfit"
         )
     return None
 
