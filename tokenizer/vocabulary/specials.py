@@ -65,6 +65,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "masked": (PAD, MASK, CLS, SEP),
     "mixture": (PAD, BOS, EOS, *SENTINELS, *SPARES[:3]),
     "next_sentence": (PAD, MASK, CLS, SEP),
+    "permutation": (PAD, CLS, SEP),
     "prefix_lm": (PAD, BOS, EOS),
     "replaced_tokens": (PAD, MASK, CLS, SEP),
     "sentence_order": (PAD, MASK, CLS, SEP),

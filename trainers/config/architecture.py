@@ -11,8 +11,9 @@ from gristmill.config import ADDED
 from gristmill.errors import ConfigError
 
 Family = Literal["decoder", "encoder", "encoder_decoder"]
-Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative"]
+Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative", "disentangled", "transformer_xl"]
 SharedParts = Literal["all", "attention", "feed_forward"]
+EmbeddingSharing = Literal["gradient_disentangled", "shared"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Traits:
     first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
-    the first.
+    the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is.
     """
 
     family: Family
@@ -36,6 +37,7 @@ class Traits:
     fixed_feed_forward: bool = False
     causal_only: bool = False
     token_types: bool = False
+    permutes: bool = False
 
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
@@ -44,6 +46,8 @@ _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 _COMMON = ("dropout", "initializer_range")
 _STACKS = ("decoder_layers", "tied_stacks")
 _SHARING = ("layer_groups", "shared_parts")
+_GENERATOR = ("generator_size", "generator_layers")
+_DEBERTA = ("position_buckets", "convolution", "mask_decoder", *_GENERATOR, "embedding_sharing")
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "albert": Traits(
@@ -51,15 +55,17 @@ ARCHITECTURES: dict[str, Traits] = {
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
-    "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", "generator_size"), token_types=True),
+    "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
+    "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", *_GENERATOR), token_types=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
     "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),
     "modernbert": Traits("encoder", ("rope",), _COMMON, feed_forward=Fraction(3, 2)),
     "roberta": Traits("encoder", _TABLE, _COMMON),
     "t5": Traits("encoder_decoder", ("t5_bias",), ("dropout", "gated", "head_width", "tied", *_STACKS), "<pad>"),
+    "xlnet": Traits("encoder", ("transformer_xl",), _COMMON, token_types=True, permutes=True),
 }
-"""Every architecture by name. Its module in `trainers.models` has the same name."""
+"""Every architecture by name. Its module has the same name, in the folder of its family in `trainers.models`."""
 
 if TYPE_CHECKING:
     ArchitectureName = str
@@ -79,11 +85,22 @@ _ABSENT: dict[str, object] = {
     "initializer_range": 0.02,
     "embedding_size": None,
     "generator_size": None,
+    "generator_layers": None,
+    "embedding_sharing": None,
     "layer_groups": None,
     "shared_parts": None,
     "boundary_head": False,
+    "position_buckets": None,
+    "convolution": False,
+    "mask_decoder": False,
 }
+PRETRAINING_ONLY: dict[str, object] = {
+    name: _ABSENT[name]
+    for name in ("generator_size", "generator_layers", "embedding_sharing", "boundary_head", "mask_decoder")
+}
+"""Fields of parts that only pretraining uses, and their values without these parts."""
 _VOCABULARY_MULTIPLE = 64
+_BUCKETS = 256  # in all published models of DeBERTa, versions 2 and 3
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
 
 
@@ -109,16 +126,25 @@ class Model:
 
     `embedding_size` is the width of the embeddings, which a matrix maps to `width`. `generator_size` adds the
     generator that objective replaced_tokens trains: as many layers, with that share of the heads, the width and the
-    feed-forward (Clark et al., 2020, table 6: 1/4 for small and large, 1/3 for base). It shares the embeddings.
+    feed-forward (Clark et al., 2020, table 6: 1/4 for small and large, 1/3 for base). It shares the embeddings. A generator
+    of DeBERTa has the whole width (1), and `generator_layers` of depth (He et al., 2023, section 5.1: half). With
+    `embedding_sharing: gradient_disentangled` the discriminator's embeddings are the generator's plus a table of its own, and
+    its loss trains only the latter (section 3.2); with `shared` both losses train the same.
 
     `layer_groups` divides the layers into groups of neighbours that share their parameters: `shared_parts` says whether
     `all`, or only those of the `attention` or of the `feed_forward`, each with its norm (Lan et al., 2020, table 4). With as
     many groups as layers, nothing is shared.
 
+    `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
+    singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside
+    the first layer, as in version 2. `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021,
+    section 3.3): the last layer, twice, with queries that also know their absolute position. Only pretraining uses it.
+
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
-    `key_value_heads` (= heads), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded
-    up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own),
-    `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
+    `key_value_heads` (= heads), `position_buckets` (256), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x
+    width; 8/3 x width, rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT), `position` (the
+    architecture's own), `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products). With a
+    generator, `generator_layers` (= layers) and in DeBERTa `embedding_sharing` (gradient_disentangled).
     """
 
     architecture: ArchitectureName
@@ -146,6 +172,11 @@ class Model:
     layer_groups: int | None = field(default=None, metadata=ADDED)
     shared_parts: SharedParts | None = field(default=None, metadata=ADDED)
     boundary_head: bool = field(default=False, metadata=ADDED)
+    position_buckets: int | None = field(default=None, metadata=ADDED)
+    convolution: bool = field(default=False, metadata=ADDED)
+    mask_decoder: bool = field(default=False, metadata=ADDED)
+    generator_layers: int | None = field(default=None, metadata=ADDED)
+    embedding_sharing: EmbeddingSharing | None = field(default=None, metadata=ADDED)
 
     @property
     def traits(self) -> Traits:
@@ -177,6 +208,8 @@ class Model:
                 value == absent or name in self.traits.has,
                 f"{name}: got {value}, {self.architecture} has none; leave it at {absent}, or use one of {owners}",
             )
+        buckets = self.position_buckets
+        require(buckets is None or buckets >= 4, f"position_buckets: got {buckets}, allowed 4 or more")
         allowed = self.traits.positions
         require(
             self.position is None or self.position in allowed,
@@ -215,7 +248,19 @@ class Model:
     def _check_generator(self) -> None:
         """Require whole heads, and so a whole width, which is not above the discriminator's."""
         if self.generator_size is None:
+            for name in ("generator_layers", "embedding_sharing"):
+                require(getattr(self, name) is None, f"{name}: got {getattr(self, name)} without generator_size")
             return
+        layers = self.generator_layers
+        require(
+            layers is None or 1 <= layers <= self.layers,
+            f"generator_layers: got {layers}, allowed 1 to layers ({self.layers})",
+        )
+        require(
+            "embedding_size" in self.traits.has or self.generator_size == 1,
+            f"generator_size: got {self.generator_size}, allowed 1 in {self.architecture}, whose generator has embeddings of the "
+            f"discriminator's width; set generator_layers",
+        )
         require(
             0 < self.generator_size <= 1,
             f"generator_size: got {self.generator_size}, allowed above 0 and at most 1: a generator is not wider than its "
@@ -241,7 +286,9 @@ def generator_of(model: Model) -> Model:
     heads = round(model.generator_size * model.heads)
     width = model.width // model.heads * heads
     inner = (model.feed_forward or _feed_forward(model)) * heads // model.heads
-    return replace(model, width=width, heads=heads, key_value_heads=heads, feed_forward=inner, generator_size=None)
+    layers = model.generator_layers or model.layers
+    smaller = replace(model, layers=layers, width=width, heads=heads, key_value_heads=heads, feed_forward=inner)
+    return replace(smaller, generator_size=None, generator_layers=None, embedding_sharing=None)
 
 
 def fill(model: Model, tokens: int) -> Model:
@@ -264,6 +311,7 @@ def fill(model: Model, tokens: int) -> Model:
         embedding_size=(model.embedding_size or model.width) if "embedding_size" in model.traits.has else None,
         layer_groups=(model.layer_groups or 1) if "layer_groups" in model.traits.has else None,
         shared_parts=(model.shared_parts or "all") if "shared_parts" in model.traits.has else None,
+        position_buckets=(model.position_buckets or _BUCKETS) if "position_buckets" in model.traits.has else None,
         position=model.scheme,
     )
 

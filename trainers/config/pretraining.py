@@ -231,6 +231,7 @@ class Pretraining(Job):
         self._check_pairs()
         self._check_generator()
         self._check_boundary()
+        self._check_order()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
             require(
@@ -245,7 +246,7 @@ class Pretraining(Job):
         require(
             self.objective.needs_generator == (size is not None),
             f"model.generator_size: got {'null' if size is None else size} with objective {self.objective.kind}; set the "
-            f"generator's share of the width (1/4 to 1/2) with replaced_tokens and electra, null with other objectives",
+            f"generator's share of the width (1/4 to 1/2, in deberta_v2 1) with replaced_tokens, null with other objectives",
         )
 
     def _check_boundary(self) -> None:
@@ -255,6 +256,14 @@ class Pretraining(Job):
             self.objective.needs_boundary == head,
             f"model.boundary_head: got {str(head).lower()} with objective {self.objective.kind}; set true with span_boundary "
             f"and bert, false with other objectives",
+        )
+
+    def _check_order(self) -> None:
+        """Require an architecture with a second stream for the objective that permutes, and only for that."""
+        require(
+            self.objective.permutes == self.model.traits.permutes,
+            f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; permutation is "
+            f"trained with xlnet, and xlnet with permutation",
         )
 
     def _check_isolation(self) -> None:

@@ -6,7 +6,7 @@ attention.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import fields, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ class Forward(torch.nn.Module):
         """
         encoder, final = self._architecture.encoder_blocks, []
         with ExitStack() as recording:
-            found = {"decoder": recording.enter_context(recorded_layers(self._architecture.blocks(self.model)))}
+            found = {"decoder": recording.enter_context(self._recorded())}
             if encoder is not None:
                 found["encoder"] = recording.enter_context(recorded_layers(encoder(self.model)))
                 hook = self.model.get_encoder().register_forward_hook(lambda _, __, made: final.append(made[0]))
@@ -120,7 +120,12 @@ class Forward(torch.nn.Module):
             None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"), arrays.get("trunks"))
         )
         inputs = Inputs(
-            arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"), past=past
+            arrays["inputs"],
+            self._positions(arrays["positions"]),
+            mask,
+            arrays.get("token_types"),
+            past=past,
+            order=arrays.get("factorization"),
         )
         if decoder_segments is not None:
             own = self._mask(decoder_segments, decoder_segments, True)
@@ -134,10 +139,13 @@ class Forward(torch.nn.Module):
         if head is None or head.layers == "last":
             states, layers = self._architecture.hidden(self.model, inputs), []
         else:
-            with recorded_layers(self._architecture.blocks(self.model)) as layers:
+            with self._recorded() as layers:
                 states = self._architecture.hidden(self.model, inputs)
             layers[-1] = states  # after the final norm, in architectures that have one
         return ForwardPass(self.model, self._architecture, inputs, states, arrays, layers)
+
+    def _recorded(self) -> AbstractContextManager[list[Any]]:
+        return recorded_layers(self._architecture.blocks(self.model), self._architecture.rows_second)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
         """Return whether every position attends to the whole row or, in a decoder, to all of it up to itself.

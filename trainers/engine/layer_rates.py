@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _BLOCK = re.compile(r"\.(?:layers?|h|block|albert_layer_groups)\.(\d+)\.")
-_EMBEDDINGS = re.compile(r"embed|\bshared\b|\bw[tp]e\b")
+# Also what DeBERTa reads beside the embeddings: the norm of distances, and the convolution of the tokens.
+_EMBEDDINGS = re.compile(r"embed|\bshared\b|\bw[tp]e\b|deberta\.encoder\.(?:LayerNorm|conv)\b")
 _ENCODER = re.compile(r"(?:model\.)?encoder\.")
 
 

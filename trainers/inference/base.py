@@ -15,7 +15,7 @@ from gristmill.storage.disk import LocalPath
 from tokenizer.vocabulary.definition import read_definition
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.adapters.adapter_files import StockHead, base_fingerprint, save_adapter
-from trainers.config.architecture import Model
+from trainers.config.architecture import PRETRAINING_ONLY, Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.examples.task_corpus import TaskCorpus
@@ -23,6 +23,7 @@ from trainers.engine.assembly import base_network, build_forward
 from trainers.engine.forward import Forward
 from trainers.inference.export_form import WEIGHTS, read_export, read_whole
 from trainers.models import MODELS, build_model
+from trainers.models.encoders.disentangled_embedding import merge_embeddings
 from trainers.models.heads.stock_heads import stock_names, why_not_stock_head
 from trainers.models.interface import HeadKind
 from trainers.runs import checkpoint
@@ -163,7 +164,7 @@ def _weights_of_run(run: LocalPath, picked: checkpoint.Checkpoint) -> dict[str, 
     """Return the weights of a run, with the parameters that its method has added merged into them."""
     config, record = read_config(run), read_run(run)
     if not isinstance(config, Finetuning) or not config.method.freezes:
-        return checkpoint.read_weights(picked)
+        return merge_embeddings(checkpoint.read_weights(picked))
     if not config.method.mergeable:
         raise ConfigError(
             f"init.path: {run} was fine-tuned with {config.method.kind}, whose parameters cannot be merged into weights "
@@ -211,8 +212,8 @@ def _check_sizes(ours: Model, theirs: Model) -> None:
     """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute other
     results from them.
     """
-    free = {"dropout", "initializer_range", "sentence_head", "generator_size", "boundary_head"}
-    if theirs.scheme != "learned":  # no position table limits the length
+    free = {"dropout", "initializer_range", "sentence_head", *PRETRAINING_ONLY}
+    if theirs.scheme not in ("learned", "disentangled"):  # neither a table nor ranges of distances depend on the length
         free.add("positions")
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)

@@ -65,6 +65,11 @@ def _notes(config: Job) -> tuple[str, ...]:
     notes = []
     if reason := why_not_stock(config.model):
         notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
+    if config.model.mask_decoder:
+        notes.append(
+            "trained with the enhanced mask decoder, which transformers lacks: it has the states of tasks, and other logits for "
+            "masked tokens; `python -m trainers fill-mask` and `evaluate` have those of training"
+        )
     if config.model.family == "decoder" and config.objective.sees_prefix:
         notes.append(
             "trained with bidirectional attention within a prefix; transformers attends causally, which gives another loss; "

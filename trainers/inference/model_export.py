@@ -1,8 +1,8 @@
 """Export in Hugging Face layout: config.json, safetensors and tokenizer files, which `AutoTokenizer` and an
 auto class can load.
 
-The auto class is `AutoModelForCausalLM`, `...MaskedLM` or `...Seq2SeqLM`, or `...PreTraining` for a discriminator, whose
-generator is in `generator/` with a tokenizer of its own; for tasks it is
+The auto class is `AutoModelForCausalLM` (XLNet's too), `...MaskedLM` or `...Seq2SeqLM`, or for a discriminator
+`...PreTraining` (DeBERTa's is an `AutoModel`), whose generator is in `generator/` with a tokenizer of its own; for tasks it is
 `...SequenceClassification`, `...TokenClassification`, `...QuestionAnswering` or `...MultipleChoice`.
 `gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
 whether plain `transformers` can use it. A model that `transformers` cannot run is written in such a way that
@@ -42,9 +42,10 @@ from trainers.inference.export_form import (
 )
 from trainers.inference.task_model import threshold_of
 from trainers.inference.tokenizer_export import save_tokenizer
-from trainers.models import MODELS, build_model, stack_parameters, stock_parts, untie_stacks, why_not_stock
+from trainers.models import MODELS, build_model, load_parts, stack_parameters, stock_parts, untie_stacks, why_not_stock
 from trainers.models.heads.stock_heads import stock_task_model
 from trainers.runs import checkpoint
+from trainers.runs.parent import weight_files
 from trainers.runs.run import read_config, read_run, verified_copy
 
 FORMAT = "gristmill-export/1"
@@ -353,18 +354,24 @@ def _require_language_head(path: LocalPath, config: Job) -> None:
 def _exported_model(path: Path, sizes: Model) -> Any:
     """Load the model of an export with the class named in its config.json."""
     import transformers
-    from safetensors.torch import load_file
 
     if sizes.generator_size is not None:
         network = build_model(sizes, add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials), seed=0)
-        for directory, part in stock_parts(network, sizes).items():
-            part.load_state_dict(type(part).from_pretrained(lent(path / directory)).state_dict())
+        load_parts(network, sizes, lambda directory, kind: _part_state(path / directory, kind))
         return network.eval()
-    if why_not_stock(sizes) is None:
+    if why_not_stock(sizes) is None and not sizes.mask_decoder:
         name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         return getattr(transformers, name).from_pretrained(lent(path)).eval()
-    return _with_weights(
-        sizes,
-        add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials),
-        load_file(lent(path / WEIGHTS)),
-    )
+    specials = add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials)
+    return _with_weights(sizes, specials, _stored_tensors(path))
+
+
+def _part_state(directory: Path, kind: Any) -> dict[str, Any]:
+    """Return the state of the model of class `kind` in a directory, with tensors there that a stock class ignores."""
+    return {**kind.from_pretrained(lent(directory)).state_dict(), **_stored_tensors(directory)}
+
+
+def _stored_tensors(directory: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: tensor for file in weight_files(directory) for name, tensor in load_file(lent(file)).items()}

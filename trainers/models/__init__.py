@@ -1,17 +1,19 @@
 """Models: `transformers` architectures by name, initialised from a seed.
 
-To add an architecture, write a file here and add a line with the same name to
+To add an architecture, write a file in the folder of its family and add a line with the same name to
 `trainers.config.architecture.ARCHITECTURES`.
 """
 
 import importlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainers.config.architecture import ARCHITECTURES, Model, generator_of
 from trainers.models.interface import Architecture
 
 MODELS: dict[str, Architecture] = {
-    name: importlib.import_module(f"trainers.models.{name}").ARCHITECTURE for name in ARCHITECTURES
+    name: importlib.import_module(f"trainers.models.{traits.family}s.{name}").ARCHITECTURE
+    for name, traits in ARCHITECTURES.items()
 }
 _STOCK = {
     "decoder": "AutoModelForCausalLM",
@@ -71,20 +73,34 @@ def stock_parts(network: Any, model: Model) -> dict[str, Any]:
     return parts(network)
 
 
+def load_parts(network: Any, model: Model, read: Callable[[str, Any], Mapping[str, Any]]) -> None:
+    """Load the parts of a network that has a generator. `read` returns the tensors of a part, given its directory in an
+    export and its class.
+    """
+    parts = stock_parts(network, model)
+    for directory, part in parts.items():
+        part.load_state_dict(read(directory, type(part)))
+    if hasattr(network, "adopt"):  # its discriminator has a copy of the embeddings
+        network.adopt(parts[""])
+
+
 def stack_parameters(network: Any, model: Model) -> set[str]:
     """Return the names of the parameters that the states of a model depend on: all except those of the
-    pretraining heads.
+    pretraining heads, and of the second stream of states.
     """
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
-    return {name for name, p in network.named_parameters() if id(p) in used and ".pooler." not in name}
+    names = {name for name, parameter in network.named_parameters() if id(parameter) in used}
+    return {name for name in names if ".pooler." not in name and not name.endswith(".mask_emb")}
 
 
 def stock_class(model: Model) -> Any:
     """Return the class of `transformers` that has the parameters of this model."""
     import transformers
 
-    return transformers.AutoModelForPreTraining if model.sentence_head else getattr(transformers, _STOCK[model.family])
+    if model.sentence_head:
+        return transformers.AutoModelForPreTraining
+    return getattr(transformers, MODELS[model.architecture].auto or _STOCK[model.family])
 
 
 def _replace_positions(network: Any, architecture: Architecture, model: Model) -> None:

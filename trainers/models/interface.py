@@ -50,8 +50,9 @@ class Inputs:
 
     `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` holds the
     inputs of the decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it
-    attends to. `past` keeps what earlier calls have read, and this call adds to it. Ids, positions and mask
-    are then those of the new positions only, and the encoder runs only once.
+    attends to. `order`, int64 [rows, targets], is `Batch.factorization`. `past` keeps what earlier calls have
+    read, and this call adds to it. Ids, positions and mask are then those of the new positions only, and the
+    encoder runs only once.
     """
 
     ids: Any
@@ -61,6 +62,7 @@ class Inputs:
     decoder: Optional["Inputs"] = None
     cross: Any = None
     past: Past | None = None
+    order: Any = None
 
     @property
     def cache(self) -> Any:
@@ -119,6 +121,10 @@ class Architecture:
     encoder-decoder. `heads` gives the form of the head for each
     kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask.
 
+    `auto` is the auto class of `transformers` that loads it, if it is not that of its family. With `rows_second`, the blocks
+    take and return states [length, rows, width]. `queried` returns the number of parameters that a second stream of states
+    multiplies for every target, in an architecture that has one.
+
     Of a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the discriminator.
     `replaced` returns its logits, [rows, length], that a token was replaced. `parts` returns the stock models that share
     the network's parameters, by their directory in an export: the discriminator in the export itself, named "", and its
@@ -142,6 +148,9 @@ class Architecture:
     caches: bool = True
     unmasked: bool = False
     encoder_blocks: Callable[[Any], list[Any]] | None = None
+    auto: str | None = None
+    rows_second: bool = False
+    queried: Callable[[Any], int] | None = None
     replaced: Callable[[Any, Inputs], Any] | None = None
     parts: Callable[[Any], dict[str, Any]] | None = None
 

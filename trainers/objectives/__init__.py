@@ -12,6 +12,7 @@ from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.next_sentence import NextSentence
+from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentence_order import SentenceOrder
@@ -25,6 +26,7 @@ Objective = (
     | Masked
     | ObjectiveMixture
     | NextSentence
+    | Permutation
     | PrefixLM
     | ReplacedTokens
     | SentenceOrder

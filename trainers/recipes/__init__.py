@@ -6,7 +6,7 @@ To add a recipe, write a function in the file of its family and add it to `_ALL`
 from collections.abc import Callable
 
 from trainers.config.pretraining import Pretraining
-from trainers.recipes import decoders, encoder_decoders, encoders, nanogpt
+from trainers.recipes import decoders, encoder_decoders, encoders, nanogpt, tiny_encoders
 from trainers.recipes.decoders import demo_decoder, gpt2_small, llama_tiny
 
 __all__ = ["RECIPES", "demo_decoder", "gpt2_small", "llama_tiny"]
@@ -18,10 +18,16 @@ _ALL: tuple[Callable[[], Pretraining], ...] = (
     *(nanogpt.nanogpt_cpu, nanogpt.nanogpt_gpu),
     *(encoders.bert_base, encoders.bert_large, encoders.roberta_base, encoders.roberta_large),
     *(encoders.albert_base, encoders.albert_large, encoders.albert_xlarge, encoders.albert_xxlarge),
-    encoders.spanbert_large,
+    *(encoders.spanbert_large, encoders.deberta_v2_xlarge, encoders.deberta_v3_base, encoders.xlnet_large),
     *(encoders.modernbert_base, encoders.electra_small, encoders.electra_base),
-    *(encoders.tiny_bert, encoders.tiny_roberta, encoders.tiny_modernbert, encoders.tiny_electra),
-    *(encoders.tiny_albert, encoders.tiny_spanbert),
+    *(tiny_encoders.tiny_bert, tiny_encoders.tiny_roberta, tiny_encoders.tiny_modernbert, tiny_encoders.tiny_electra),
+    *(
+        tiny_encoders.tiny_albert,
+        tiny_encoders.tiny_spanbert,
+        tiny_encoders.tiny_deberta,
+        tiny_encoders.tiny_deberta_v3,
+        tiny_encoders.tiny_xlnet,
+    ),
     *(encoder_decoders.t5_small, encoder_decoders.t5_base, encoder_decoders.t5_large, encoder_decoders.t5_3b),
     *(encoder_decoders.t5_11b, encoder_decoders.t5_v1_1_base, encoder_decoders.byt5_small),
     *(encoder_decoders.bart_base, encoder_decoders.bart_large, encoder_decoders.prefix_lm_base),

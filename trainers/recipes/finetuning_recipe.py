@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from trainers.adapters import Method
-from trainers.config.architecture import Model
+from trainers.config.architecture import PRETRAINING_ONLY, Model
 from trainers.config.finetuning import Encoding, Finetuning
 from trainers.config.job import BatchSize, Execution, Init, Optimizer, Schedule, TrainingBudget
 from trainers.tasks.schema.task import Task
@@ -25,13 +25,13 @@ DEFAULT_RATE = 1e-3
 def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None, method: Method) -> Finetuning:
     """Return the fine-tuning job of a base: batches of 32, warm-up over 6 % of the steps, linear decay to 0,
     betas 0.9 and 0.98, weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10), 3 epochs (Devlin et al., 2019,
-    appendix A.3: 2 to 4), and the method's rate in `RATES`. The generator of a model and the head of span
-    boundaries are left out.
+    appendix A.3: 2 to 4), and the method's rate in `RATES`. The generator of a model, the head of span
+    boundaries and the enhanced mask decoder are left out.
     """
     return Finetuning(
         name=name,
         tasks=tasks,
-        model=replace(model, generator_size=None, boundary_head=False),
+        model=replace(model, **PRETRAINING_ONLY),  # type: ignore[arg-type]
         init=None if base is None else Init(path=base),
         method=method,
         encoding=Encoding(text_to_text=len(tasks) > 1),

@@ -103,6 +103,8 @@ class Batch:
     targets; it is set only for objectives with a generator.
     `outside`, int64 [rows, length, 2], are the columns before and after the span of a target (-1 for none); it is set only
     for objectives that predict tokens from there.
+    `factorization`, int64 [rows, targets], are the columns of the targets of a row in the order in which they are predicted,
+    -1 to fill; it is set only for objectives that permute.
     `trunks`, int64 [rows, length], are the segments that continuations of one context also see (-1 for none); the context is
     then read once for all of them. Only scoring sets it.
     """
@@ -124,6 +126,7 @@ class Batch:
     trunks: np.ndarray | None = None
     draws: np.ndarray | None = None
     outside: np.ndarray | None = None
+    factorization: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:

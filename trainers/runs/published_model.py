@@ -17,7 +17,7 @@ from trainers.models import MODELS, stack_parameters, stock_class
 from trainers.models.interface import HeadForm
 from trainers.runs.parent import weight_files
 
-_TYPES = {"openai-gpt": "gpt"}
+_TYPES = {"openai-gpt": "gpt", "deberta-v2": "deberta_v2"}
 """Architectures by `model_type`, where the names differ."""
 # The only stock class that names its stack differently from the other classes of its architecture.
 _RENAMES = {"llama": {r"^transformer\.": "model."}}
@@ -37,7 +37,14 @@ _DECISIVE = (
     *("tie_word_embeddings", "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention"),
     *("global_attn_every_n_layers", "layer_types", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
     *("is_decoder", "add_cross_attention", "attention_bias", "mlp_bias", "norm_bias", "encoder_ffn_dim"),
-    *("decoder_ffn_dim", "type_vocab_size", "scale_decoder_outputs", "inner_group_num"),
+    *(
+        "conv_act",
+        "pooler_hidden_act",
+        "decoder_ffn_dim",
+        "type_vocab_size",
+        "scale_decoder_outputs",
+        "inner_group_num",
+    ),
 )
 # Fields that our configurations lack, each with the only value that our models support.
 _FIXED = {"position_embedding_type": "absolute", "sliding_window": None, "use_sliding_window": False}

@@ -28,7 +28,10 @@ from trainers.runs.run import read_config, read_run
 
 # Fields that may differ from the parent's model: they change no tensor, or are meant to change (longer
 # contexts).
-_FREE_SIZES = ("positions", "dropout", "initializer_range", "rope_base", "vocab_size", "sentence_head", "boundary_head")
+_FREE_SIZES = (
+    *("positions", "dropout", "initializer_range", "rope_base", "vocab_size"),
+    *("sentence_head", "boundary_head", "mask_decoder"),
+)
 
 
 class _Weights(Mapping[str, dict[str, Any]]):

@@ -48,6 +48,12 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
     encoders = [name for name, traits in ARCHITECTURES.items() if traits.family == "encoder"]
     assert left_out == {
         *(((0, "bitfit"), (1, name)) for name in ("llama", "modernbert", "t5")),
+        *(((0, method), (1, "deberta_v2")) for method in ("prefix", "p_tuning_v2")),
+        *(
+            ((0, method), (1, "xlnet"))
+            for method in ("prefix", "p_tuning_v2", "lora", "adalora", "loha", "lokr", "ia3")
+        ),
+        ((0, "adapter"), (1, "xlnet")),
         *(((0, method), (2, "generate")) for method in ("features", "head")),
         *(((1, name), (2, "generate")) for name in encoders),
     }

@@ -54,6 +54,10 @@ CASES = {
     "multitask_prompt": MultitaskPrompt(tokens=3, tasks=2, rank=2),
 }
 REFUSED = {("bitfit", name) for name in ("llama", "modernbert", "t5")}
+REFUSED |= {(case, name) for case in ("prefix", "p_tuning_v2") for name in ("deberta_v2", "xlnet")}
+REFUSED |= {
+    (case, "xlnet") for case in ("lora", "lora, everywhere", "dora", "adalora", "loha", "lokr", "ia3", "houlsby")
+}
 CELLS = [(case, name) for case in CASES for name in SIZES if (case, name) not in REFUSED]
 cells = pytest.mark.parametrize(("case", "name"), CELLS)
 
@@ -109,7 +113,7 @@ def test_what_is_trained_changes_a_packed_segment_as_it_changes_the_segment_alon
 
 @pytest.mark.parametrize("name", SIZES)
 def test_rows_of_a_batch_do_not_change_one_another(name):
-    method = CASES["p_tuning_v2"]
+    method = CASES["prompt" if ("p_tuning_v2", name) in REFUSED else "p_tuning_v2"]
     network = applied(name, method).eval()
     perturb(network)
     one, two = inputs(name, method, TEXTS), inputs(name, method, TEXTS[::-1])
@@ -158,8 +162,7 @@ def test_a_merged_model_has_the_parameters_of_its_base_and_computes_the_same(cas
     }
 
 
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize("case", ["houlsby", "prefix", "prompt"])
+@pytest.mark.parametrize(("case", "name"), [cell for cell in CELLS if cell[0] in ("houlsby", "prefix", "prompt")])
 def test_what_adds_layers_or_tokens_cannot_be_merged(case, name):
     with pytest.raises(ConfigError, match=r"method.kind: got (adapter|prefix|prompt), .*export without --merge"):
         CASES[case].merge(applied(name, CASES[case]))
@@ -168,6 +171,8 @@ def test_what_adds_layers_or_tokens_cannot_be_merged(case, name):
 @pytest.mark.parametrize("name", SIZES)
 def test_the_seed_decides_what_is_added(name):
     for case in ("lora", "houlsby", "prefix", "prompt"):
+        if (case, name) in REFUSED:
+            continue
         one, same, other = (trained_state(applied(name, CASES[case], seed)) for seed in (0, 0, 1))
         assert all(torch.equal(one[key], same[key]) for key in one)
         assert any(not torch.equal(one[key], other[key]) for key in one)

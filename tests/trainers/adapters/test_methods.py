@@ -120,6 +120,16 @@ def test_bitfit_needs_biases(name):
         applied(name, BitFit())
 
 
+@pytest.mark.parametrize("case", ["lora", "ia3", "houlsby"])
+def test_what_is_no_layer_of_its_own_is_not_adapted(case):
+    part = {"lora": "query", "ia3": "key", "houlsby": "output"}[case]
+    message = f"method.kind: got {CASES[case].kind}, which adapts the part {part} of every block; in xlnet only up and down are"
+    with pytest.raises(ConfigError, match=message):
+        applied("xlnet", CASES[case])
+    network = applied("xlnet", LoRA(rank=4, targets=("up", "down")))
+    assert sum("lora_A" in name for name, _ in network.named_parameters()) == 4  # of two layers
+
+
 @pytest.mark.parametrize(
     ("method", "message"),
     [

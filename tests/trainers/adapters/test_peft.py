@@ -23,7 +23,10 @@ OURS = {"full", "head", "features", "bitfit", "houlsby", "pfeiffer", "parallel"}
 NOT_THERE = {
     *((case, name) for case in ("loha", "lokr") for name in ("gpt", "gpt2")),
     *((case, name) for case in PREFIXES for name in ("albert", "bart", "gpt", "modernbert", "t5")),
-    *(("multitask_prompt", name) for name in ("albert", "bert", "electra", "modernbert", "roberta")),
+    *(
+        ("multitask_prompt", name)
+        for name in ("albert", "bert", "deberta_v2", "electra", "modernbert", "roberta", "xlnet")
+    ),
 }
 
 

@@ -17,6 +17,7 @@ SIZES = {
     "albert": tiny("albert", **_SIZES, embedding_size=16),
     "bart": tiny("bart", **_SIZES),
     "bert": tiny("bert", **_SIZES),
+    "deberta_v2": tiny("deberta_v2", **_SIZES, position_buckets=8, convolution=True),
     "electra": tiny("electra", **_SIZES, embedding_size=16),
     "gpt": tiny("gpt", **_SIZES),
     "gpt2": tiny("gpt2", **_SIZES),
@@ -24,6 +25,7 @@ SIZES = {
     "modernbert": tiny("modernbert", **_SIZES),
     "roberta": tiny("roberta", **_SIZES),
     "t5": tiny("t5", layers=2, positions=64),
+    "xlnet": tiny("xlnet", **_SIZES),
 }
 ROWS = 200  # of the embedding tables
 

@@ -24,6 +24,14 @@ NAMES = {
         "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.key.bias": 2,
         "albert.encoder.albert_layer_groups.1.albert_layers.0.full_layer_layer_norm.bias": 1,
     },
+    "deberta_v2, convolution": {
+        "deberta.embeddings.word_embeddings.weight": 3,
+        "deberta.encoder.rel_embeddings.weight": 3,
+        "deberta.encoder.LayerNorm.weight": 3,
+        "deberta.encoder.conv.conv.weight": 3,
+        "deberta.encoder.layer.1.attention.self.key_proj.bias": 1,
+        "cls.predictions.bias": 0,
+    },
     "roberta": {
         "roberta.embeddings.word_embeddings.weight": 3,
         "roberta.embeddings.LayerNorm.bias": 3,

@@ -21,7 +21,10 @@ from trainers.runs.resolve import resolve
 from trainers.runs.run import open_run
 from trainers.training.loop import train
 
-FAMILIES = ("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert")
+FAMILIES = (
+    *("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert", "tiny_deberta"),
+    *("tiny_deberta_v3", "tiny_xlnet"),
+)
 POISONED = {"poisoned0": 0, "poisoned2": 2}
 POISONED_STEP = 5
 

@@ -27,6 +27,7 @@ OBJECTIVES = {
     "bart": Denoising(permute_sentences=False),
     "albert": Masked(),
     "bert": Masked(),
+    "deberta_v2": Masked(),
     "roberta": Masked(),
     "modernbert": Masked(),
     "prefix": PrefixLM(),
@@ -96,7 +97,7 @@ def reference(name, folder, context, continuation, word_ends=None):
     if name in ("gpt2", "gpt", "llama"):
         inputs = [specials["<bos>"], *both[:-1]]
         return sum(likelihoods(network, [*[IGNORED] * len(context), *continuation], input_ids=inputs))
-    if name in ("albert", "bert", "roberta", "modernbert"):
+    if name in ("albert", "bert", "deberta_v2", "roberta", "modernbert"):
         total = 0.0
         for number, token in enumerate(continuation):
             until = number + 1 if word_ends is None else word_ends[number]

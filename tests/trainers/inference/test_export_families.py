@@ -10,13 +10,16 @@ import torch
 
 from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
+from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.__main__ import main
+from trainers.config.architecture import PRETRAINING_ONLY
 from trainers.data.packed_corpus import corpus_of, open_corpus, validation_data
 from trainers.evaluation.evaluate import evaluate
 from trainers.inference.fill_mask import fill_mask
 from trainers.inference.generate import Sampling, generate
 from trainers.inference.model_export import export_checkpoint, load_trained
-from trainers.models import MODELS, build_model, why_not_stock
+from trainers.models import MODELS, build_model, stack_parameters, why_not_stock
+from trainers.models.encoders.disentangled_embedding import merge_embeddings
 from trainers.models.interface import Inputs
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
@@ -26,6 +29,7 @@ from trainers.objectives.shared.prompt_format import PromptFormat
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED
 from trainers.runs import checkpoint
+from trainers.runs.published_model import published_weights
 from trainers.runs.resolve import resolve
 from trainers.runs.run import fingerprints, open_run
 
@@ -46,6 +50,10 @@ RUNS = {
     "albert, shared feed-forward": changed("tiny_albert", shared_parts="feed_forward"),
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
+    "deberta": changed("tiny_deberta", mask_decoder=False),
+    "deberta, mask decoder": changed("tiny_deberta"),
+    "deberta, replaced tokens": changed("tiny_deberta_v3", mask_decoder=False),
+    "deberta, replaced tokens, mask decoder": changed("tiny_deberta_v3", embedding_sharing="shared"),
     "electra": changed("tiny_electra"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
@@ -60,12 +68,14 @@ RUNS = {
     "t5": changed("tiny_t5"),
     "t5 1.1": changed("tiny_t5_v1_1"),
     "t5, tied stacks": changed("tiny_t5_shared"),
+    "xlnet": changed("tiny_xlnet"),
 }
 NOT_STOCK = {"gpt2, relative"}
 CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",
 }  # plain transformers loads them, and has no prefix that sees itself
+OTHER_IN_TRANSFORMERS = {"deberta, mask decoder", "deberta, replaced tokens, mask decoder", "xlnet"}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +157,7 @@ def losses(place):
     }
 
 
-@pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_IN_TRANSFORMERS))
+@pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_IN_TRANSFORMERS - OTHER_IN_TRANSFORMERS))
 def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
     run, export = made[name]
     found, again, plain = losses(run), losses(export), plain_losses(export, load_trained(run).config)
@@ -187,6 +197,52 @@ def test_discriminator_and_generator_each_open_in_transformers_with_the_runs_log
         [(token, pytest.approx(share, abs=1e-5)) for token, share in tokens]
         for tokens in fill_mask(run, "abc <mask> def", top=2)
     ]
+
+
+@pytest.mark.parametrize("name", ["deberta, replaced tokens", "deberta, replaced tokens, mask decoder"])
+def test_a_discriminator_of_deberta_opens_in_transformers_with_the_embeddings_of_both_tables(name, made):
+    from transformers import AutoModel, AutoModelForMaskedLM
+
+    run, export = made[name]
+    ours, again = load_trained(run).model, load_trained(export).model
+    state, found = ours.state_dict(), again.state_dict()
+    for key, tensor in state.items():
+        torch.testing.assert_close(found[key], tensor, atol=1e-6, rtol=0)
+    assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    plain = AutoModel.from_pretrained(export).eval()
+    assert type(plain).__name__ == "DebertaV2Model"
+    assert type(AutoModelForMaskedLM.from_pretrained(export / "generator")).__name__ == "DebertaV2ForMaskedLM"
+    # A task begins with the same tensors, from the run and from its export.
+    sizes = replace(load_trained(run).config.model, **PRETRAINING_ONLY)
+    merged = merge_embeddings(checkpoint.read_weights(checkpoint.pick(run, print)))
+    weights, _ = published_weights(export, sizes)
+    for key in stack_parameters(build_model(sizes, SPECIAL_IDS, 0), sizes):
+        torch.testing.assert_close(weights[key], merged[key], atol=1e-6, rtol=0)
+    ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)
+    with torch.no_grad():
+        states = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+        torch.testing.assert_close(states, plain(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
+
+
+def test_an_xlnet_opens_in_transformers_with_the_runs_logits_and_predicts_no_masks(made):
+    from transformers import AutoModelForCausalLM
+
+    run, export = made["xlnet"]
+    plain, ours = AutoModelForCausalLM.from_pretrained(export).eval(), load_trained(run).model
+    assert type(plain).__name__ == "XLNetLMHeadModel"
+    ids, mask = torch.arange(200, 220)[None], torch.ones(1, 1, 20, 20, dtype=torch.bool)
+    architecture, order = MODELS["xlnet"], torch.tensor([[7, 3]])
+    unseen = torch.zeros(1, 20, 20)
+    unseen[:, :, [3, 7]] = 1  # the fourth token is predicted from the eighth, and sees it
+    unseen[:, 3, 7] = 0
+    mapping = torch.nn.functional.one_hot(order, 20).float()
+    with torch.no_grad():
+        found = architecture.logits(ours, architecture.hidden(ours, Inputs(ids, ids, mask, order=order)))
+        expected = plain(ids, perm_mask=unseen, target_mapping=mapping).logits
+    torch.testing.assert_close(found[0, [7, 3]], expected[0], atol=1e-4, rtol=1e-4)
+    assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    with pytest.raises(ConfigError, match="holds xlnet, which predicts no masks; give another encoder"):
+        fill_mask(export, "abc <mask> def")
 
 
 @pytest.mark.parametrize("name", sorted(NOT_STOCK))
@@ -235,6 +291,27 @@ def test_a_model_with_a_prefix_says_that_transformers_attends_otherwise(made):
     for source, found in ours.items():
         assert again[source] == pytest.approx(found, abs=1e-5)
         assert abs(plain[source]["loss"] - found["loss"]) > 1e-3
+
+
+def test_a_model_with_a_mask_decoder_says_that_transformers_has_other_logits_and_the_same_layers(made):
+    from transformers import AutoModelForMaskedLM
+
+    run, export = made["deberta, mask decoder"]
+    record = json.loads((export / "gristmill.json").read_text())["transformers"]
+    assert record["loads"]
+    assert "enhanced mask decoder" in record["notes"][0]
+    found, again = losses(run), losses(export)
+    for source, its in found.items():
+        assert again[source] == pytest.approx(its, abs=1e-5)
+    plain, ours = AutoModelForMaskedLM.from_pretrained(export).eval(), load_trained(run).model
+    ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)
+    with torch.no_grad():
+        table, ours.deberta.embeddings.position_embeddings = ours.deberta.embeddings.position_embeddings, None
+        states = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+        torch.testing.assert_close(states, plain.deberta(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
+        ours.deberta.embeddings.position_embeddings = table
+        decoded = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+    assert (decoded - states).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ MODELS = {
     "albert, shared attention": ("tiny_albert", {"shared_parts": "attention"}),
     "bert, span boundary": ("tiny_spanbert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
+    "deberta": ("tiny_deberta", {}),
+    "deberta, replaced tokens": ("tiny_deberta_v3", {}),
     "electra": ("tiny_electra", {}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),
@@ -30,6 +32,7 @@ MODELS = {
     "roberta, sinusoids": ("tiny_roberta", {"position": "sinusoidal"}),
     "t5, tied stacks": ("tiny_t5_shared", {}),
     "t5 1.1": ("tiny_t5_v1_1", {}),
+    "xlnet": ("tiny_xlnet", {}),
 }
 
 

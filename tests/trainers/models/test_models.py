@@ -44,6 +44,8 @@ TINY = {
     "bert, clipped relative positions": tiny("bert", initializer_range=0.2, position="relative", relative_distance=3),
     "bert, sentence pairs": tiny("bert", initializer_range=0.2, sentence_head=True),
     "bert, sinusoids": tiny("bert", initializer_range=0.2, position="sinusoidal"),
+    "deberta_v2": tiny("deberta_v2", initializer_range=0.2),
+    "deberta_v2, convolution": tiny("deberta_v2", initializer_range=0.2, position_buckets=8, convolution=True),
     "electra": tiny("electra", initializer_range=0.2, embedding_size=16),
     "electra, embeddings of the width": tiny("electra", initializer_range=0.2),
     "gpt": tiny("gpt", initializer_range=0.2),
@@ -57,6 +59,7 @@ TINY = {
     "t5": tiny("t5"),
     "t5 1.1": tiny("t5", gated=True, tied=False, head_width=16, decoder_layers=2),
     "t5, tied stacks": tiny("t5", tied_stacks=True),
+    "xlnet": tiny("xlnet", initializer_range=0.2),
 }
 
 
@@ -370,6 +373,8 @@ def test_what_plain_transformers_cannot_compute_is_known():
         ("bert", {"heads": 5}, "heads: got 5, which does not divide width 32"),
         ("bert", {"key_value_heads": 2}, "key_value_heads: got 2, bert has as many as heads"),
         ("bert", {"layers": 0}, "layers: got 0, allowed 1 or more"),
+        ("deberta_v2", {"position_buckets": 3}, "position_buckets: got 3, allowed 4 or more"),
+        ("electra", {"mask_decoder": True}, "mask_decoder: got True, electra has none; .* " + having("mask_decoder")),
     ],
 )
 def test_what_an_architecture_does_not_have_is_refused(architecture, changes, message):

@@ -32,12 +32,14 @@ PUBLISHED = {
     "bart": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
     "bert, cased": (28996, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "bert": (30522, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
+    "deberta": (128001, {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 128000}),
     "gpt": (40478, {"<unk>": 0}),
     "gpt2": (50257, {"<|endoftext|>": 50256}),
     "llama": (32000, {"<unk>": 0, "<s>": 1, "</s>": 2}),
     "llama 3": (128256, {token: 128000 + number for number, token in enumerate(_LLAMA_3)}),
     "modernbert": (50368, {"<|endoftext|>": 0, "<|padding|>": 1, **_MODERN}),
     "roberta": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
+    "xlnet": (32000, {"<unk>": 0, "<s>": 1, "</s>": 2, "<cls>": 3, "<sep>": 4, "<pad>": 5, "<mask>": 6}),
     "t5": (32100, {"<pad>": 0, "</s>": 1, "<unk>": 2, **{f"<extra_id_{n}>": 32099 - n for n in range(100)}}),
 }
 OF_RECIPE = {
@@ -49,6 +51,8 @@ OF_RECIPE = {
     "bart_large": "bart",
     "bert_base": "bert",
     "bert_large": "bert",
+    "deberta_v2_xlarge": "deberta",
+    "deberta_v3_base": "deberta",
     "electra_base": "bert",
     "electra_small": "bert",
     "gpt": "gpt",
@@ -70,6 +74,7 @@ OF_RECIPE = {
     "t5_large": "t5",
     "t5_small": "t5",
     "t5_v1_1_base": "t5",
+    "xlnet_large": "xlnet",
 }
 TRAINED = [
     "albert_base",
@@ -124,7 +129,9 @@ def narrow(recipe, directory, **model):
     if config.model.embedding_size is not None:
         own["embedding_size"] = 8
     if config.model.generator_size is not None:
-        own["generator_size"] = 0.5
+        own["generator_size"] = min(config.model.generator_size, 0.5) if config.model.embedding_size else 1.0
+    if config.model.generator_layers is not None:
+        own["generator_layers"] = 1
     config = replace(
         config,
         model=replace(config.model, **{**sizes, **own, **model}),
@@ -160,7 +167,8 @@ def test_a_recipe_resolves_with_the_published_tokenizer_of_its_model(recipe, cor
     name = OF_RECIPE[recipe]
     config = narrow(recipe, corpora(name))
     size = PUBLISHED[name][0]
-    assert config.model.vocab_size == RECIPES[recipe]().model.vocab_size == (32128 if name == "t5" else size)
+    expected = {"t5": 32128, "deberta": 128100}.get(name, size)
+    assert config.model.vocab_size == RECIPES[recipe]().model.vocab_size == expected
 
 
 @pytest.mark.deepspeed
@@ -218,7 +226,7 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
     content = add_reserved(read_definition(str(path)), [kind])
     family = {"denoising": "tiny_bart", "span_corruption": "tiny_t5", "mixture": "tiny_t5", "masked": "tiny_roberta",
               "next_sentence": "tiny_bert", "sentence_order": "tiny_bert", "span_boundary": "tiny_spanbert",
-              "replaced_tokens": "tiny_electra"}.get(kind, "tiny_prefix_lm")  # fmt: skip
+              "replaced_tokens": "tiny_electra", "permutation": "tiny_xlnet"}.get(kind, "tiny_prefix_lm")  # fmt: skip
     recipe = RECIPES[family]()
     corpus = corpora(f"nothing but {kind}", content)
     config = narrow(replace(recipe, objective=OBJECTIVES[kind]()), corpus)

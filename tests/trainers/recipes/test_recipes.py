@@ -23,6 +23,8 @@ COUNTS = {
     "bart_large": 406_291_456,
     "bert_base": 110_106_428,
     "bert_large": 336_226_108,
+    "deberta_v2_xlarge": 887_871_588,
+    "deberta_v3_base": 326_842_213,
     "electra_base": 119_386_427,
     "electra_small": 14_196_219,
     "gpt": 116_534_784,
@@ -43,9 +45,10 @@ COUNTS = {
     "t5_large": 737_668_096,
     "t5_small": 60_506_624,
     "t5_v1_1_base": 247_577_856,
+    "xlnet_large": 360_300_800,
 }
-"""With the published vocabularies; embeddings that are the output layer as well count once. ELECTRA's are those of both
-networks.
+"""With the published vocabularies; embeddings that are the output layer as well count once. Those of ELECTRA and of
+DeBERTaV3 are of both networks.
 """
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gristmill.errors import ConfigError
-from trainers.adapters.shared.blocks import part_modules, stack_modules
+from trainers.adapters.shared.blocks import part_modules, refuse_parts, stack_modules
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze
 
 
@@ -26,6 +26,10 @@ class BottleneckAdapter(TrainingMethod):
         """Validate ranges."""
         if self.reduction < 1:
             raise ValueError(f"reduction: got {self.reduction}, allowed 1 or more")
+
+    def refusal(self, architecture: str) -> str | None:
+        """Return the reason of `refuse_parts`."""
+        return refuse_parts(self.kind, architecture, ("output", "down") if self.placement == "houlsby" else ("down",))
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
         """Attach the layers to the matrices of the blocks. Raises ConfigError if `reduction` exceeds the

@@ -46,6 +46,7 @@ _PARTS: dict[str, dict[str, str]] = {
         "down": r"fc2",
     },
     "bert": _BERT,
+    "deberta_v2": {**_BERT, **{part: rf"attention\.self\.{part}_proj" for part in ("query", "key", "value")}},
     "electra": _BERT,
     "gpt": _GPT,
     "gpt2": _GPT,
@@ -74,11 +75,13 @@ _PARTS: dict[str, dict[str, str]] = {
         "up": r"DenseReluDense\.(?:wi|wi_0|wi_1)",
         "down": r"DenseReluDense\.wo",
     },
+    "xlnet": {"up": r"ff\.layer_1", "down": r"ff\.layer_2"},
 }
 STACKS: dict[str, tuple[str, ...]] = {
     "albert": ("albert",),
     "bart": ("model",),
     "bert": ("bert",),
+    "deberta_v2": ("deberta",),
     "electra": ("electra",),
     "gpt": ("transformer",),
     "gpt2": ("transformer",),
@@ -86,6 +89,7 @@ STACKS: dict[str, tuple[str, ...]] = {
     "modernbert": ("model",),
     "roberta": ("roberta",),
     "t5": ("encoder", "decoder"),
+    "xlnet": ("transformer",),
 }
 """The modules that are the stacks of a model; the others are heads."""
 # The attention layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder.
@@ -93,6 +97,7 @@ _ATTENTIONS = {
     "albert": r".*\.attention",
     "bart": r".*\.(?:self_attn|encoder_attn)",
     "bert": r".*\.attention\.self",
+    "deberta_v2": r".*\.attention\.self",
     "electra": r".*\.attention\.self",
     "gpt": r".*\.attn",
     "gpt2": r".*\.attn",
@@ -100,9 +105,21 @@ _ATTENTIONS = {
     "modernbert": r".*\.attn",
     "roberta": r".*\.attention\.self",
     "t5": r".*\.(?:SelfAttention|EncDecAttention)",
+    "xlnet": r".*\.rel_attn",
 }
 FUSED = ("gpt", "gpt2", "modernbert")
 """Architectures with a single matrix for queries, keys and values."""
+
+
+def refuse_parts(kind: str, architecture: str, parts: Iterable[str]) -> str | None:
+    """Return the reason why a method that adapts these parts does not work with an architecture, or None if it does."""
+    if missing := [part for part in parts if part not in _PARTS[architecture]]:
+        there = " and ".join(_PARTS[architecture])
+        return (
+            f"got {kind}, which adapts the part {missing[0]} of every block; in {architecture} only {there} are layers of their "
+            f"own; use bitfit, prompt, or lora with other targets"
+        )
+    return None
 
 
 def pattern(architecture: str, parts: Iterable[str]) -> str:

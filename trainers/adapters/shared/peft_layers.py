@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.libraries.extras import install_extra
-from trainers.adapters.shared.blocks import part_modules, pattern
+from trainers.adapters.shared.blocks import part_modules, pattern, refuse_parts
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, set_tensors
 
 _NAME = "default"  # peft's name for the only adapter; the names of its parameters contain it
@@ -33,6 +33,10 @@ class PeftMethod(TrainingMethod):
     @abstractmethod
     def settings(self, architecture: str) -> Mapping[str, Any]:
         """Return the arguments of peft's configuration other than `target_modules`."""
+
+    def refusal(self, architecture: str) -> str | None:
+        """Return the reason of `refuse_parts`."""
+        return refuse_parts(self.kind, architecture, self.parts)
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
         """Raise ConfigError if a matrix is too small for the method."""

@@ -21,6 +21,10 @@ class DeepPrompts(TrainingMethod):
     kind: Literal["p_tuning_v2"] = "p_tuning_v2"
     tokens: int = 20
 
+    def refusal(self, architecture: str) -> str | None:
+        """Return the reason of `refuse_prefixes`."""
+        return refuse_prefixes(architecture)
+
     def check(self) -> None:
         """Validate ranges."""
         if self.tokens < 1:
@@ -55,6 +59,16 @@ class DeepPrompts(TrainingMethod):
             {str(number): each for number, each in enumerate(rows)},
             {str(number): each for number, each in enumerate(saved)},
         )
+
+
+def refuse_prefixes(architecture: str) -> str | None:
+    """Return the reason why an architecture takes no prefixes, or None if it does."""
+    if architecture in ("deberta_v2", "xlnet"):
+        return (
+            f"got a method with prefixes, and every key of {architecture} is read with its distance, which a prefix lacks; "
+            f"use prompt or bitfit"
+        )
+    return None
 
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:

@@ -11,6 +11,7 @@ from trainers.adapters.virtual.deep_prompts import (
     insert_prefixes,
     prefix_config,
     prefix_state,
+    refuse_prefixes,
 )
 
 
@@ -25,6 +26,10 @@ class PrefixTuning(TrainingMethod):
     kind: Literal["prefix"] = "prefix"
     tokens: int = 20
     hidden: int | None = None
+
+    def refusal(self, architecture: str) -> str | None:
+        """Return the reason of `refuse_prefixes`."""
+        return refuse_prefixes(architecture)
 
     def check(self) -> None:
         """Validate ranges."""

@@ -58,7 +58,9 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     causal mask and isolated documents need less than half of it. The cross-attention of a decoder counts as
     much again. A decoder-only model predicts every token that it reads, so its `read` and `predicted` add up
     to the published formula. A generator reads every token too, and its output layer predicts the targets. A parameter that
-    layers of a stack share counts once for each of them. The head of span boundaries, and the output layer once more, count
+    layers of a stack share counts once for each of them, and a layer that runs twice counts twice. Disentangled attention also
+    multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token and layer. A second stream
+    of states costs each target what it multiplies there. The head of span boundaries, and the output layer once more, count
     for each target.
     """
     import torch
@@ -70,17 +72,28 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         own = {id(parameter): parameter for part in parts for parameter in part.parameters()}
         return sum(own[name].numel() for name in own.keys() - tables if own[name] is not head)
 
-    width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
-    attention = 12 * width * sequence_length
+    def repeated(network: Any) -> int:
+        blocks = MODELS[sizes.architecture].blocks(network)
+        return sum(map(multiplied, blocks)) - multiplied(*blocks)
+
+    def attended(network: Any, its: Model) -> int:
+        width = (its.head_width or its.width // its.heads) * its.heads
+        each = 12 * width * sequence_length + 24 * width * (its.position_buckets or 0)
+        return each * len(MODELS[sizes.architecture].blocks(network))
+
     predicted, boundary = 6.0 * head.numel(), multiplied(*([model.boundary_head] if sizes.boundary_head else []))
     if boundary:
         predicted += predicted + 6.0 * boundary
     if sizes.family != "encoder_decoder":
+        networks = [(model, sizes)]
         if sizes.generator_size is not None:
-            attention += 12 * generator_of(sizes).width * sequence_length
-        blocks = MODELS[sizes.architecture].blocks(model)
-        repeated = sum(map(multiplied, blocks)) - multiplied(*blocks)
-        return Flops(6.0 * (multiplied(model) + repeated - boundary) + attention * sizes.layers, 0.0, predicted)
+            networks.append((model.generator, generator_of(sizes)))
+        each = sum(6.0 * repeated(network) + attended(network, its) for network, its in networks)
+        if (queried := MODELS[sizes.architecture].queried) is not None:
+            predicted += 6.0 * queried(model) + attended(model, sizes)
+        return Flops(6.0 * (multiplied(model) - boundary) + each, 0.0, predicted)
+    width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
+    attention = 12 * width * sequence_length
     decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
 

@@ -229,6 +229,10 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
 def _masks(
     where: str, before: tuple[int, ...], after: tuple[int, ...], model: Model, encoder: Encoder, pseudo: Pseudo
 ) -> Masks:
+    if model.traits.permutes:
+        raise UserError(
+            f"{where}: holds {model.architecture}, which predicts no masks and scores no texts; give another model"
+        )
     if MASK not in encoder.specials:
         raise UserError(f"{where}: its tokenizer has no {MASK}, so no token can be hidden from the encoder")
     words = None

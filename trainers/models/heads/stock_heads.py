@@ -85,7 +85,7 @@ def _configuration(own: Any, head: TaskHead, labels: Sequence[str]) -> Any:
     configuration.label2id = {name: number for number, name in enumerate(names)}
     if head.kind in ("classify", "regress"):
         configuration.problem_type = "regression" if head.kind == "regress" else "single_label_classification"
-    for name in ("classifier_dropout", "classifier_dropout_prob"):
+    for name in ("classifier_dropout", "classifier_dropout_prob", "cls_dropout"):
         if hasattr(configuration, name):
             setattr(configuration, name, head.dropout.p)
     if hasattr(configuration, "classifier_pooling"):

@@ -157,19 +157,22 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 
 @contextmanager
-def recorded_layers(blocks: Sequence[Any]) -> Iterator[list[Any]]:
+def recorded_layers(blocks: Sequence[Any], rows_second: bool = False) -> Iterator[list[Any]]:
     """Yield a list. While the context lasts, the input of the first of these blocks and the output of each
     block are appended to it. A block that is there several times, because layers share it, runs as often.
+    States are [rows, length, width], also of blocks that have them with `rows_second`.
     """
     layers: list[Any] = []
 
     def begin(block: Any, given: tuple[Any, ...]) -> None:
         if not layers:
-            layers.append(given[0])
+            layers.append(_states(given[0], rows_second))
 
     handles = [blocks[0].register_forward_pre_hook(begin)]
     for block in dict.fromkeys(blocks):
-        handles.append(block.register_forward_hook(lambda block, given, made: layers.append(_states(made))))
+        handles.append(
+            block.register_forward_hook(lambda block, given, made: layers.append(_states(made, rows_second)))
+        )
     try:
         yield layers
     finally:
@@ -177,5 +180,6 @@ def recorded_layers(blocks: Sequence[Any]) -> Iterator[list[Any]]:
             handle.remove()
 
 
-def _states(made: Any) -> Any:
-    return made[0] if isinstance(made, tuple | list) else made
+def _states(made: Any, rows_second: bool) -> Any:
+    states = made[0] if isinstance(made, tuple | list) else made
+    return states.transpose(0, 1) if rows_second else states

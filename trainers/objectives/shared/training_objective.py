@@ -58,6 +58,11 @@ class TrainingObjective(Protocol):
         return False
 
     @property
+    def permutes(self) -> bool:
+        """Whether tokens are predicted in a random order, from those before them (`Batch.factorization`)."""
+        return False
+
+    @property
     def exported(self) -> "TrainingObjective":
         """The objective of an exported model, which may lack heads that only pretraining uses."""
         return self

@@ -55,6 +55,7 @@ def rows_of(ids, segments, positions):
 EXPECTED = {
     "albert": lambda a, b: [5, *a, 6, *b, 6],
     "bert": lambda a, b: [5, *a, 6, *b, 6],
+    "deberta_v2": lambda a, b: [5, *a, 6, *b, 6],
     "electra": lambda a, b: [5, *a, 6, *b, 6],
     "modernbert": lambda a, b: [5, *a, 6, *b, 6],
     "roberta": lambda a, b: [5, *a, 6, 6, *b, 6],
@@ -63,6 +64,7 @@ EXPECTED = {
     "llama": lambda a, b: [1, *a, 6, *b, 5],
     "bart": lambda a, b: [1, *a, 2, *b, 2],
     "t5": lambda a, b: [*a, 2, *b, 2],
+    "xlnet": lambda a, b: [5, *a, 6, *b, 6],
 }
 
 

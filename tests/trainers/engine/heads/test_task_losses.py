@@ -197,7 +197,7 @@ def test_pooling_takes_the_states_of_the_text_alone():
 
 
 def test_a_mix_of_layers_begins_as_their_mean_and_the_last_is_normalised():
-    for name in ("albert", "bert", "gpt", "gpt2", "llama", "modernbert", "t5", "bart"):
+    for name in ("albert", "bert", "deberta_v2", "gpt", "gpt2", "llama", "modernbert", "t5", "bart", "xlnet"):
         model = SIZES[name]
         network = network_of(model, "classify", layers="scalar_mix")
         forward = forward_of(network, model, "classify")
@@ -222,8 +222,9 @@ def test_the_heads_of_pretraining_are_frozen():
         network = network_of(tiny(name, **({"sentence_head": True} if name == "bert" else {})), "classify")
         frozen = {n.split(".")[0] for n, p in network.named_parameters() if not p.requires_grad and ".pooler." not in n}
         expected = {"bert": {"cls"}, "modernbert": {"head", "decoder"}, "roberta": {"lm_head"}, "llama": set()}
-        expected["albert"] = {"predictions"}
+        expected["albert"], expected["deberta_v2"] = {"predictions"}, {"cls"}
         expected["electra"] = {"generator_predictions", "generator_lm_head"}
+        expected["xlnet"] = {"lm_loss", "transformer"}  # of this, what begins the second stream
         assert frozen == expected.get(name, set()), name
         assert network.get_input_embeddings().weight.requires_grad
     assert not network_of(SIZES["t5"], "tag").lm_head.weight.requires_grad

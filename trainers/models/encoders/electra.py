@@ -26,7 +26,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
     if model.generator_size is None:
         return ElectraForMaskedLM._from_config(configuration)
-    from trainers.models.replaced_tokens_model import ReplacedTokensModel
+    from trainers.models.encoders.replaced_tokens_model import ReplacedTokensModel
 
     smaller = _configuration(generator_of(model), specials)
     smaller._attn_implementation, smaller.dtype = configuration._attn_implementation, configuration.dtype

@@ -21,7 +21,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
     network = (BertForPreTraining if model.sentence_head else BertForMaskedLM)._from_config(configuration)
     if model.boundary_head:
-        from trainers.models.boundary_head import BoundaryHead
+        from trainers.models.encoders.boundary_head import BoundaryHead
 
         network.boundary_head = BoundaryHead(configuration)
     return network

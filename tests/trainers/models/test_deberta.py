@@ -1,0 +1,172 @@
+"""DeBERTa against a plain reading of the paper: attention disentangled into content and distance, and the enhanced mask
+decoder; its published sizes.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gristmill.errors import ConfigError
+from tests.trainers.models.test_models import packed, tiny
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import Model, fill
+from trainers.engine.forward import Forward, attention_mask, tensors
+from trainers.engine.hardware.mfu import Flops, flops_of
+from trainers.models import MODELS, build_model
+from trainers.models.interface import Inputs
+
+WIDTH, HEADS, POSITIONS, BUCKETS = 32, 4, 100, 16
+SIZES = {"initializer_range": 0.3, "layers": 3, "positions": POSITIONS, "position_buckets": BUCKETS}
+MODEL, PLAIN = tiny("deberta_v2", **SIZES, mask_decoder=True), tiny("deberta_v2", **SIZES)
+
+
+def build(model):
+    """With biases and norms that are not as they were drawn."""
+    network = build_model(model, SPECIAL_IDS, 0).eval()
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=noise))
+    return network
+
+
+def bucket(distance):
+    """Half of the buckets hold one distance each, the others grow logarithmically up to the longest distance."""
+    half = BUCKETS // 2
+    if abs(distance) <= half:
+        return distance
+    share = math.log(abs(distance) / half) / math.log((POSITIONS - 1) / half)
+    return int(math.copysign(math.ceil(share * (half - 1)) + half, distance))
+
+
+def row_of(i, j):
+    """The row of the table of 2 k distances, delta(i, j) of equation 3."""
+    return min(max(bucket(i - j) + BUCKETS, 0), 2 * BUCKETS - 1)
+
+
+def attend(network, layer, queries, keys):
+    """Equation 4 for one document, states [length, width]: content to content, content to position and position to content.
+    As in the authors' code, both tables are read at delta(i, j), and the projections of content are those of distances.
+    """
+    own = layer.attention.self
+    table = network.deberta.encoder.LayerNorm(network.deberta.encoder.rel_embeddings.weight)
+    q, k, v = own.query_proj(queries), own.key_proj(keys), own.value_proj(keys)
+    q_r, k_r, size = own.query_proj(table), own.key_proj(table), WIDTH // HEADS
+    out = torch.zeros_like(queries)
+    for head in range(HEADS):
+        part = slice(head * size, (head + 1) * size)
+        for i in range(len(queries)):
+            logits = torch.stack([
+                q[i, part] @ k[j, part] + q[i, part] @ k_r[row_of(i, j), part] + k[j, part] @ q_r[row_of(i, j), part]
+                for j in range(len(keys))
+            ])  # fmt: skip
+            out[i, part] = (logits / math.sqrt(3 * size)).softmax(0) @ v[:, part]
+    return out
+
+
+def run_layer(network, layer, queries, keys):
+    """One layer on one document, post-norm, with a residual connection from the queries."""
+    attention = layer.attention.output
+    states = attention.LayerNorm(queries + attention.dense(attend(network, layer, queries, keys)))
+    inner = torch.nn.functional.gelu(layer.intermediate.dense(states))
+    return layer.output.LayerNorm(states + layer.output.dense(inner))
+
+
+def by_hand(network, ids, decodes):
+    """The final states of one document."""
+    embeddings = network.deberta.embeddings
+    states = embeddings.LayerNorm(embeddings.word_embeddings(ids))
+    layers = network.deberta.encoder.layer
+    for layer in layers[: -1 if decodes else None]:
+        states = run_layer(network, layer, states, states)
+    if not decodes:
+        return states
+    queries = states + embeddings.position_embeddings.weight[: len(ids)]  # I of the first layer, and H
+    for _ in range(2):
+        queries = run_layer(network, layers[-1], queries, states)
+    return queries
+
+
+@pytest.mark.parametrize("model", [PLAIN, MODEL], ids=["plain", "mask decoder"])
+def test_states_of_packed_documents_are_those_of_the_paper_on_each_alone(model):
+    network, batch = build(model), packed("encoder")
+    given = tensors(batch, "cpu")
+    segments = given["segments"]
+    with torch.no_grad():
+        inputs = Inputs(given["inputs"], given["positions"], attention_mask(segments, segments, False))
+        found = MODELS["deberta_v2"].hidden(network, inputs)[0]
+        for segment in (1, 2, 3):  # the second is so long that distances share buckets
+            here = segments[0] == segment
+            expected = by_hand(network, given["inputs"][0, here], model.mask_decoder)
+            torch.testing.assert_close(found[here], expected, atol=2e-5, rtol=1e-4)
+
+
+def test_far_distances_share_a_bucket():
+    assert [bucket(d) for d in (-8, 0, 8)] == [-8, 0, 8]
+    assert bucket(9) == 9
+    assert bucket(98) == bucket(90) == BUCKETS - 1
+
+
+def test_only_the_mask_decoder_knows_absolute_positions():
+    """Its table is trained with the rest, and the layers below do not see it."""
+    network, batch = build(MODEL), packed("encoder")
+    moved = tensors(batch, "cpu")
+    with torch.no_grad():
+        nats = [
+            Forward(each, "deberta_v2")(**{**moved, "positions": moved["positions"] + by})["loss"]
+            for each in (network, build(PLAIN))
+            for by in (0, 5)
+        ]
+    assert (nats[0] - nats[1]).abs().max() > 1e-3
+    assert torch.equal(nats[2], nats[3])
+    Forward(network, "deberta_v2")(**moved)["loss"].sum().backward()
+    assert network.deberta.embeddings.position_embeddings.weight.grad.any()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_the_mask_decoder_costs_a_layer_and_distances_cost_their_products():
+    plain, decoded = flops_of(build(PLAIN), PLAIN, 50), flops_of(build(MODEL), MODEL, 50)
+    layer = 4 * (WIDTH * WIDTH + WIDTH) + 2 * WIDTH * 64 + 64 + WIDTH + 4 * WIDTH
+    assert decoded.read - plain.read == 6 * layer + 12 * WIDTH * 50 + 24 * WIDTH * BUCKETS
+    assert decoded.predicted == plain.predicted
+    head = WIDTH * WIDTH + 3 * WIDTH + 200
+    norms = 4 * WIDTH  # of the embeddings, and of the distances
+    expected = 3 * (6 * layer + 12 * WIDTH * 50 + 24 * WIDTH * BUCKETS) + 6 * (head + norms)
+    assert plain == Flops(expected, 0.0, 6.0 * 200 * WIDTH)
+
+
+# The models of microsoft/deberta-* without a head, and of these the embeddings of tokens.
+PUBLISHED = {
+    "deberta-v2-xlarge": ({"layers": 24, "width": 1536, "heads": 24, "convolution": True}, 884_593_152),
+    "deberta-v2-xxlarge": ({"layers": 48, "width": 1536, "heads": 24, "convolution": True}, 1_564_549_632),
+    "deberta-v3-xsmall": ({"layers": 12, "width": 384, "heads": 6}, 70_682_112),
+    "deberta-v3-small": ({"layers": 6, "width": 768, "heads": 12}, 141_304_320),
+    "deberta-v3-base": ({"layers": 12, "width": 768, "heads": 12}, 183_831_552),
+    "deberta-v3-large": ({"layers": 24, "width": 1024, "heads": 16}, 434_012_160),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_models_have_their_parameters(name):
+    sizes, count = PUBLISHED[name]
+    model = fill(Model("deberta_v2", positions=512, vocab_size=128100, **sizes), 1)
+    with torch.device("meta"):
+        network = build_model(model, SPECIAL_IDS, 0)
+    assert sum(parameter.numel() for parameter in network.deberta.parameters()) == count
+
+
+def test_a_task_trains_the_model_without_the_mask_decoder():
+    from trainers.adapters.virtual.prefix_tuning import PrefixTuning
+    from trainers.adapters.weights.full import Full
+    from trainers.recipes.finetuning_recipe import finetune
+
+    plain = replace(MODEL, mask_decoder=False)
+    job = finetune("x", (), MODEL, None, Full())
+    assert job.model == plain
+    with pytest.raises(
+        ConfigError, match="got a method with prefixes, and every key of deberta_v2 is read with its dist"
+    ):
+        PrefixTuning(tokens=3).apply(build(plain), "deberta_v2", "encoder", 0)

@@ -1,0 +1,1 @@
+"""Decoders by name."""

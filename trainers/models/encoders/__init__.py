@@ -1,0 +1,1 @@
+"""Encoders by name, and the parts of models that only pretraining has."""

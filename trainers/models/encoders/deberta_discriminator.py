@@ -1,0 +1,86 @@
+"""DeBERTaV3's discriminator, which tells the tokens of a generator from those of the text (He et al., 2023, section 3)."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import DebertaV2Model
+from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrainedModel
+
+from trainers.models.encoders.disentangled_embedding import DisentangledEmbedding
+
+
+class DetectionHead(torch.nn.Module):
+    """From the state of a token and that of the first token of its document to a logit, as in the authors' code: a norm of
+    their sum, a layer with GELU, and an output.
+    """
+
+    def __init__(self, configuration: Any) -> None:
+        super().__init__()
+        width = configuration.hidden_size
+        self.norm = torch.nn.LayerNorm(width, eps=configuration.layer_norm_eps)
+        self.dense, self.output = torch.nn.Linear(width, width), torch.nn.Linear(width, 1)
+
+    def forward(self, states: Any, positions: Any) -> Any:
+        """Return logits [rows, length] from states [rows, length, width]; `positions`, int64 [rows, length], count from 0 in
+        every document.
+        """
+        first = torch.arange(positions.shape[1], device=positions.device) - positions
+        leading = states.gather(1, first[..., None].expand_as(states))
+        return self.output(torch.nn.functional.gelu(self.dense(self.norm(leading + states))))[..., 0]
+
+
+class DebertaDiscriminator(DebertaV2PreTrainedModel):
+    """A stock DeBERTa with a head that detects replaced tokens, and in training the `generator` that replaces them."""
+
+    generator: Any
+
+    def __init__(self, configuration: Any) -> None:
+        super().__init__(configuration)
+        self.deberta = DebertaV2Model(configuration)
+        self.mask_predictions = DetectionHead(configuration)  # transformers ignores a head of this name
+        self.post_init()
+
+    def add_generator(self, generator: Any, disentangled: bool) -> None:
+        """Add the generator, a `DebertaV2ForMaskedLM` of the same width, and use its embeddings of tokens."""
+        base = generator.deberta.embeddings.word_embeddings
+        self.deberta.embeddings.word_embeddings = DisentangledEmbedding(base) if disentangled else base
+        self.generator = generator
+
+    def alone(self) -> "DebertaDiscriminator":
+        """Return a copy of the discriminator without its generator, with embeddings of its own."""
+        with torch.random.fork_rng(devices=[]):
+            copied = DebertaDiscriminator._from_config(self.config)
+        weights = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("generator.")}
+        words = self.deberta.embeddings.word_embeddings
+        if isinstance(words, DisentangledEmbedding):
+            prefix = "deberta.embeddings.word_embeddings"
+            for part in ("base", "delta"):
+                del weights[f"{prefix}.{part}.weight"]
+            weights[f"{prefix}.weight"] = words.merged()
+        copied.load_state_dict(weights)
+        return copied.eval()
+
+    def adopt(self, discriminator: "DebertaDiscriminator") -> None:
+        """Take the weights of a discriminator that `alone` has returned; those of the generator must be there already."""
+        words, weights = self.deberta.embeddings.word_embeddings, discriminator.state_dict()
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if not name.startswith("generator.") and ".word_embeddings." not in name:
+                    parameter.copy_(weights[name])
+            if isinstance(words, DisentangledEmbedding):
+                words.delta.weight.copy_(weights["deberta.embeddings.word_embeddings.weight"] - words.base.weight)
+
+    def save_pretrained(self, directory: str | Path, **options: Any) -> None:
+        """Write the model as `transformers` loads it: its encoder is a `DebertaV2Model`."""
+        super().save_pretrained(directory, **options)
+        self.config.architectures = ["DebertaV2Model"]
+        self.config.save_pretrained(directory)
+
+    def get_input_embeddings(self) -> Any:
+        """Return the embeddings of tokens; of a network with a generator, these are the generator's."""
+        return (self.generator if hasattr(self, "generator") else self.deberta).get_input_embeddings()
+
+    def get_output_embeddings(self) -> Any:
+        """Return the output layer, which is the generator's."""
+        return self.generator.get_output_embeddings() if hasattr(self, "generator") else None

@@ -1,0 +1,148 @@
+"""DeBERTa, version 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`: attention disentangled into
+content and distance, without positions in the input, and optionally a convolution and the enhanced mask decoder.
+
+`transformers` accepts no mask per position for the whole model, but its layers do. They are therefore called one by one.
+Distances within a document are those within its row, so packed documents have the results of each document alone.
+"""
+
+from typing import Any
+
+from gristmill.errors import ConfigError
+from trainers.config.architecture import Model, generator_of
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
+
+_DECODER_LAYERS = 2
+"""How often the enhanced mask decoder applies the last layer (He et al., 2021, section 3.3)."""
+
+# Settings of all published models of versions 2 and 3.
+_PUBLISHED: dict[str, Any] = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "max_relative_positions": -1,
+    "type_vocab_size": 0,
+}
+_KERNEL = 3  # of the convolution (microsoft/deberta-v2-xlarge)
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from transformers import DebertaV2Config
+
+    convolution = {"conv_kernel_size": _KERNEL, "conv_act": "gelu"} if model.convolution else {}
+    buckets = {"position_buckets": model.position_buckets, "cls_dropout": model.dropout}
+    return DebertaV2Config(**bert_arguments(model, specials), **_PUBLISHED, **buckets, **convolution)
+
+
+def _sizes(configuration: Any) -> Model:
+    for name, value in _PUBLISHED.items():
+        found = getattr(configuration, name, None)
+        if (sorted(found or []) != sorted(value)) if isinstance(value, list) else (found != value):
+            raise ConfigError(f"{name}: got {found}, allowed {value}")
+    kernel = getattr(configuration, "conv_kernel_size", 0)
+    if kernel not in (0, _KERNEL):
+        raise ConfigError(f"conv_kernel_size: got {kernel}, allowed 0 and {_KERNEL}")
+    sizes = vars(bert_sizes("deberta_v2", configuration))
+    widths = {"attention_head_size": configuration.hidden_size // configuration.num_attention_heads}
+    for name, width in {**widths, "embedding_size": configuration.hidden_size}.items():
+        if (found := getattr(configuration, name, width)) != width:
+            raise ConfigError(f"{name}: got {found}, allowed {width}")
+    buckets = getattr(configuration, "position_buckets", -1)
+    return Model(**{**sizes, "convolution": kernel > 0, "position_buckets": buckets})
+
+
+def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
+    import torch
+    from transformers import DebertaV2ForMaskedLM
+
+    if model.generator_size is not None:
+        return _with_generator(configuration, model, specials)
+    network = DebertaV2ForMaskedLM._from_config(configuration)
+    if model.mask_decoder:
+        table = torch.nn.Embedding(model.positions, model.width)
+        torch.nn.init.normal_(table.weight, std=model.initializer_range)
+        network.deberta.embeddings.position_embeddings = table  # as the authors name it; stock models ignore it
+    return network
+
+
+def _with_generator(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
+    """Return the discriminator with its generator, which has the mask decoder if there is one."""
+    from trainers.models.encoders.deberta_discriminator import DebertaDiscriminator
+
+    its = generator_of(model)
+    smaller = _configuration(its, specials)
+    smaller._attn_implementation, smaller.dtype = configuration._attn_implementation, configuration.dtype
+    network = DebertaDiscriminator._from_config(configuration)
+    network.add_generator(_create(smaller, its, specials), model.embedding_sharing != "shared")
+    return network
+
+
+def _replaced(network: Any, inputs: Inputs) -> Any:
+    return network.mask_predictions(_hidden(network, inputs), inputs.positions)
+
+
+def _decodes(network: Any) -> bool:
+    """Whether the enhanced mask decoder is in the place of the last layer."""
+    return network.deberta.embeddings.position_embeddings is not None
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    stack, encoder = network.deberta, network.deberta.encoder
+    states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions)
+    distances = {"relative_pos": encoder.get_rel_pos(states), "rel_embeddings": encoder.get_rel_embedding()}
+    first, below = states, list(encoder.layer)[: -1 if _decodes(network) else None]
+    for number, layer in enumerate(below):
+        states = layer(states, inputs.mask, **distances)[0]
+        if number == 0 and encoder.conv is not None:
+            states = _convolved(encoder.conv, first, states, inputs.mask)
+    if not _decodes(network):
+        return states
+    queries = states + stack.embeddings.position_embeddings(inputs.positions)
+    for _ in range(_DECODER_LAYERS):
+        queries = encoder.layer[-1](states, inputs.mask, query_states=queries, **distances)[0]
+    return queries
+
+
+def _convolved(convolution: Any, embedded: Any, states: Any, mask: Any) -> Any:
+    """Add to the states of the first layer the convolution of the embedded tokens, both [rows, length, width], with zeros
+    between documents as at the ends of a row. `mask` is that of `Inputs`.
+    """
+    import torch
+
+    rows, length, width = embedded.shape
+    apart = ~mask[:, 0].diagonal(1, 1, 2)  # from the next token, [rows, length - 1]
+    moved = torch.arange(length, device=mask.device) + torch.nn.functional.pad(apart.cumsum(1), (1, 0))
+    moved = moved[..., None].expand(-1, -1, width)
+    spaced = embedded.new_zeros(rows, int(moved.max()) + 1, width).scatter(1, moved, embedded)
+    around = convolution.conv(spaced.transpose(1, 2)).transpose(1, 2).gather(1, moved)
+    return convolution.LayerNorm(states + torch.nn.functional.gelu(convolution.dropout(around)))
+
+
+def _blocks(network: Any) -> list[Any]:
+    """Return the layers in the order in which they run."""
+    layers = list(network.deberta.encoder.layer)
+    return layers + layers[-1:] * (_DECODER_LAYERS - 1) if _decodes(network) else layers
+
+
+_POOLED = HeadForm("DebertaV2ForSequenceClassification", "classifier", dense="pooler.dense", activation="gelu")
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _POOLED,
+    "regress": _POOLED,
+    "tag": HeadForm("DebertaV2ForTokenClassification", "classifier"),
+    "span": HeadForm("DebertaV2ForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": HeadForm("DebertaV2ForMultipleChoice", "classifier", dense="pooler.dense", activation="gelu"),
+}
+
+ARCHITECTURE = Architecture(
+    _configuration,
+    _sizes,
+    _hidden,
+    logits=lambda network, states: network.cls.predictions(states),
+    blocks=_blocks,
+    heads=_HEADS,
+    create=_create,
+    attention="eager",
+    replaced=_replaced,
+    parts=lambda network: {"": network.alone(), "generator": network.generator},
+)

@@ -1,0 +1,130 @@
+"""Permutation language modelling with partial prediction (XLNet: Yang et al., 2019, sections 2.2, 2.3 and 3.1).
+
+text        the  quick  brown  fox  jumps  over  the  dog
+order         0      0      2    1      0     0    0    0      of the factorization: 0 is known from the start
+predicted                brown <- the quick fox jumps over the dog
+                               fox <- the quick     jumps over the dog
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from gristmill.compilation import kernel
+from tokenizer.vocabulary.specials import CLS, SEP
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.training_objective import TrainingObjective
+from trainers.rows.batch import IGNORED, Batch, Frame
+from trainers.rows.random import uniforms
+
+_MULTIPLE = 8  # of the columns of `factorization`, so that compiled code and allocators see few shapes
+
+
+@dataclass(frozen=True)
+class Permutation(TrainingObjective):
+    """Predict the last tokens of a random order of each document from those before them in that order.
+
+    One in `partial_prediction` tokens is a target (K in the paper): a span of 1 to `span_tokens` tokens in each context of K
+    times as many, at a random place in it. Shorter spans are more probable, in proportion to 1 / length, as in the authors'
+    code. The order of the targets of a document is random, and a target is predicted from its position, all other tokens and
+    the targets before it. Special tokens are never targets. Orders and spans are functions of the run's seed and the
+    sample's number. Requires architecture xlnet.
+    """
+
+    partial_prediction: int = 6
+    span_tokens: int = 5
+    kind: Literal["permutation"] = "permutation"
+
+    families: ClassVar[tuple[str, ...]] = ("encoder",)
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0}
+    permutes: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Validate ranges."""
+        if self.partial_prediction < 2:
+            raise ValueError(f"partial_prediction: got {self.partial_prediction}, allowed 2 or more")
+        if self.span_tokens < 1:
+            raise ValueError(f"span_tokens: got {self.span_tokens}, allowed 1 or more")
+
+    @property
+    def frame(self) -> Frame:
+        """`<cls>` before every document and `<sep>` after it."""
+        return Frame(CLS, SEP)
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Return the batch with targets, and with their columns in the order in which they are predicted."""
+        special = _special(tuple(context.specials.values()), context.vocab_size)
+        shape = batch.inputs.shape
+        sizes, places, rounding, order = (
+            uniforms(context.seed, batch.sample, shape[1], f"permutation/{name}")
+            for name in ("length", "place", "rounding", "order")
+        )
+        chosen = np.zeros(shape, dtype=bool)
+        lengths = 1.0 / np.arange(1, self.span_tokens + 1)
+        longer = np.cumsum(lengths / lengths.sum())[:-1]
+        row = (batch.inputs, batch.segments, special)
+        choose_spans(*row, self.partial_prediction, longer, sizes, places, rounding, chosen)
+        width = max(_MULTIPLE, -(-int(chosen.sum(1).max(initial=0)) // _MULTIPLE) * _MULTIPLE)
+        ranked = np.argsort(np.where(chosen, order, 2.0), axis=1, kind="stable")[:, :width]
+        there = np.arange(width) < chosen.sum(1)[:, None]
+        columns = np.full((shape[0], width), -1, dtype=np.int64)
+        columns[:, : ranked.shape[1]] = np.where(there[:, : ranked.shape[1]], ranked, -1)
+        return replace(batch, targets=np.where(chosen, batch.inputs, IGNORED), factorization=columns)
+
+
+@lru_cache(maxsize=8)
+def _special(specials: tuple[int, ...], vocab_size: int) -> np.ndarray:
+    """Return which ids are special, bool [vocabulary]."""
+    special = np.zeros(max(vocab_size, *specials) + 1, dtype=bool)
+    special[list(specials)] = True
+    return special
+
+
+@kernel(nogil=True)
+def choose_spans(
+    inputs: np.ndarray,
+    segments: np.ndarray,
+    special: np.ndarray,
+    contexts: int,
+    longer: np.ndarray,
+    sizes: np.ndarray,
+    places: np.ndarray,
+    rounding: np.ndarray,
+    chosen: np.ndarray,
+) -> None:
+    """Choose in every document, of each `contexts` x n tokens that are not special in turn, n neighbours: `chosen`, bool
+    [rows, length], is set there.
+
+    n is drawn anew for each context: P(n <= k) is `longer[k - 1]`, float64 [largest n - 1]. Of what is left at the end of a
+    document, one in `contexts` is chosen, rounded up or down at random, so that the mean is exact. `sizes`, `places` and
+    `rounding` are uniform numbers, float64 [rows, length]; those of the first column of a context count. A segment of a single
+    token has no target, because there is nothing to predict it from.
+    """
+    length = inputs.shape[1]
+    own = np.empty(length, dtype=np.int64)
+    for row in range(len(inputs)):
+        start = 0
+        while start < length:
+            segment, end, count = segments[row, start], start, 0
+            while end < length and segments[row, end] == segment:
+                if not special[inputs[row, end]]:
+                    own[count] = end
+                    count += 1
+                end += 1
+            first = 0
+            while segment >= 0 and end - start > 1 and first < count:
+                column, size = own[first], 1
+                while size <= len(longer) and sizes[row, column] >= longer[size - 1]:
+                    size += 1
+                room = contexts * size
+                if first + room > count:
+                    room = count - first
+                    size = int(room / contexts + rounding[row, column])
+                offset = int(places[row, column] * (room - size + 1))
+                for k in range(size):
+                    chosen[row, own[first + offset + k]] = True
+                first += room
+            start = end
