@@ -10,7 +10,7 @@ from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
 
 if TYPE_CHECKING:
-    from pipelines.vectors.align_spaces import Fit
+    from pipelines.vectors.align_spaces import MapFit
     from pipelines.vectors.word_vectors import Neighbour
 
 _FILE = "a file of vectors in word2vec's text format, or a directory of `vectors train`"
@@ -185,7 +185,7 @@ def _align(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show_fit(name: str, fit: "Fit") -> None:
+def _show_fit(name: str, fit: "MapFit") -> None:
     for measure, found in (("CSLS", fit.csls), ("cosine", fit.cosine)):
         ranks = ", ".join(f"{found.share(rank):.1%} ± {found.error(rank):.1%} at {rank}" for rank in found.at)
         print(f"{name}, {fit.pairs:,} pairs, {measure}: {ranks} (of {found.words:,} held-out words)")

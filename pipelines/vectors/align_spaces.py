@@ -47,7 +47,7 @@ class Retrieval:
 
 
 @dataclass(frozen=True)
-class Fit:
+class MapFit:
     """A map fitted on so many pairs, and how well the held-out words are retrieved with it."""
 
     pairs: int
@@ -64,8 +64,8 @@ class Alignment:
     source: WordVectors
     target: WordVectors
     rotation: np.ndarray  # float32 [d, d]
-    seeds: Fit
-    refined: Fit
+    seeds: MapFit
+    refined: MapFit
 
 
 def align_spaces(
@@ -149,7 +149,7 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
     return unit_rows(unit - unit.mean(axis=0))
 
 
-def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> Fit:
+def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
     """Measure a map; `wanted` are the rows of the translations of each held-out source word."""
     penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
     retrievals = []
@@ -158,4 +158,4 @@ def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[
         found = list(zip(wanted.values(), nearest, strict=True))
         hits = {rank: sum(not rows.isdisjoint(best[:rank]) for rows, best in found) for rank in RANKS}
         retrievals.append(Retrieval(len(wanted), hits))
-    return Fit(pairs, *retrievals)
+    return MapFit(pairs, *retrievals)

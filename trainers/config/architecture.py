@@ -11,7 +11,7 @@ from gristmill.config import ADDED
 from gristmill.errors import ConfigError
 
 Family = Literal["decoder", "encoder", "encoder_decoder"]
-Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative"]
+Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative", "none"]
 SharedParts = Literal["all", "attention", "feed_forward"]
 
 
@@ -25,7 +25,7 @@ class Traits:
     first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
-    the first.
+    the first. A `recurrent` architecture has no attention.
     """
 
     family: Family
@@ -36,6 +36,7 @@ class Traits:
     fixed_feed_forward: bool = False
     causal_only: bool = False
     token_types: bool = False
+    recurrent: bool = False
 
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
@@ -44,10 +45,14 @@ _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 _COMMON = ("dropout", "initializer_range")
 _STACKS = ("decoder_layers", "tied_stacks")
 _SHARING = ("layer_groups", "shared_parts")
+_DROPPED = ("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout")
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "albert": Traits(
         "encoder", ("learned",), (*_COMMON, "sentence_head", "embedding_size", *_SHARING), token_types=True
+    ),
+    "awd_lstm": Traits(
+        "decoder", ("none",), ("dropout", *_DROPPED), feed_forward=Fraction(23, 8), causal_only=True, recurrent=True
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
@@ -82,6 +87,7 @@ _ABSENT: dict[str, object] = {
     "layer_groups": None,
     "shared_parts": None,
     "boundary_head": False,
+    **dict.fromkeys(_DROPPED, 0.0),
 }
 _VOCABULARY_MULTIPLE = 64
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
@@ -115,10 +121,14 @@ class Model:
     `all`, or only those of the `attention` or of the `feed_forward`, each with its norm (Lan et al., 2020, table 4). With as
     many groups as layers, nothing is shared.
 
+    In AWD-LSTM, `width` is that of the embeddings and of the last layer, and `feed_forward` that of the layers before it (400
+    and 1,150 as published). Of its words `embedding_dropout` are dropped, `input_dropout` of the units after the embeddings,
+    `hidden_dropout` of those between layers, `dropout` of those after the last, and `weight_dropout` of the recurrent weights.
+
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
     `key_value_heads` (= heads), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded
-    up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own),
-    `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
+    up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT; 23/8 x width in AWD-LSTM), `position` (the
+    architecture's own), `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
     """
 
     architecture: ArchitectureName
@@ -146,6 +156,10 @@ class Model:
     layer_groups: int | None = field(default=None, metadata=ADDED)
     shared_parts: SharedParts | None = field(default=None, metadata=ADDED)
     boundary_head: bool = field(default=False, metadata=ADDED)
+    input_dropout: float = field(default=0.0, metadata=ADDED)
+    hidden_dropout: float = field(default=0.0, metadata=ADDED)
+    embedding_dropout: float = field(default=0.0, metadata=ADDED)
+    weight_dropout: float = field(default=0.0, metadata=ADDED)
 
     @property
     def traits(self) -> Traits:
@@ -169,7 +183,9 @@ class Model:
         for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size", "embedding_size", "layer_groups"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
-        require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 or more and below 1")
+        for name in ("dropout", *_DROPPED):
+            rate = getattr(self, name)
+            require(0.0 <= rate < 1.0, f"{name}: got {rate}, allowed 0 or more and below 1")
         for name, absent in _ABSENT.items():
             value = getattr(self, name)
             owners = ", ".join(owner for owner, traits in ARCHITECTURES.items() if name in traits.has)
@@ -187,6 +203,10 @@ class Model:
         self._check_generator()
 
     def _check_heads(self) -> None:
+        require(
+            not self.traits.recurrent or self.heads == 1,
+            f"heads: got {self.heads}, {self.architecture} has no attention; leave it at 1",
+        )
         require(
             self.head_width is not None or self.width % self.heads == 0,
             f"heads: got {self.heads}, which does not divide width {self.width}",

@@ -10,8 +10,10 @@ from typing import Any
 from trainers.config.architecture import ARCHITECTURES, Model, generator_of
 from trainers.models.interface import Architecture
 
+_FOLDERS = {"awd_lstm": "recurrent."}
 MODELS: dict[str, Architecture] = {
-    name: importlib.import_module(f"trainers.models.{name}").ARCHITECTURE for name in ARCHITECTURES
+    name: importlib.import_module(f"trainers.models.{_FOLDERS.get(name, '')}{name}").ARCHITECTURE
+    for name in ARCHITECTURES
 }
 _STOCK = {
     "decoder": "AutoModelForCausalLM",
@@ -135,6 +137,8 @@ def untie_stacks(network: Any, architecture: str) -> None:
 
 def why_not_stock(model: Model) -> str | None:
     """Return the reason why plain `transformers` cannot run this model, or None if it can."""
+    if model.traits.recurrent:
+        return f"{model.architecture} is not part of transformers"
     if model.position == "relative":
         return "clipped relative positions are not part of transformers"
     return None

@@ -16,6 +16,7 @@ CELLS = pairwise_cover(SENSIBLE)
 REFUSED = {
     ("bitfit", "llama", "tag"): "method.kind: got bitfit, which trains biases, and llama has none",
     ("features", "t5", "generate"): "method.kind: got features, which trains only the head of the task",
+    ("lora", "awd_lstm", "tag"): "method.kind: got lora, which adapts a transformer, and awd_lstm is none",
     ("head", "gpt", "generate"): "method.kind: got head, which trains only the head of the task",
     ("lora", "bert", "generate"): "tasks: toy is of kind generate, bert is an encoder and writes no text",
 }
@@ -48,6 +49,7 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
     encoders = [name for name, traits in ARCHITECTURES.items() if traits.family == "encoder"]
     assert left_out == {
         *(((0, "bitfit"), (1, name)) for name in ("llama", "modernbert", "t5")),
+        *(((0, method), (1, "awd_lstm")) for method in AXES[0] if method not in ("bitfit", "features", "full", "head")),
         *(((0, method), (2, "generate")) for method in ("features", "head")),
         *(((1, name), (2, "generate")) for name in encoders),
     }

@@ -24,6 +24,12 @@ NAMES = {
         "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.key.bias": 2,
         "albert.encoder.albert_layer_groups.1.albert_layers.0.full_layer_layer_norm.bias": 1,
     },
+    "awd_lstm": {
+        "lstm.embed.weight": 3,
+        "lstm.layers.0.recurrent_weight": 2,
+        "lstm.layers.1.input_bias": 1,
+        "lm_head.bias": 0,
+    },
     "roberta": {
         "roberta.embeddings.word_embeddings.weight": 3,
         "roberta.embeddings.LayerNorm.bias": 3,

@@ -77,6 +77,7 @@ _PARTS: dict[str, dict[str, str]] = {
 }
 STACKS: dict[str, tuple[str, ...]] = {
     "albert": ("albert",),
+    "awd_lstm": ("lstm",),
     "bart": ("model",),
     "bert": ("bert",),
     "electra": ("electra",),
@@ -101,6 +102,8 @@ _ATTENTIONS = {
     "roberta": r".*\.attention\.self",
     "t5": r".*\.(?:SelfAttention|EncDecAttention)",
 }
+RECURRENT = ("awd_lstm",)
+"""Architectures without attention, whose blocks have none of the parts above."""
 FUSED = ("gpt", "gpt2", "modernbert")
 """Architectures with a single matrix for queries, keys and values."""
 

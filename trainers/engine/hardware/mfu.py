@@ -54,12 +54,12 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
 
     N counts the parameters that take part in multiplications, which excludes tables that are only looked up
     (position and token embeddings). L is the number of layers, W the width of all heads together, T the
-    sequence length (Chowdhery et al., 2022, appendix B). By convention attention counts in full, although a
-    causal mask and isolated documents need less than half of it. The cross-attention of a decoder counts as
-    much again. A decoder-only model predicts every token that it reads, so its `read` and `predicted` add up
-    to the published formula. A generator reads every token too, and its output layer predicts the targets. A parameter that
-    layers of a stack share counts once for each of them. The head of span boundaries, and the output layer once more, count
-    for each target.
+    sequence length (Chowdhery et al., 2022, appendix B); the second term is that of attention, which a recurrent model lacks.
+    By convention attention counts in full, although a causal mask and isolated documents need less than half of it.
+    The cross-attention of a decoder counts as much again. A decoder-only model predicts every token that it reads, so
+    its `read` and `predicted` add up to the published formula. A generator reads every token too, and its output
+    layer predicts the targets. A parameter that layers of a stack share counts once for each of them. The head of
+    span boundaries, and the output layer once more, count for each target.
     """
     import torch
 
@@ -71,7 +71,7 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         return sum(own[name].numel() for name in own.keys() - tables if own[name] is not head)
 
     width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
-    attention = 12 * width * sequence_length
+    attention = 0 if sizes.traits.recurrent else 12 * width * sequence_length
     predicted, boundary = 6.0 * head.numel(), multiplied(*([model.boundary_head] if sizes.boundary_head else []))
     if boundary:
         predicted += predicted + 6.0 * boundary

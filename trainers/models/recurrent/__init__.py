@@ -1,0 +1,1 @@
+"""Recurrent models: our own, because `transformers` has none."""
