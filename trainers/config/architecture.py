@@ -45,14 +45,20 @@ _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 _COMMON = ("dropout", "initializer_range")
 _STACKS = ("decoder_layers", "tied_stacks")
 _SHARING = ("layer_groups", "shared_parts")
-_DROPPED = ("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout")
+RECURRENT_RATES = ("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout")
+"""The rates of dropout that only recurrent models have."""
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "albert": Traits(
         "encoder", ("learned",), (*_COMMON, "sentence_head", "embedding_size", *_SHARING), token_types=True
     ),
     "awd_lstm": Traits(
-        "decoder", ("none",), ("dropout", *_DROPPED), feed_forward=Fraction(23, 8), causal_only=True, recurrent=True
+        "decoder",
+        ("none",),
+        ("dropout", *RECURRENT_RATES),
+        feed_forward=Fraction(23, 8),
+        causal_only=True,
+        recurrent=True,
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
@@ -87,7 +93,7 @@ _ABSENT: dict[str, object] = {
     "layer_groups": None,
     "shared_parts": None,
     "boundary_head": False,
-    **dict.fromkeys(_DROPPED, 0.0),
+    **dict.fromkeys(RECURRENT_RATES, 0.0),
 }
 _VOCABULARY_MULTIPLE = 64
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
@@ -183,7 +189,7 @@ class Model:
         for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size", "embedding_size", "layer_groups"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
-        for name in ("dropout", *_DROPPED):
+        for name in ("dropout", *RECURRENT_RATES):
             rate = getattr(self, name)
             require(0.0 <= rate < 1.0, f"{name}: got {rate}, allowed 0 or more and below 1")
         for name, absent in _ABSENT.items():

@@ -15,7 +15,7 @@ from gristmill.storage.disk import LocalPath
 from tokenizer.vocabulary.definition import read_definition
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.adapters.adapter_files import StockHead, base_fingerprint, save_adapter
-from trainers.config.architecture import Model
+from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.examples.task_corpus import TaskCorpus
@@ -211,7 +211,7 @@ def _check_sizes(ours: Model, theirs: Model) -> None:
     """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute other
     results from them.
     """
-    free = {"dropout", "initializer_range", "sentence_head", "generator_size", "boundary_head"}
+    free = {"dropout", "initializer_range", "sentence_head", "generator_size", "boundary_head", *RECURRENT_RATES}
     if theirs.scheme != "learned":  # no position table limits the length
         free.add("positions")
     for field in fields(Model):

@@ -8,10 +8,10 @@ Gradients go back to the beginning of the document in the row, at most `data.seq
 
 from typing import Any
 
-from trainers.config.architecture import Model
+from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
-_RATES = ("dropout", "input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout")
+_RATES = ("dropout", *RECURRENT_RATES)
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
