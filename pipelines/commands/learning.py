@@ -90,6 +90,7 @@ def _add_two_spaces(actions: "argparse._SubParsersAction[argparse.ArgumentParser
         "--held-out", type=float, default=0.2, metavar="SHARE", help="share of them only measured (default 0.2)"
     )
     align.add_argument("--refinements", type=int, default=5, help="fits on mutual nearest neighbours (default 5)")
+    align.add_argument("--overwrite", action="store_true", help="replace what is in the directory")
     align.set_defaults(handler=_align)
     moved = actions.add_parser(
         "moved", help="which words have other neighbours than in another corpus, or in another year"
@@ -164,12 +165,13 @@ def _analogy(options: argparse.Namespace) -> int:
 
 def _align(options: argparse.Namespace) -> int:
     from pipelines.vectors.align_spaces import align_spaces, read_dictionary, seed_pairs
-    from pipelines.vectors.word_vectors import read_vectors, write_vectors
+    from pipelines.vectors.word_vectors import check_output, read_vectors, write_vectors
 
     if not 0 < options.held_out < 1:
         raise UserError(f"--held-out: got {options.held_out}, expected a number between 0 and 1")
     if options.refinements < 0:
         raise UserError(f"--refinements: got {options.refinements}, expected 0 or more")
+    check_output(options.output, overwrite=options.overwrite)
     source, target = read_vectors(options.source), read_vectors(options.target)
     if options.dictionary is not None:
         pairs = read_dictionary(options.dictionary, source, target)

@@ -18,14 +18,14 @@ from typing import Any, Literal
 import numpy as np
 
 from gristmill.config import plain
-from gristmill.errors import ConflictError, UserError
+from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
 from gristmill.storage.location import Location
 from gristmill.storage.store import file_checksum, write_json
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.vectors.corpus_words import write_words
-from pipelines.vectors.word_vectors import VECTORS, WordVectors, write_vectors
+from pipelines.vectors.word_vectors import VECTORS, WordVectors, check_output, write_vectors
 
 FORMAT = "gristmill-vectors/1"
 CARD = "vectors.json"
@@ -83,8 +83,7 @@ def train_vectors(
     """
     opened = open_corpus(corpus)
     names = opened.choose_sources(sources, "--sources")
-    if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
-        raise ConflictError(f"{output}: exists; name another directory, or use --overwrite to train again")
+    check_output(output, overwrite=overwrite)
     with lock(output, "training", print, wait=False):
         for name in (CARD, VECTORS):
             (output / name).unlink(missing_ok=True)

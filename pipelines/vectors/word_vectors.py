@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gristmill.errors import UserError
+from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.terminal import printable
 
@@ -54,6 +54,12 @@ def unit_rows(matrix: np.ndarray) -> np.ndarray:
 def vectors_file(place: LocalPath) -> LocalPath:
     """Return the file of vectors that a path names: itself, or vectors.txt in a directory of `vectors train`."""
     return place / VECTORS if place.is_dir() else place
+
+
+def check_output(output: LocalPath, *, overwrite: bool) -> None:
+    """Raise ConflictError if `output` is a file, or a directory that is not empty and may not be written to."""
+    if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
+        raise ConflictError(f"{output}: exists; name another directory, or use --overwrite")
 
 
 def write_vectors(vectors: WordVectors, path: LocalPath) -> None:

@@ -125,6 +125,7 @@ def test_the_commands_align_and_compare(spaces, tmp_path, capsys):
     assert main(["vectors", "moved", *names, "--count", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
     for words, message in (
+        (["align", *names, str(tmp_path / "both")], "both: exists; name another directory, or use --overwrite"),
         (
             ["align", *names, str(tmp_path / "c"), "--held-out", "1"],
             "--held-out: got 1.0, expected a number between 0 and 1",
