@@ -90,6 +90,9 @@ def _add_two_spaces(actions: "argparse._SubParsersAction[argparse.ArgumentParser
         "--held-out", type=float, default=0.2, metavar="SHARE", help="share of them only measured (default 0.2)"
     )
     align.add_argument("--refinements", type=int, default=5, help="fits on mutual nearest neighbours (default 5)")
+    align.add_argument(
+        "--most", type=int, metavar="WORDS", help="read only the most frequent words of each (default: all)"
+    )
     align.add_argument("--overwrite", action="store_true", help="replace what is in the directory")
     align.set_defaults(handler=_align)
     moved = actions.add_parser(
@@ -171,8 +174,10 @@ def _align(options: argparse.Namespace) -> int:
         raise UserError(f"--held-out: got {options.held_out}, expected a number between 0 and 1")
     if options.refinements < 0:
         raise UserError(f"--refinements: got {options.refinements}, expected 0 or more")
+    if options.most is not None:
+        _check_count("--most", options.most)
     check_output(options.output, overwrite=options.overwrite)
-    source, target = read_vectors(options.source), read_vectors(options.target)
+    source, target = (read_vectors(place, options.most) for place in (options.source, options.target))
     if options.dictionary is not None:
         pairs = read_dictionary(options.dictionary, source, target)
     else:
@@ -201,9 +206,9 @@ def _moved(options: argparse.Namespace) -> int:
     _check_count("--most", options.most)
     both = [read_vectors(place, options.most) for place in (options.old, options.new)]
     displacement = find_moved_words(both[0], both[1], options.most)
-    quarter, half, tenth = displacement.quantiles(0.25, 0.5, 0.9)
+    low, median, high = displacement.quantiles(0.25, 0.5, 0.9)
     print(
-        f"{len(displacement.words):,} common words; distance: quarter {quarter:.3f}, median {half:.3f}, 90 % {tenth:.3f}"
+        f"{len(displacement.words):,} common words; distance: 25 % up to {low:.3f}, 50 % {median:.3f}, 90 % {high:.3f}"
     )
     for each in displacement.farthest(options.count):
         sides = (" ".join(map(printable, words)) for words in (each.before, each.now))

@@ -131,6 +131,8 @@ def test_the_commands_align_and_compare(spaces, tmp_path, capsys):
             "--held-out: got 1.0, expected a number between 0 and 1",
         ),
         (["align", *names, str(tmp_path / "c"), "--refinements", "-1"], "--refinements: got -1, expected 0 or more"),
+        (["align", *names, str(tmp_path / "c"), "--most", "0"], "--most: got 0, expected 1 or more"),
+        (["align", *names, str(tmp_path / "c"), "--most", "60"], "held out, expected at least 10 of each"),
         (["moved", *names, "--most", "0"], "--most: got 0, expected 1 or more"),
     ):
         assert main(["vectors", *words]) != 0
