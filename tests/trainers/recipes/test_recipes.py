@@ -19,7 +19,6 @@ COUNTS = {
     "albert_large": 17_847_474,
     "albert_xlarge": 59_021_490,
     "albert_xxlarge": 223_158_450,
-    "awd_lstm": 33_556_078,
     "bart_base": 139_420_416,
     "bart_large": 406_291_456,
     "bert_base": 110_106_428,

@@ -53,8 +53,12 @@ class Sequences:
     @classmethod
     def of(cls, positions: Any) -> "Sequences":
         """Find the sequences of rows. One begins with every row, and where a position [rows, length] does not follow the one
-        before it.
+        before it. On the `meta` device, where positions have no values, every row is one sequence.
         """
+        if positions.device.type == "meta":
+            rows, length = positions.shape
+            places = torch.arange(rows * length, device="meta")
+            return cls(places, places % rows, torch.full((length,), rows))
         starts = torch.ones_like(positions, dtype=torch.bool)
         starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
         starts = starts.flatten()

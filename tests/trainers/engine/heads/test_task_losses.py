@@ -230,6 +230,7 @@ def test_the_heads_of_pretraining_are_frozen():
         frozen = {n.split(".")[0] for n, p in network.named_parameters() if not p.requires_grad and ".pooler." not in n}
         expected = {"bert": {"cls"}, "modernbert": {"head", "decoder"}, "roberta": {"lm_head"}, "llama": set()}
         expected["albert"] = {"predictions"}
+        expected["awd_lstm"] = {"lm_head"}
         expected["electra"] = {"generator_predictions", "generator_lm_head"}
         assert frozen == expected.get(name, set()), name
         assert network.get_input_embeddings().weight.requires_grad
