@@ -57,12 +57,12 @@ def _compile_in_turn(dispatcher: Any, path: str) -> None:
     """Make a kernel of the source file `path` compile, or load from the cache, in one process at a time."""
     compile_or_load = dispatcher.compile
 
-    def compile(signature: Any) -> Any:
+    def compile_in_turn(signature: Any) -> Any:
         # numba's lock first: a thread that has the file and waits for it would block one that has it and waits for the file.
         with global_compiler_lock, _locked(path):
             return compile_or_load(signature)
 
-    dispatcher.compile = compile
+    dispatcher.compile = compile_in_turn
 
 
 @contextmanager

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from gristmill.cli import run_command
-from pipelines.commands import building, catalogue, classifying, diagnosing, erasing, exploring, exporting, submitting
+from pipelines.commands import building, catalogue, diagnosing, erasing, exploring, exporting, learning, submitting
 
-_GROUPS = (building, exploring, catalogue, exporting, classifying, diagnosing, erasing, submitting)
+_GROUPS = (building, exploring, catalogue, exporting, learning, diagnosing, erasing, submitting)
 
 
 def parser() -> argparse.ArgumentParser:

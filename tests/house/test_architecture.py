@@ -33,7 +33,7 @@ HOMES = {
     "tldextract": ("pipelines/stages/pii/", "pipelines/stages/measure/url_rules.py"),
     "phonenumbers": ("pipelines/stages/pii/",),
     "datasketch": ("pipelines/stages/measure/minhash_signatures.py",),
-    "fasttext": ("pipelines/classifiers/fasttext_training.py",),
+    "fasttext": ("pipelines/classifiers/fasttext_training.py", "pipelines/vectors/train_vectors.py"),
     "resiliparse": ("pipelines/stages/", "pipelines/reading/"),
     "fastwarc": ("pipelines/reading/",),
     "kenlm": ("pipelines/stages/score/perplexity.py",),

@@ -11,7 +11,7 @@ from gristmill.config import ADDED
 from gristmill.errors import ConfigError
 
 Family = Literal["decoder", "encoder", "encoder_decoder"]
-Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative", "disentangled", "transformer_xl"]
+Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative", "disentangled", "transformer_xl", "none"]
 SharedParts = Literal["all", "attention", "feed_forward"]
 EmbeddingSharing = Literal["gradient_disentangled", "shared"]
 
@@ -26,7 +26,8 @@ class Traits:
     first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
-    the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is.
+    the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is. A
+    `recurrent` architecture has no attention.
     """
 
     family: Family
@@ -38,6 +39,7 @@ class Traits:
     causal_only: bool = False
     token_types: bool = False
     permutes: bool = False
+    recurrent: bool = False
 
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
@@ -48,10 +50,20 @@ _STACKS = ("decoder_layers", "tied_stacks")
 _SHARING = ("layer_groups", "shared_parts")
 _GENERATOR = ("generator_size", "generator_layers")
 _DEBERTA = ("position_buckets", "convolution", "mask_decoder", *_GENERATOR, "embedding_sharing")
+RECURRENT_RATES = ("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout")
+"""The rates of dropout that only recurrent models have."""
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "albert": Traits(
         "encoder", ("learned",), (*_COMMON, "sentence_head", "embedding_size", *_SHARING), token_types=True
+    ),
+    "awd_lstm": Traits(
+        "decoder",
+        ("none",),
+        ("dropout", *RECURRENT_RATES),
+        feed_forward=Fraction(23, 8),
+        causal_only=True,
+        recurrent=True,
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
@@ -93,6 +105,7 @@ _ABSENT: dict[str, object] = {
     "position_buckets": None,
     "convolution": False,
     "mask_decoder": False,
+    **dict.fromkeys(RECURRENT_RATES, 0.0),
 }
 PRETRAINING_ONLY: dict[str, object] = {
     name: _ABSENT[name]
@@ -135,6 +148,10 @@ class Model:
     `all`, or only those of the `attention` or of the `feed_forward`, each with its norm (Lan et al., 2020, table 4). With as
     many groups as layers, nothing is shared.
 
+    In AWD-LSTM, `width` is that of the embeddings and of the last layer, and `feed_forward` that of the layers before it (400
+    and 1,150 as published). Of its words `embedding_dropout` are dropped, `input_dropout` of the units after the embeddings,
+    `hidden_dropout` of those between layers, `dropout` of those after the last, and `weight_dropout` of the recurrent weights.
+
     `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
     singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside
     the first layer, as in version 2. `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021,
@@ -142,9 +159,10 @@ class Model:
 
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
     `key_value_heads` (= heads), `position_buckets` (256), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x
-    width; 8/3 x width, rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT), `position` (the
-    architecture's own), `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products). With a
-    generator, `generator_layers` (= layers) and in DeBERTa `embedding_sharing` (gradient_disentangled).
+    width; 8/3 x width, rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT; 23/8 x width in
+    AWD-LSTM), `position` (the architecture's own), `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the
+    matrix products). With a generator, `generator_layers` (= layers) and in DeBERTa `embedding_sharing`
+    (gradient_disentangled).
     """
 
     architecture: ArchitectureName
@@ -177,6 +195,10 @@ class Model:
     mask_decoder: bool = field(default=False, metadata=ADDED)
     generator_layers: int | None = field(default=None, metadata=ADDED)
     embedding_sharing: EmbeddingSharing | None = field(default=None, metadata=ADDED)
+    input_dropout: float = field(default=0.0, metadata=ADDED)
+    hidden_dropout: float = field(default=0.0, metadata=ADDED)
+    embedding_dropout: float = field(default=0.0, metadata=ADDED)
+    weight_dropout: float = field(default=0.0, metadata=ADDED)
 
     @property
     def traits(self) -> Traits:
@@ -200,7 +222,9 @@ class Model:
         for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size", "embedding_size", "layer_groups"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
-        require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 or more and below 1")
+        for name in ("dropout", *RECURRENT_RATES):
+            rate = getattr(self, name)
+            require(0.0 <= rate < 1.0, f"{name}: got {rate}, allowed 0 or more and below 1")
         for name, absent in _ABSENT.items():
             value = getattr(self, name)
             owners = ", ".join(owner for owner, traits in ARCHITECTURES.items() if name in traits.has)
@@ -220,6 +244,10 @@ class Model:
         self._check_generator()
 
     def _check_heads(self) -> None:
+        require(
+            not self.traits.recurrent or self.heads == 1,
+            f"heads: got {self.heads}, {self.architecture} has no attention; leave it at 1",
+        )
         require(
             self.head_width is not None or self.width % self.heads == 0,
             f"heads: got {self.heads}, which does not divide width {self.width}",

@@ -15,7 +15,7 @@ from gristmill.storage.disk import LocalPath
 from tokenizer.vocabulary.definition import read_definition
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.adapters.adapter_files import StockHead, base_fingerprint, save_adapter
-from trainers.config.architecture import PRETRAINING_ONLY, Model
+from trainers.config.architecture import PRETRAINING_ONLY, RECURRENT_RATES, Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.examples.task_corpus import TaskCorpus
@@ -212,7 +212,7 @@ def _check_sizes(ours: Model, theirs: Model) -> None:
     """Raise ConfigError if the model of a run cannot hold the tensors of its base, or would compute other
     results from them.
     """
-    free = {"dropout", "initializer_range", "sentence_head", *PRETRAINING_ONLY}
+    free = {"dropout", "initializer_range", "sentence_head", *PRETRAINING_ONLY, *RECURRENT_RATES}
     if theirs.scheme not in ("learned", "disentangled"):  # neither a table nor ranges of distances depend on the length
         free.add("positions")
     for field in fields(Model):

@@ -151,6 +151,8 @@ def untie_stacks(network: Any, architecture: str) -> None:
 
 def why_not_stock(model: Model) -> str | None:
     """Return the reason why plain `transformers` cannot run this model, or None if it can."""
+    if model.traits.recurrent:
+        return f"{model.architecture} is not part of transformers"
     if model.position == "relative":
         return "clipped relative positions are not part of transformers"
     return None

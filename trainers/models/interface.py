@@ -119,7 +119,9 @@ class Architecture:
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
     argument, and returns them, or a tuple that begins with them. `encoder_blocks` are those of the encoder of an
     encoder-decoder. `heads` gives the form of the head for each
-    kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask.
+    kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask. Without
+    `branches`, `hidden` does not read the mask, and several continuations cannot share one context in a row. `register` makes
+    the auto classes of `transformers` know an architecture that is ours.
 
     `auto` is the auto class of `transformers` that loads it, if it is not that of its family. With `rows_second`, the blocks
     take and return states [length, rows, width]. `queried` returns the number of parameters that a second stream of states
@@ -153,6 +155,8 @@ class Architecture:
     queried: Callable[[Any], int] | None = None
     replaced: Callable[[Any, Inputs], Any] | None = None
     parts: Callable[[Any], dict[str, Any]] | None = None
+    branches: bool = True
+    register: Callable[[], None] | None = None
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:

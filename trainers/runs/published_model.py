@@ -64,6 +64,9 @@ def read_configuration(path: Path) -> Any:
         if kind not in {*MODELS, *_TYPES} - {*_TYPES.values()}:
             known = sorted({*MODELS, *_TYPES} - {*_TYPES.values()})
             raise UserError(f"init.path: {file} has model_type {kind!r}, allowed {', '.join(known)}; use another base")
+        register = MODELS[_TYPES.get(kind, kind)].register
+        if register is not None:
+            register()
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         if isinstance(error, UserError):

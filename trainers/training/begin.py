@@ -13,7 +13,7 @@ from typing import Any
 from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
-from trainers.config.architecture import Model
+from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.job_interface import JobCorpus
@@ -31,6 +31,7 @@ from trainers.runs.run import read_config, read_run
 _FREE_SIZES = (
     *("positions", "dropout", "initializer_range", "rope_base", "vocab_size"),
     *("sentence_head", "boundary_head", "mask_decoder"),
+    *RECURRENT_RATES,
 )
 
 

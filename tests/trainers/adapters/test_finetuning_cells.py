@@ -16,6 +16,7 @@ CELLS = pairwise_cover(SENSIBLE)
 REFUSED = {
     ("bitfit", "llama", "tag"): "method.kind: got bitfit, which trains biases, and llama has none",
     ("features", "t5", "generate"): "method.kind: got features, which trains only the head of the task",
+    ("lora", "awd_lstm", "tag"): "method.kind: got lora, which adapts a transformer, and awd_lstm is none",
     ("head", "gpt", "generate"): "method.kind: got head, which trains only the head of the task",
     ("lora", "bert", "generate"): "tasks: toy is of kind generate, bert is an encoder and writes no text",
 }
@@ -54,6 +55,7 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
             for method in ("prefix", "p_tuning_v2", "lora", "adalora", "loha", "lokr", "ia3")
         ),
         ((0, "adapter"), (1, "xlnet")),
+        *(((0, method), (1, "awd_lstm")) for method in AXES[0] if method not in ("bitfit", "features", "full", "head")),
         *(((0, method), (2, "generate")) for method in ("features", "head")),
         *(((1, name), (2, "generate")) for name in encoders),
     }

@@ -32,6 +32,12 @@ NAMES = {
         "deberta.encoder.layer.1.attention.self.key_proj.bias": 1,
         "cls.predictions.bias": 0,
     },
+    "awd_lstm": {
+        "lstm.embed.weight": 3,
+        "lstm.layers.0.recurrent_weight": 2,
+        "lstm.layers.1.input_bias": 1,
+        "lm_head.bias": 0,
+    },
     "roberta": {
         "roberta.embeddings.word_embeddings.weight": 3,
         "roberta.embeddings.LayerNorm.bias": 3,

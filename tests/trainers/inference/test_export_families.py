@@ -48,6 +48,7 @@ def changed(recipe, objective=None, **model):
 RUNS = {
     "albert, pairs": changed("tiny_albert", layer_groups=2, layers=4),
     "albert, shared feed-forward": changed("tiny_albert", shared_parts="feed_forward"),
+    "awd_lstm": changed("tiny_awd_lstm"),
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
     "deberta": changed("tiny_deberta", mask_decoder=False),
@@ -70,7 +71,7 @@ RUNS = {
     "t5, tied stacks": changed("tiny_t5_shared"),
     "xlnet": changed("tiny_xlnet"),
 }
-NOT_STOCK = {"gpt2, relative"}
+NOT_STOCK = {"awd_lstm", "gpt2, relative"}
 CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",

@@ -24,6 +24,8 @@ def tiny(architecture, **others):
     sizes = {"layers": 4, "width": 32, "heads": 4, "positions": 160, "feed_forward": 64, "vocab_size": 200}
     if architecture == "gpt":
         sizes["feed_forward"] = 128
+    if ARCHITECTURES[architecture].recurrent:
+        sizes["heads"] = 1
     model = Model(architecture, **{**sizes, **others})
     model.check()
     return fill(model, 200)
@@ -36,6 +38,7 @@ TINY = {
     "albert, sentence pairs": tiny("albert", initializer_range=0.2, embedding_size=16, sentence_head=True),
     "albert, shared attention": tiny("albert", initializer_range=0.2, layer_groups=2, shared_parts="attention"),
     "albert, shared feed-forward": tiny("albert", initializer_range=0.2, shared_parts="feed_forward"),
+    "awd_lstm": tiny("awd_lstm"),
     "bart": tiny("bart", initializer_range=0.2),
     "bart, clipped relative positions": tiny("bart", initializer_range=0.2, position="relative", relative_distance=3),
     "bart, sinusoids": tiny("bart", position="sinusoidal", decoder_layers=2),
@@ -340,7 +343,7 @@ def test_the_states_of_shared_layers_are_those_of_the_stock_model(name):
 
 def test_what_plain_transformers_cannot_compute_is_known():
     found = {name for name, model in TINY.items() if why_not_stock(model)}
-    assert found == {name for name in TINY if "clipped" in name}
+    assert found == {"awd_lstm", *(name for name in TINY if "clipped" in name)}
 
 
 @pytest.mark.parametrize(
@@ -370,6 +373,10 @@ def test_what_plain_transformers_cannot_compute_is_known():
         ("gpt", {"feed_forward": 64}, "feed_forward: got 64, gpt always has 4 x width"),
         ("albert", {"layer_groups": 3}, "layer_groups: got 3, which does not divide layers 4"),
         ("bert", {"layer_groups": 2}, "layer_groups: got 2, bert has none; .* " + having("layer_groups")),
+        ("awd_lstm", {"heads": 4}, "heads: got 4, awd_lstm has no attention; leave it at 1"),
+        ("awd_lstm", {"tied": False}, "tied: got False, awd_lstm has none"),
+        ("awd_lstm", {"weight_dropout": 1.0}, "weight_dropout: got 1.0, allowed 0 or more and below 1"),
+        ("gpt2", {"weight_dropout": 0.5}, "weight_dropout: got 0.5, gpt2 has none; .* " + having("weight_dropout")),
         ("bert", {"heads": 5}, "heads: got 5, which does not divide width 32"),
         ("bert", {"key_value_heads": 2}, "key_value_heads: got 2, bert has as many as heads"),
         ("bert", {"layers": 0}, "layers: got 0, allowed 1 or more"),

@@ -15,7 +15,7 @@ from trainers.config.job import BatchSize, Checkpoints, Optimizer, Schedule, Tra
 from trainers.config.pretraining import Data, LengthPhase, Validation
 from trainers.data.packed_corpus import open_corpus
 from trainers.objectives.span_corruption import SpanCorruption
-from trainers.recipes import llama_tiny
+from trainers.recipes import RECIPES, llama_tiny
 from trainers.runs import checkpoint
 from trainers.runs.resolve import resolve
 from trainers.runs.run import SupersededError, begin_attempt, open_run
@@ -99,6 +99,22 @@ def losses(run):
 def weights(run, step):
     found = checkpoint.read_state(checkpoint.newest(run, pytest.fail, step))
     return {(name, key): value for name, tensors in found.items() for key, value in tensors.items()}
+
+
+def test_a_recurrent_model_with_dropout_resumes_exactly(corpus, tmp_path):
+    """No state outlives a row, and dropout draws from the number of the step."""
+    run, model = tmp_path / "run", RECIPES["tiny_awd_lstm"]().model
+    assert min(model.dropout, model.input_dropout, model.hidden_dropout, model.weight_dropout) > 0
+    train(corpus, run, model=model)
+    expected, final = losses(run), weights(run, STEPS)
+    for step in range(4, STEPS + 1):
+        (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    for name in ("log.jsonl", "finished.json"):
+        (run / name).unlink()
+    train(corpus, run, model=model)
+    assert losses(run) == pytest.approx({step: expected[step] for step in (4, 5, 6)}, abs=1e-6)
+    again = weights(run, STEPS)
+    assert all(np.allclose(final[name], again[name], atol=1e-6) for name in final)
 
 
 @pytest.mark.parametrize("wrong", ["loss", "gradient"])

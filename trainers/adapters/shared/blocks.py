@@ -79,6 +79,7 @@ _PARTS: dict[str, dict[str, str]] = {
 }
 STACKS: dict[str, tuple[str, ...]] = {
     "albert": ("albert",),
+    "awd_lstm": ("lstm",),
     "bart": ("model",),
     "bert": ("bert",),
     "deberta_v2": ("deberta",),
@@ -107,6 +108,8 @@ _ATTENTIONS = {
     "t5": r".*\.(?:SelfAttention|EncDecAttention)",
     "xlnet": r".*\.rel_attn",
 }
+RECURRENT = ("awd_lstm",)
+"""Architectures without attention, whose blocks have none of the parts above."""
 FUSED = ("gpt", "gpt2", "modernbert")
 """Architectures with a single matrix for queries, keys and values."""
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from gristmill.errors import ConfigError
+from trainers.adapters.shared.blocks import RECURRENT
 
 Encode = Callable[[str], list[int]]
 """A function that returns the token ids of a text, without special tokens."""
@@ -24,12 +25,16 @@ class TrainingMethod(ABC):
     """Whether weights of the base stay unchanged, so that checkpoints need the base."""
     mergeable: ClassVar[bool] = False
     """Whether `merge` can turn the model into one of the base's architecture with the same results."""
+    needs_transformer: ClassVar[bool] = True
+    """Whether it adds parameters to the layers or the input of a transformer, so that it needs one."""
 
     def check(self) -> None:  # noqa: B027
         """Validate ranges. Raises ValueError with the message `field: got X, allowed Y`."""
 
     def refusal(self, architecture: str) -> str | None:
         """Return the reason why this method does not work with an architecture, or None if it does."""
+        if architecture in RECURRENT and self.needs_transformer:
+            return f"got {self.kind}, which adapts a transformer, and {architecture} is none; use full, head or bitfit"
         return None
 
     @property

@@ -14,6 +14,7 @@ class BitFit(TrainingMethod):
     kind: Literal["bitfit"] = "bitfit"
 
     mergeable: ClassVar[bool] = True
+    needs_transformer: ClassVar[bool] = False
 
     def refusal(self, architecture: str) -> str | None:
         """Return the reason why this method does not work with Llama, ModernBERT and T5, which have no

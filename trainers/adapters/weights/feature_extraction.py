@@ -23,6 +23,7 @@ class FeatureExtraction(TrainingMethod):
     layers: Literal["last", "last_four", "scalar_mix"] = "last"
 
     mergeable: ClassVar[bool] = True
+    needs_transformer: ClassVar[bool] = False
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
         """Freeze the base and keep it in evaluation mode. Raises ConfigError if the task has no head."""

@@ -14,6 +14,7 @@ class Full(TrainingMethod):
 
     freezes: ClassVar[bool] = False
     mergeable: ClassVar[bool] = True
+    needs_transformer: ClassVar[bool] = False
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
         """Leave the model unchanged: all its parameters are trained."""

@@ -14,6 +14,7 @@ class HeadOnly(TrainingMethod):
     kind: Literal["head"] = "head"
 
     mergeable: ClassVar[bool] = True
+    needs_transformer: ClassVar[bool] = False
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
         """Freeze the base. Raises ConfigError if the task has no head, as in text-to-text."""

@@ -54,14 +54,14 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
 
     N counts the parameters that take part in multiplications, which excludes tables that are only looked up
     (position and token embeddings). L is the number of layers, W the width of all heads together, T the
-    sequence length (Chowdhery et al., 2022, appendix B). By convention attention counts in full, although a
-    causal mask and isolated documents need less than half of it. The cross-attention of a decoder counts as
-    much again. A decoder-only model predicts every token that it reads, so its `read` and `predicted` add up
-    to the published formula. A generator reads every token too, and its output layer predicts the targets. A parameter that
-    layers of a stack share counts once for each of them, and a layer that runs twice counts twice. Disentangled attention also
-    multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token and layer. A second stream
-    of states costs each target what it multiplies there. The head of span boundaries, and the output layer once more, count
-    for each target.
+    sequence length (Chowdhery et al., 2022, appendix B); the second term is that of attention, which a recurrent model lacks.
+    By convention attention counts in full, although a causal mask and isolated documents need less than half of it. The
+    cross-attention of a decoder counts as much again. A decoder-only model predicts every token that it reads, so its `read`
+    and `predicted` add up to the published formula. A generator reads every token too, and its output layer predicts the
+    targets. A parameter that layers of a stack share counts once for each of them, and a layer that runs twice counts twice.
+    Disentangled attention also multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token
+    and layer. A second stream of states costs each target what it multiplies there. The head of span boundaries, and the
+    output layer once more, count for each target.
     """
     import torch
 
@@ -77,6 +77,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         return sum(map(multiplied, blocks)) - multiplied(*blocks)
 
     def attended(network: Any, its: Model) -> int:
+        if its.traits.recurrent:
+            return 0
         width = (its.head_width or its.width // its.heads) * its.heads
         each = 12 * width * sequence_length + 24 * width * (its.position_buckets or 0)
         return each * len(MODELS[sizes.architecture].blocks(network))

@@ -8,7 +8,7 @@ family, the inputs of pieces that differ only in their targets, such as candidat
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -110,6 +110,8 @@ def piece_logits(
     forward.eval()
     device = next(forward.parameters()).device
     logits_of = MODELS[architecture].logits
+    if not MODELS[architecture].branches:
+        pieces = [replace(piece, shared=0) for piece in pieces]
     for batch, (at, wanted, owner) in _batches(_trees(pieces), positions):
         distinct, row = np.unique(at, return_inverse=True)
         with torch.no_grad():

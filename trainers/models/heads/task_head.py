@@ -111,6 +111,10 @@ def build_head(
         raise ConfigError(
             f"head.pooling: got {pooling}, {model.architecture} reads the {usual} token; allowed {usual}, {others}"
         )
+    if layers != "last" and model.traits.recurrent:
+        raise ConfigError(
+            f"head.layers: got {layers}, the layers of {model.architecture} have different widths; use last"
+        )
     if layers == "last_four" and _depth(model) < _FOUR:
         raise ConfigError(f"head.layers: got last_four, the model has {_depth(model)} layers; use scalar_mix or last")
     rate = dropout if dropout is not None else (model.dropout if form.drops else 0.0)

@@ -59,6 +59,7 @@ EXPECTED = {
     "electra": lambda a, b: [5, *a, 6, *b, 6],
     "modernbert": lambda a, b: [5, *a, 6, *b, 6],
     "roberta": lambda a, b: [5, *a, 6, 6, *b, 6],
+    "awd_lstm": lambda a, b: [1, *a, 6, *b, 5],
     "gpt": lambda a, b: [1, *a, 6, *b, 5],
     "gpt2": lambda a, b: [1, *a, 6, *b, 5],
     "llama": lambda a, b: [1, *a, 6, *b, 5],

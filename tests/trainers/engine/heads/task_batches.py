@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import Model, fill
+from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.engine.assembly import attach_head
 from trainers.engine.forward import Forward
 from trainers.engine.task_losses import task_losses
@@ -23,7 +23,9 @@ def tiny(architecture, **others):
     sizes = {"layers": 4, "width": 32, "heads": 4, "positions": 64, "feed_forward": 64, "vocab_size": 200}
     if architecture == "gpt":
         sizes["feed_forward"] = 128
-    if architecture != "t5":
+    if ARCHITECTURES[architecture].recurrent:
+        sizes["heads"] = 1
+    if "initializer_range" in ARCHITECTURES[architecture].has:
         sizes["initializer_range"] = 0.1  # small weights would hide what leaks
     return fill(Model(architecture, **{**sizes, **others}), 200)
 

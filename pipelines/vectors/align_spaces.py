@@ -1,0 +1,161 @@
+"""`vectors align`: map one space of word vectors onto another with an orthogonal matrix.
+
+Seeds are pairs of words that mean the same: identical strings, identical numerals, or a dictionary. A share of them is held
+out by a hash of the source word; the map is fitted on the others (orthogonal Procrustes) and refined: the words that are
+nearest to each other by CSLS become the pairs of the next fit (Conneau et al. 2018, arXiv 1710.04087, sections 2.2 and 2.3).
+Vectors are set to length 1, centred and set to length 1 again (Artetxe, Labaka and Agirre 2016, "Learning principled bilingual
+mappings of word embeddings while preserving monolingual invariance", sections 2.2 and 2.3).
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+import xxhash
+
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from pipelines.vectors.orthogonal_map import fit_rotation, mean_similarity, mutual_pairs, retrieve
+from pipelines.vectors.word_vectors import WordVectors, unit_rows
+
+RANKS = (1, 5, 10)
+Seeds = Literal["identical", "numerals"]
+LEAST_PAIRS = 10
+"""Fewest pairs to fit a map on, and fewest held out, so that a share of them says something."""
+REFINED_WORDS = 15_000
+"""Words of each space among which refinement looks for pairs, the most frequent, as in the authors' code (facebookresearch/MUSE,
+`dico_max_rank`)."""
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How many held-out source words have a translation among the nearest target words, by RANKS."""
+
+    words: int
+    at: Mapping[int, int]
+
+    def share(self, rank: int) -> float:
+        """Return the share of words with a translation among the `rank` nearest."""
+        return self.at[rank] / self.words
+
+    def error(self, rank: int) -> float:
+        """Return the standard error of `share`, that of a binomial share."""
+        return sqrt(self.share(rank) * (1 - self.share(rank)) / self.words)
+
+
+@dataclass(frozen=True)
+class MapFit:
+    """A map fitted on so many pairs, and how well the held-out words are retrieved with it."""
+
+    pairs: int
+    csls: Retrieval
+    cosine: Retrieval
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Two spaces in one: `source` mapped, and `target`, both centred and of length 1; the fit on the seeds, and the last one
+    of refinement, which are the same without refinement.
+    """
+
+    source: WordVectors
+    target: WordVectors
+    rotation: np.ndarray  # float32 [d, d]
+    seeds: MapFit
+    refined: MapFit
+
+
+def align_spaces(
+    source: WordVectors,
+    target: WordVectors,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    held_out: float = 0.2,
+    refinements: int = 5,
+    seed: int = 0,
+) -> Alignment:
+    """Map `source` onto `target` from pairs of words, a share of which is held out and only measured. Held-out words stay in
+    both vocabularies; refinement may pair them by itself, as it would without knowing them.
+
+    Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS pairs on either side of the split.
+    """
+    if source.matrix.shape[1] != target.matrix.shape[1]:
+        raise UserError(
+            f"vectors of {source.matrix.shape[1]} and of {target.matrix.shape[1]} dimensions: expected the same number"
+        )
+    train, measured = split_pairs(pairs, held_out, seed)
+    if len(train) < LEAST_PAIRS or len(measured) < LEAST_PAIRS:
+        raise UserError(
+            f"{len(train)} pairs of words to fit and {len(measured)} held out, expected at least {LEAST_PAIRS} of each: "
+            "give a dictionary, change the share that is held out, or train vectors of more words"
+        )
+    before, after = _centred(source.matrix), _centred(target.matrix)
+    wanted: dict[int, set[int]] = defaultdict(set)
+    for a, b in measured:
+        wanted[source.row(a)].add(target.row(b))
+    rows = np.array([(source.row(a), target.row(b)) for a, b in train])
+    rotation = fit_rotation(before[rows[:, 0]], after[rows[:, 1]])
+    seeds = refined = _measure(len(rows), before @ rotation, after, wanted)
+    for _ in range(refinements):
+        forth, back = mutual_pairs(before[:REFINED_WORDS] @ rotation, after[:REFINED_WORDS])
+        rotation = fit_rotation(before[forth], after[back])
+    mapped = before @ rotation
+    if refinements:
+        refined = _measure(len(forth), mapped, after, wanted)
+    return Alignment(WordVectors(source.words, mapped), WordVectors(target.words, after), rotation, seeds, refined)
+
+
+def seed_pairs(source: WordVectors, target: WordVectors, kind: Seeds) -> list[tuple[str, str]]:
+    """Return the words that both spaces have, in the order of `source`; with `numerals` only those of digits, which may be
+    divided by `.` and `,` (Artetxe, Labaka and Agirre 2017, "Learning bilingual word embeddings with (almost) no bilingual
+    data", section 4.2).
+    """
+    common = [word for word in source.words if word in target.rows]
+    if kind == "numerals":
+        common = [word for word in common if word.replace(".", "").replace(",", "").isdecimal()]
+    return [(word, word) for word in common]
+
+
+def read_dictionary(path: LocalPath, source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
+    """Return the pairs of a dictionary, `word word` a line as in MUSE, whose words both have vectors. Raises UserError for a
+    line that is not two words.
+    """
+    pairs = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        words = line.split()
+        if len(words) != 2:
+            raise UserError(f"{path}:{number}: got {len(words)} words, expected a word and its translation")
+        if words[0] in source.rows and words[1] in target.rows:
+            pairs.append((words[0], words[1]))
+    return list(dict.fromkeys(pairs))
+
+
+def split_pairs(
+    pairs: Sequence[tuple[str, str]], held_out: float, seed: int
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return (pairs to fit, held-out pairs). A source word is on one side with all of its translations."""
+    limit = int(held_out * (1 << 64))
+    sides: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for pair in pairs:
+        sides[xxhash.xxh3_64_intdigest(pair[0].encode(), seed) < limit].append(pair)
+    return sides
+
+
+def _centred(matrix: np.ndarray) -> np.ndarray:
+    unit = unit_rows(matrix)
+    return unit_rows(unit - unit.mean(axis=0))
+
+
+def _measure(pairs: int, mapped: np.ndarray, after: np.ndarray, wanted: Mapping[int, set[int]]) -> MapFit:
+    """Measure a map; `wanted` are the rows of the translations of each held-out source word."""
+    penalties = mean_similarity(after, mapped), np.zeros(len(after), np.float32)
+    retrievals = []
+    for penalty in penalties:
+        nearest = retrieve(mapped[list(wanted)], after, penalty, max(RANKS)).tolist()
+        found = list(zip(wanted.values(), nearest, strict=True))
+        hits = {rank: sum(not rows.isdisjoint(best[:rank]) for rows, best in found) for rank in RANKS}
+        retrievals.append(Retrieval(len(wanted), hits))
+    return MapFit(pairs, *retrievals)

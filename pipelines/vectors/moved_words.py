@@ -1,0 +1,68 @@
+"""`vectors moved`: which words have other neighbours in one corpus than in another, or in one year than in another.
+
+The old space is mapped onto the new one from all words of both (orthogonal Procrustes), and a word moved as far as its cosine
+distance between the two (Hamilton, Leskovec and Jurafsky 2016, "Diachronic Word Embeddings Reveal Statistical Laws of Semantic
+Change", sections 2.2 and 3.1). Distances grow as words get rarer, and they are above 0 between two halves of one corpus, too:
+compare them with such a control.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gristmill.errors import UserError
+from pipelines.vectors.align_spaces import LEAST_PAIRS
+from pipelines.vectors.orthogonal_map import fit_rotation
+from pipelines.vectors.word_vectors import WordVectors, neighbours
+
+
+@dataclass(frozen=True)
+class MovedWord:
+    """A word, its cosine distance between the two spaces, and its nearest words in each."""
+
+    word: str
+    distance: float
+    before: list[str]
+    now: list[str]
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """The common words, in the order of the new space, their cosine distances, float32 [words], and both spaces."""
+
+    words: list[str]
+    distances: np.ndarray
+    old: WordVectors
+    new: WordVectors
+
+    def quantiles(self, *shares: float) -> list[float]:
+        """Return quantiles of the distances."""
+        return [float(each) for each in np.quantile(self.distances, shares)]
+
+    def farthest(self, count: int, near: int = 5) -> list[MovedWord]:
+        """Return the words that moved most, each with its `near` nearest words in both corpora."""
+        order = np.argsort(-self.distances, kind="stable")[:count]
+        return [
+            MovedWord(
+                self.words[k], float(self.distances[k]),
+                *([each.word for each in neighbours(space, self.words[k], near)] for space in (self.old, self.new)),
+            )
+            for k in order
+        ]  # fmt: skip
+
+
+def find_moved_words(old: WordVectors, new: WordVectors, most: int) -> Displacement:
+    """Compare the words that are among the `most` first of both spaces, that is the most frequent ones.
+
+    Raises UserError for spaces of different dimensions, or with fewer than LEAST_PAIRS common words.
+    """
+    old, new = old.first(most), new.first(most)
+    if old.matrix.shape[1] != new.matrix.shape[1]:
+        raise UserError(f"vectors of {old.matrix.shape[1]} and of {new.matrix.shape[1]} dimensions: expected the same")
+    common = [word for word in new.words if word in old.rows]
+    if len(common) < LEAST_PAIRS:
+        raise UserError(f"{len(common)} words are in both, expected at least {LEAST_PAIRS}")
+    before = old.unit[[old.rows[word] for word in common]]
+    now = new.unit[[new.rows[word] for word in common]]
+    distances = 1 - np.einsum("wd,wd->w", before @ fit_rotation(before, now), now)
+    return Displacement(common, distances, old, new)

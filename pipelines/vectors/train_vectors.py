@@ -1,0 +1,149 @@
+"""`vectors train`: train CBOW or skip-gram vectors (Mikolov et al. 2013, arXiv 1301.3781 and 1310.4546) on the text of a
+corpus with fastText, words only.
+
+fastText initialises its matrix in blocks of a tenth, one a thread, so that with fewer than eleven threads the rest is
+uninitialised memory. Here the initial vectors of all words are given to it as pretrained ones, drawn from U(-1/dim, 1/dim) as
+the library does. So one thread trains, too, and the same corpus, settings and library give the same file on one machine.
+With more threads, they race on the weights, and every run gives another file.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from gristmill.config import plain
+from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.lease import lock
+from gristmill.storage.location import Location
+from gristmill.storage.store import file_checksum, write_json
+from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.vectors.corpus_words import write_words
+from pipelines.vectors.word_vectors import VECTORS, WordVectors, check_output, write_vectors
+
+FORMAT = "gristmill-vectors/1"
+CARD = "vectors.json"
+_END = "</s>"  # fastText's word at the end of a line
+_NO_LABEL = "<label>"  # no word begins like this, so that fastText takes none for a label
+
+
+@dataclass(frozen=True)
+class VectorSettings:
+    """How vectors are trained. The defaults are fastText's, except that it also uses character n-grams."""
+
+    model: Literal["skipgram", "cbow"] = "skipgram"
+    """skipgram predicts the words around a word from it, cbow a word from the mean of the words around it."""
+    dim: int = 100
+    """Dimensions."""
+    window: int = 5
+    """Most words on each side; how many is drawn for every word, from 1. Windows end at documents, and after 1,024 words."""
+    epoch: int = 5
+    """Passes over the text."""
+    lr: float = 0.05
+    """Initial learning rate; it decays to 0."""
+    min_count: int = 5
+    """Words that occur less often get no vector."""
+    negatives: int = 5
+    """Words drawn as counterexamples for every prediction, proportionally to the square root of their counts."""
+    subsample: float = 1e-4
+    """Words with a larger share of the text are skipped at random (arXiv 1310.4546, section 2.3)."""
+    lower: bool = True
+    """Whether words are turned into lower case."""
+    seed: int = 0
+    """Determines the initial vectors; fastText's own draws always have the seed 0."""
+    thread: int = 1
+    """Number of threads. Only with one is the result reproducible."""
+
+    def check(self) -> None:
+        """Validate ranges."""
+        for name in ("dim", "window", "epoch", "min_count", "negatives", "thread"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+        for name in ("lr", "subsample"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected a number above 0, at most 1")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+
+
+def train_vectors(
+    corpus: Location, output: LocalPath, settings: VectorSettings, sources: Sequence[str] | None, *, overwrite: bool
+) -> dict[str, Any]:
+    """Train vectors on what a corpus keeps of some sources, None for all; write vectors.txt and vectors.json into `output`;
+    return the contents of the latter.
+
+    The text is written to a temporary file in `output`. Raises ConflictError if `output` has vectors without `overwrite`,
+    or holds something else; UserError if fewer than two words occur `min_count` times.
+    """
+    opened = open_corpus(corpus)
+    names = opened.choose_sources(sources, "--sources")
+    check_output(output, overwrite=overwrite)
+    with lock(output, "training", print, wait=False):
+        for name in (CARD, VECTORS):
+            (output / name).unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=output) as scratch:
+            facts = _train(opened, names, settings, Path(scratch), output)
+        write_json(output / CARD, facts)
+    return facts
+
+
+def _train(
+    corpus: Corpus, sources: Sequence[str], settings: VectorSettings, scratch: Path, output: LocalPath
+) -> dict[str, Any]:
+    with (scratch / "words.txt").open("wb") as sink:
+        counts = write_words(corpus, sources, settings.lower, sink)
+    vectors, trained = fit_vectors(scratch / "words.txt", counts, settings)
+    write_vectors(vectors, output / VECTORS)
+    return {
+        "format": FORMAT,
+        "corpus": {"corpus": corpus.manifest.corpus, "fingerprint": corpus.manifest.fingerprint, "sources": list(sources)},
+        "settings": plain(settings),
+        "words": {"text": counts.total(), "different": len(counts), "with_vectors": len(vectors.words), "trained_on": trained},
+        "fasttext-numpy2": version("fasttext-numpy2"),
+        "reproducible": settings.thread == 1,
+        "vectors": {"path": VECTORS, "xxh3_128": file_checksum(output / VECTORS)},
+    }  # fmt: skip
+
+
+def fit_vectors(text: Path, counts: Counter[str], settings: VectorSettings) -> tuple[WordVectors, int]:
+    """Train vectors on a file of words with these counts; return them, the most frequent word first, and the number of
+    words of the text that have a vector. Writes a file of initial vectors beside the text.
+    """
+    import fasttext
+
+    words = sorted(
+        (word for word, count in counts.items() if count >= settings.min_count), key=lambda w: (-counts[w], w)
+    )
+    if len(words) < 2:
+        raise UserError(
+            f"min_count: {len(words)} words occur {settings.min_count} times or more, expected at least 2; lower it, or give "
+            "more text"
+        )
+    initial = text.with_name("initial.vec")
+    _write_initial([*words, _END], settings, initial)
+    try:
+        model = fasttext.train_unsupervised(
+            str(text), model=settings.model, dim=settings.dim, ws=settings.window, epoch=settings.epoch, lr=settings.lr,
+            minCount=settings.min_count, neg=settings.negatives, t=settings.subsample, loss="ns", minn=0, maxn=0, bucket=0,
+            thread=settings.thread, pretrainedVectors=str(initial), label=_NO_LABEL, verbose=0,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise UserError(f"fasttext: training failed ({error}); lower `lr`, or give it more text") from None
+    rows = {word: row for row, word in enumerate(model.words)}
+    matrix = model.get_input_matrix()[[rows[word] for word in words]]
+    return WordVectors(words, np.ascontiguousarray(matrix, np.float32)), sum(counts[word] for word in words)
+
+
+def _write_initial(words: Sequence[str], settings: VectorSettings, path: Path) -> None:
+    random, bound = np.random.default_rng(settings.seed), 1 / settings.dim
+    form = " ".join(["%.7g"] * settings.dim)
+    with path.open("wb") as sink:
+        sink.write(f"{len(words)} {settings.dim}\n".encode())
+        for word in words:
+            sink.write(f"{word} {form % tuple(random.uniform(-bound, bound, settings.dim))}\n".encode())

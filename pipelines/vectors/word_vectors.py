@@ -1,0 +1,187 @@
+"""Word vectors as arrays, and their files in word2vec's text format."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import BinaryIO
+
+import numpy as np
+
+from gristmill.errors import ConflictError, UserError
+from gristmill.storage.disk import LocalPath
+from gristmill.terminal import printable
+
+VECTORS = "vectors.txt"
+_BLOCK = 1 << 10
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Words, the most frequent first as trainers write them, and their vectors."""
+
+    words: Sequence[str]
+    matrix: np.ndarray  # float32 [words, dimensions]
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of every word."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """The vectors at length 1, float32 [words, dimensions]. A vector of zeros stays as it is."""
+        return unit_rows(self.matrix)
+
+    def row(self, word: str) -> int:
+        """Return the row of a word. Raises UserError if there is none."""
+        if word not in self.rows:
+            lower = f"; did you mean {word.lower()!r}?" if word.lower() in self.rows else ""
+            raise UserError(f"{printable(word)!r}: no such word among {len(self.words):,}{lower}")
+        return self.rows[word]
+
+    def first(self, count: int) -> "WordVectors":
+        """Return the first `count` words."""
+        return WordVectors(self.words[:count], self.matrix[:count])
+
+
+def unit_rows(matrix: np.ndarray) -> np.ndarray:
+    """Return rows divided by their Euclidean lengths; zeros stay zeros."""
+    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return (matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def vectors_file(place: LocalPath) -> LocalPath:
+    """Return the file of vectors that a path names: itself, or vectors.txt in a directory of `vectors train`."""
+    return place / VECTORS if place.is_dir() else place
+
+
+def check_output(output: LocalPath, *, overwrite: bool) -> None:
+    """Raise ConflictError if `output` is a file, or a directory that is not empty and may not be written to."""
+    if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
+        raise ConflictError(f"{output}: exists; name another directory, or use --overwrite")
+
+
+def write_vectors(vectors: WordVectors, path: LocalPath) -> None:
+    """Write the text format of word2vec: a line with the numbers of words and of dimensions, then for each word a line of
+    the word and its numbers, with seven significant digits. The file is whole or absent.
+    """
+
+    form = " ".join(["%.7g"] * vectors.matrix.shape[1])
+
+    def write(sink: BinaryIO) -> None:
+        sink.write(f"{len(vectors.words)} {vectors.matrix.shape[1]}\n".encode())
+        for word, row in zip(vectors.words, vectors.matrix, strict=True):
+            sink.write(f"{word} {form % tuple(row.tolist())}\n".encode())
+
+    path.write_atomic(write)
+
+
+def read_vectors(place: LocalPath, most: int | None = None) -> WordVectors:
+    """Read a file of `write_vectors`, of word2vec (`-binary 0`) or of fastText (.vec); of a longer one the first `most`
+    words. A word may contain any character but a line feed.
+
+    Raises UserError that names the line for a wrong header, number of values, value or a repeated word.
+    """
+    path = vectors_file(place)
+    if not path.is_file():
+        raise UserError(f"{place}: no such file, and no directory with {VECTORS}; `vectors train` writes one")
+    with path.open("rb") as source:
+        header = re.fullmatch(rb"(\d+) (\d+)\s*", source.readline(100))
+        if header is None or int(header[2]) == 0:
+            raise UserError(f"{path}:1: expected the numbers of words and of dimensions, as word2vec writes them")
+        size = int(header[1]) if most is None else min(int(header[1]), most)
+        dimensions = int(header[2])
+        words: dict[str, None] = {}
+        blocks = [np.zeros((0, dimensions), np.float32)]
+        for number in range(size):
+            if number % _BLOCK == 0:
+                blocks.append(np.zeros((min(_BLOCK, size - number), dimensions), np.float32))
+            word, blocks[-1][number % _BLOCK] = _parse_line(source.readline(), dimensions, f"{path}:{number + 2}")
+            if word in words:
+                raise UserError(f"{path}:{number + 2}: {printable(word)!r} has a vector on an earlier line")
+            words[word] = None
+    return WordVectors(list(words), np.concatenate(blocks))
+
+
+def _parse_line(line: bytes, dimensions: int, where: str) -> tuple[str, np.ndarray]:
+    word, *values = line.rstrip(b" \r\n").rsplit(b" ", dimensions)
+    try:
+        text, row = word.decode(), np.array(values, np.float32)
+    except ValueError:  # UnicodeDecodeError is one, too
+        raise UserError(f"{where}: expected a word in UTF-8 and {dimensions} numbers") from None
+    if len(row) != dimensions or not np.isfinite(row).all():
+        raise UserError(f"{where}: expected a word and {dimensions} finite numbers")
+    return text, row
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A word and its score, a cosine or a sum of cosines."""
+
+    word: str
+    score: float
+
+
+def neighbours(vectors: WordVectors, word: str, count: int) -> list[Neighbour]:
+    """Return the words with the highest cosine to a word."""
+    row = vectors.row(word)
+    return _highest(vectors, vectors.unit[row], {row}, count)
+
+
+def complete_analogy(vectors: WordVectors, words: tuple[str, str, str], count: int) -> list[Neighbour]:
+    """Return what is to the third word as the second is to the first: those with the highest cos(b) - cos(a) + cos(c), the
+    three left out (3CosAdd; Mikolov, Yih and Zweig 2013, "Linguistic Regularities in Continuous Space Word
+    Representations", section 4). Scores are divided by the length of b - a + c, so they are cosines.
+    """
+    a, b, c = (vectors.row(word) for word in words)
+    query = unit_rows((vectors.unit[b] - vectors.unit[a] + vectors.unit[c])[None])[0]
+    return _highest(vectors, query, {a, b, c}, count)
+
+
+def _highest(vectors: WordVectors, query: np.ndarray, without: set[int], count: int) -> list[Neighbour]:
+    scores = vectors.unit @ query
+    scores[list(without)] = -np.inf
+    rows = np.argsort(-scores, kind="stable")[: max(0, min(count, len(scores) - len(without)))]
+    return [Neighbour(vectors.words[row], float(scores[row])) for row in rows]
+
+
+@dataclass(frozen=True)
+class AnalogyScore:
+    """The questions of one section of a file: all, those whose four words have vectors, and those answered rightly."""
+
+    section: str
+    questions: int
+    covered: int
+    correct: int
+
+
+def answer_questions(vectors: WordVectors, path: LocalPath) -> list[AnalogyScore]:
+    """Answer a file of questions in the format of word2vec's questions-words.txt: sections begin with `: NAME`, a question
+    is four words of which the fourth is the answer. Words are compared in lower case if no word of the vectors has a capital.
+
+    Raises UserError for a line that is neither.
+    """
+    fold: Callable[[str], str] = str if any(word != word.lower() for word in vectors.words) else str.lower
+    scores: list[AnalogyScore] = []
+    for section, questions in _sections(path):
+        folded = [[fold(word) for word in words] for words in questions]
+        covered = [words for words in folded if all(word in vectors.rows for word in words)]
+        answers = [complete_analogy(vectors, (a, b, c), 1) for a, b, c, _ in covered]
+        right = sum(answer[0].word == words[3] for answer, words in zip(answers, covered, strict=True) if answer)
+        scores.append(AnalogyScore(section, len(questions), len(covered), right))
+    return scores
+
+
+def _sections(path: LocalPath) -> Iterable[tuple[str, list[list[str]]]]:
+    sections: dict[str, list[list[str]]] = {}
+    name = ""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        words = line.split()
+        if line.startswith(":"):
+            name = line[1:].strip()
+        elif len(words) == 4:
+            sections.setdefault(name, []).append(words)
+        elif words:
+            raise UserError(f"{path}:{number}: got {len(words)} words, expected four, or `: SECTION`")
+    return sections.items()

@@ -1,0 +1,182 @@
+"""The network of AWD-LSTM as a `transformers` model, so that all that reads and writes models handles it, too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+_INITIAL = 0.1  # embeddings are drawn from U(-0.1, 0.1), as in the authors' code (salesforce/awd-lstm-lm, model.py)
+
+
+class AwdLstmConfig(PreTrainedConfig):
+    """Sizes and rates. `hidden_size` is the width of the embeddings and of the last layer, `cell_size` that of the others.
+
+    Rates: `embedding_dropout` of whole words, `input_dropout` after the embeddings, `hidden_dropout` between layers,
+    `dropout` after the last, `weight_dropout` of recurrent weights.
+    """
+
+    model_type = "awd_lstm"
+
+    vocab_size: int = 33278
+    hidden_size: int = 400
+    cell_size: int = 1150
+    num_hidden_layers: int = 3
+    max_position_embeddings: int = 70
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    embedding_dropout: float = 0.0
+    weight_dropout: float = 0.0
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = True
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The sequences in rows of tokens, sorted by length, the longest first, in the form of torch's PackedSequence.
+
+    `order`, int64 [tokens], are the places in the flattened rows, first the first token of every sequence, then their second
+    tokens and so on. `owner`, int64 [tokens], is the sequence of each. `batch_sizes`, int64 [longest], on the CPU, is how
+    many sequences have a token of each rank.
+    """
+
+    order: Any
+    owner: Any
+    batch_sizes: Any
+
+    @classmethod
+    def of(cls, positions: Any) -> "Sequences":
+        """Find the sequences of rows. One begins with every row, and where a position [rows, length] does not follow the one
+        before it. On the `meta` device, where positions have no values, every row is one sequence.
+        """
+        if positions.device.type == "meta":
+            rows, length = positions.shape
+            places = torch.arange(rows * length, device="meta")
+            return cls(places, places % rows, torch.full((length,), rows))
+        starts = torch.ones_like(positions, dtype=torch.bool)
+        starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+        starts = starts.flatten()
+        number = starts.cumsum(0) - 1
+        first = starts.nonzero()[:, 0]
+        lengths = torch.diff(first, append=first.new_tensor([len(starts)]))
+        rank = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
+        within = torch.arange(len(starts), device=starts.device) - first[number]
+        order = torch.argsort(within * len(first) + rank[number])
+        return cls(order, rank[number][order], torch.bincount(within).cpu())
+
+    @cached_property
+    def count(self) -> int:
+        """The number of sequences."""
+        return int(self.batch_sizes[0])
+
+
+def drop_variational(states: Any, sequences: Sequences, rate: float) -> Any:
+    """Drop the same units at all positions of a sequence (Gal and Ghahramani 2016; arXiv 1708.02182, section 4.2). `states`
+    [tokens, width] are in the order of `sequences`.
+    """
+    mask = torch.nn.functional.dropout(states.new_ones(sequences.count, states.shape[1]), rate)
+    return states * mask[sequences.owner]
+
+
+class AwdLstmLayer(torch.nn.Module):
+    """An LSTM layer whose recurrent weights are dropped, once for a pass (arXiv 1708.02182, section 2), followed by
+    variational dropout. Weights are those of `torch.nn.LSTM`, gates in the order input, forget, cell, output.
+    """
+
+    def __init__(self, inputs: int, outputs: int, weight_rate: float, output_rate: float) -> None:
+        super().__init__()
+        self.weight_rate, self.output_rate = weight_rate, output_rate
+        self.input_weight = torch.nn.Parameter(torch.empty(4 * outputs, inputs))
+        self.recurrent_weight = torch.nn.Parameter(torch.empty(4 * outputs, outputs))
+        self.input_bias = torch.nn.Parameter(torch.empty(4 * outputs))
+        self.recurrent_bias = torch.nn.Parameter(torch.empty(4 * outputs))
+
+    def forward(self, states: Any, sequences: Sequences) -> Any:
+        """Return the states [rows, length, outputs] after `states` [rows, length, inputs]."""
+        rows, length, _ = states.shape
+        packed = states.flatten(0, 1)[sequences.order]
+        recurrent = torch.nn.functional.dropout(self.recurrent_weight, self.weight_rate, self.training)
+        weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
+        zeros = packed.new_zeros(1, sequences.count, recurrent.shape[1])
+        made = torch.lstm(packed, sequences.batch_sizes, (zeros, zeros), weights, True, 1, 0.0, self.training, False)[0]
+        if self.training and self.output_rate:
+            made = drop_variational(made, sequences, self.output_rate)
+        unpacked = torch.empty_like(made).index_copy(0, sequences.order, made)
+        return unpacked.view(rows, length, -1)
+
+
+class AwdLstmStack(torch.nn.Module):
+    """Embeddings and LSTM layers."""
+
+    def __init__(self, config: AwdLstmConfig) -> None:
+        super().__init__()
+        self.embedding_rate, self.input_rate = config.embedding_dropout, config.input_dropout
+        self.embed = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        last = config.num_hidden_layers - 1
+        widths = [config.hidden_size, *[config.cell_size] * last, config.hidden_size]
+        rates = [*[config.hidden_dropout] * last, config.dropout]
+        self.layers = torch.nn.ModuleList(
+            AwdLstmLayer(widths[k], widths[k + 1], config.weight_dropout, rates[k]) for k in range(last + 1)
+        )
+
+    def forward(self, ids: Any, positions: Any) -> Any:
+        """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows, length]."""
+        sequences, states = Sequences.of(positions), self.embed(ids)
+        if self.training and self.embedding_rate:  # all occurrences of a word, as if its row of the table were zeros
+            words = torch.nn.functional.dropout(states.new_ones(self.embed.num_embeddings), self.embedding_rate)
+            states = states * words[ids][..., None]
+        if self.training and self.input_rate:
+            flat = states.flatten(0, 1)
+            dropped = drop_variational(flat[sequences.order], sequences, self.input_rate)
+            states = torch.empty_like(flat).index_copy(0, sequences.order, dropped).view_as(states)
+        for layer in self.layers:
+            states = layer(states, sequences)
+        return states
+
+
+class AwdLstm(PreTrainedModel):
+    """A language model: the stack, and an output layer that shares its matrix with the embeddings."""
+
+    config_class = AwdLstmConfig
+    base_model_prefix = "lstm"
+    _tied_weights_keys: ClassVar[Mapping[str, str]] = {"lm_head.weight": "lstm.embed.weight"}
+
+    def __init__(self, config: AwdLstmConfig) -> None:
+        super().__init__(config)
+        self.lstm = AwdLstmStack(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_input_embeddings(self) -> Any:
+        """Return the embeddings."""
+        return self.lstm.embed
+
+    def get_output_embeddings(self) -> Any:
+        """Return the output layer."""
+        return self.lm_head
+
+    def _init_weights(self, module: Any) -> None:
+        if isinstance(module, torch.nn.Embedding):
+            torch.nn.init.uniform_(module.weight, -_INITIAL, _INITIAL)
+        elif isinstance(module, torch.nn.Linear):
+            torch.nn.init.zeros_(module.bias)
+        elif isinstance(module, AwdLstmLayer):
+            bound = module.recurrent_weight.shape[1] ** -0.5  # torch.nn.LSTM's
+            for parameter in module.parameters():
+                torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input_ids: Any, position_ids: Any = None, **_: Any) -> CausalLMOutput:
+        """Return the logits [rows, length, vocabulary]; without positions, every row is one document."""
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        return CausalLMOutput(logits=self.lm_head(self.lstm(input_ids, position_ids)))
+
+
+AutoConfig.register(AwdLstmConfig.model_type, AwdLstmConfig)
+AutoModelForCausalLM.register(AwdLstmConfig, AwdLstm)

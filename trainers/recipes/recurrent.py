@@ -1,0 +1,48 @@
+"""Recipes of recurrent language models: AWD-LSTM as in ULMFiT, and one of toy size."""
+
+from dataclasses import replace
+
+from trainers.config.architecture import Model
+from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining, Validation
+from trainers.recipes.decoders import llama_tiny
+
+
+def awd_lstm() -> Pretraining:
+    """ULMFiT's AWD-LSTM (Howard and Ruder, 2018, section 4.1): embeddings of 400, three layers of 1,150; 33,556,078 parameters
+    with the 33,278 words of WikiText-2 (Merity et al., 2017, table 2: 33 M). The corpus's tokenizer is used, and bf16.
+
+    Dropout 0.4 after the embeddings and after the last layer, 0.3 between layers, 0.05 of words, 0.5 of recurrent weights; Adam
+    with betas 0.7 and 0.99, rows of 70 tokens in batches of 64. Neither the rate (theirs for fine-tuning, 4e-3) nor the length
+    of pretraining is given for WikiText-103; ten epochs here. Rows begin with a state of zeros, theirs with the last row's.
+    """
+    return Pretraining(
+        name="awd_lstm",
+        model=Model(
+            "awd_lstm", layers=3, width=400, heads=1, positions=70, feed_forward=1150,
+            dropout=0.4, input_dropout=0.4, hidden_dropout=0.3, embedding_dropout=0.05, weight_dropout=0.5,
+        ),
+        data=Data(sequence_length=70),
+        batch=BatchSize(sequences=64),
+        budget=TrainingBudget(tokens=1_000_000_000),
+        optimizer=Optimizer(learning_rate=4e-3, weight_decay=0.0, betas=(0.7, 0.99)),
+        schedule=Schedule(kind="cosine", warmup_steps=1000, final_fraction=0.0),
+        precision="bf16",
+        validation=Validation(every=5000, tokens=262_144),
+        checkpoints=Checkpoints(every=5000, keep=3),
+        execution=Execution(zero_stage=1),
+    )  # fmt: skip
+
+
+def tiny_awd_lstm() -> Pretraining:
+    """An AWD-LSTM of toy size that learns within a minute on a CPU: `llama_tiny` with its sizes and a fifth of its dropout."""
+    llama = llama_tiny()
+    return replace(
+        llama,
+        name="tiny_awd_lstm",
+        model=Model(
+            "awd_lstm", layers=2, width=64, heads=1, positions=128, feed_forward=128,
+            dropout=0.1, input_dropout=0.1, hidden_dropout=0.05, embedding_dropout=0.01, weight_dropout=0.1,
+        ),
+        budget=TrainingBudget(steps=200),
+    )  # fmt: skip
