@@ -24,9 +24,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument(
         "--columns",
         nargs="*",
+        type=_list,
         metavar="COLUMN",
         default=(),
-        help="annotations to write with the text, such as language",
+        help="annotations to write with the text, such as language; separated by spaces or commas",
     )
     export.add_argument(
         "--without", type=_list, default=(), metavar="url,meta",
@@ -61,7 +62,8 @@ def _export(options: argparse.Namespace) -> int:
         return 0
     if options.shard_set is not None:
         raise UserError(f"--shard-set: --format {options.format} is text; use it with nanogpt or megatron")
-    export_corpus(options.corpus, options.output, options.format, options.sources, options.columns, options.without)
+    columns = [name for names in options.columns for name in names]
+    export_corpus(options.corpus, options.output, options.format, options.sources, columns, options.without)
     return 0
 
 

@@ -7,7 +7,8 @@ in all rows. Null is therefore written as null, and `meta` is a JSON string, in 
 import gzip
 import json
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from datetime import datetime
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -42,12 +43,31 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Write tables of `schema` as gzipped JSON lines, keys in the order of the schema."""
+    """Write tables of `schema` as gzipped JSON lines, keys in the order of the schema. Dates are texts in ISO 8601, and numbers
+    that JSON lacks (NaN and the infinities) are null.
+    """
     # The header has no time and no name, so that the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
         for table in tables:
-            for batch in table.select(schema.names).to_batches(max_chunksize=1024):
-                packed.writelines(f"{json.dumps(row, ensure_ascii=False)}\n".encode() for row in batch.to_pylist())
+            for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
+                packed.writelines(map(_json_line, batch.to_pylist()))
+
+
+def _finite(table: pa.Table) -> pa.Table:
+    for number, field in enumerate(table.schema):
+        if pa.types.is_floating(field.type):
+            column = table.column(number)
+            table = table.set_column(number, field, pc.if_else(pc.is_finite(column), column, None))
+    return table
+
+
+def _json_line(row: dict[str, Any]) -> bytes:
+    return f"{json.dumps(row, ensure_ascii=False, allow_nan=False, default=_in_json)}\n".encode()
+
+
+def _in_json(value: Any) -> str:
+    assert isinstance(value, datetime), "columns of an export have scalar values"
+    return value.isoformat()
 
 
 WRITERS: dict[str, tuple[Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None], str]] = {

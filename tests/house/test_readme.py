@@ -50,7 +50,9 @@ def test_every_command_has_an_example(module):
 @pytest.mark.usefixtures("fetched")
 def test_the_plans_of_the_readme_are_valid(tmp_path):
     (tmp_path / "corpora_configs").symlink_to(ROOT / "corpora_configs")
-    plans = [shlex.split(command, comments=True)[3:] for command in COMMANDS if "pipelines plan" in command]
+    plans = [
+        shlex.split(command, comments=True)[3:] for command in COMMANDS if "pipelines plan corpora_configs" in command
+    ]
     assert len(plans) >= 2
     for arguments in plans:
         assert main([*arguments, "--check", *assignments(Path(arguments[1]))]) == 0

@@ -40,17 +40,18 @@ _INTERPRETERS = {
     "rscript": "R", "lua": "Lua", "tclsh": "Tcl", "awk": "Awk", "gawk": "Awk", "sed": "sed", "make": "Makefile",
     "julia": "Julia", "racket": "Racket", "groovy": "Groovy", "elixir": "Elixir", "pwsh": "PowerShell",
 }  # fmt: skip
+_LOOKED_AT = 100_000  # characters of a text, to tell languages with the same suffix apart
 _SHEBANG = re.compile(r"#![ \t]*(?:\S*/)?(\S+)(?:[ \t]+(.*))?")
 _CPLUSPLUS = re.compile(
-    r"^[ \t]*(?:class \w+[\w \t:<>,]*[{;]?$|namespace\b|template[ \t]*<|(?:public|private|protected):|using \w+"
+    r"^[ \t]*(?:class \w[\w \t:<>,]*[{;]?$|namespace\b|template[ \t]*<|(?:public|private|protected):|using \w+"
     r"|#include <[a-z_]+>)",
     re.MULTILINE,
 )
 _OBJECTIVE_C = re.compile(
     r"^[ \t]*(?:@(?:interface|implementation|protocol|property|class|import)\b|#import\b)", re.MULTILINE
 )
-_PROLOG = re.compile(r"^:-|^[a-z]\w*\([^)]*\)[ \t]*:-", re.MULTILINE)
-_MATLAB = re.compile(r"^(?:%|\s*function\b|\s*end\s*;?\s*$|\w+ = )", re.MULTILINE)
+_PROLOG = re.compile(r"^:-|^[a-z]\w*\([^)\n]*\)[ \t]*:-", re.MULTILINE)
+_MATLAB = re.compile(r"^(?:%|[ \t]*function\b|[ \t]*end[ \t]*;?[ \t]*$|\w+ = )", re.MULTILINE)
 _TYPESCRIPT_XML = re.compile(r"\s*(?:<\?xml|<!DOCTYPE TS)")
 
 
@@ -63,6 +64,7 @@ def language_of(path: str, text: str) -> str | None:
     name = PurePosixPath(path.rpartition("!")[2]).name.lower()
     if name in _BY_NAME:
         return _BY_NAME[name]
+    text = text[:_LOOKED_AT]
     suffix = name.rpartition(".")[2] if "." in name[1:] else ""
     if suffix in ("h", "m"):
         if _OBJECTIVE_C.search(text):

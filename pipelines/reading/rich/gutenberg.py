@@ -31,10 +31,12 @@ _END = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _CREDIT = re.compile(
-    r"(?:this (?:e-?book|e-?text|file) was )?(?:produced|prepared|transcribed|scanned|created|typed|proofread) (?:by|from)\b"
-    r"|e-?text (?:produced|prepared|scanned|transcribed) by\b|(?:credits|produced):|character set (?:for html|encoding):",
+    r"[ \t]*(?:(?:this (?:e-?book|e-?text|file) was )?"
+    r"(?:produced|prepared|transcribed|scanned|created|typed|proofread) (?:by|from)\b"
+    r"|e-?text (?:produced|prepared|scanned|transcribed) by\b|(?:credits|produced):|character set (?:for html|encoding):)",
     re.IGNORECASE,
 )
+_BLANK = re.compile(r"\n(?:[ \t]*\n)+")
 _FIELD = re.compile(r"^([A-Z][A-Za-z -]{2,30}):[ \t]+(\S[^\n]*(?:\n[ \t]{4,}\S[^\n]*)*)", re.MULTILINE)
 _NUMBER = re.compile(r"\[(?:ebook|etext|e-text)[ \t]*#?[ \t]*(\d{1,7})\]", re.IGNORECASE)
 _FIELDS = {
@@ -100,11 +102,11 @@ def _decode(data: bytes) -> str | None:
 
 def _without_credits(body: str) -> str:
     """Remove the paragraphs at the top that say who made the file."""
-    paragraphs = re.split(r"\n(?:[ \t]*\n)+", body.strip("\n"))
-    while len(paragraphs) > 1 and _CREDIT.match(paragraphs[0].strip()):
-        del paragraphs[0]
-    kept = paragraphs[0]
-    return body[body.index(kept) :].strip("\n") if kept else body.strip("\n")
+    body = body.strip("\n")
+    place = 0
+    while _CREDIT.match(body, place) and (blank := _BLANK.search(body, place)):
+        place = blank.end()
+    return body[place:]
 
 
 def _fields(head: str) -> dict[str, str]:

@@ -118,7 +118,7 @@ def test_parquet_holds_the_kept_edited_text(corpus: Path, tmp_path: Path) -> Non
 
 def test_json_lines_hold_the_same(corpus: Path, tmp_path: Path) -> None:
     export_corpus(corpus, tmp_path, "jsonl", ["web"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "data", "export.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "croissant.json", "data", "export.json"]
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["00000-web.jsonl.gz"]
     rows = lines_of(tmp_path / "data" / "00000-web.jsonl.gz")
     assert [(row["id"], row["text"]) for row in rows] == kept(corpus, "web")

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import tarfile
+import time
 import zipfile
 
 import pytest
@@ -171,6 +172,17 @@ def test_a_file_that_is_cut_has_the_facts_of_its_head(read):
 )
 def test_languages(path, text, language):
     assert language_of(path, text) == language
+
+
+@pytest.mark.parametrize("suffix", ["h", "m", "pl", "ts", ""])
+@pytest.mark.parametrize(
+    "line", ["class " + "a" * 300_000 + "(", "\n" * 300_000, "a(\n" * 100_000, "#!" + "/" * 300_000, "\t" * 300_000]
+)
+def test_texts_that_match_nowhere_take_little_time(suffix, line):
+    started = time.process_time()
+    language_of(f"a.{suffix}" if suffix else "a", line)
+    is_generated("a.py", line)
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(

@@ -118,5 +118,8 @@ def test_a_long_book_is_cut_into_documents(read):
 
 
 def test_marks_without_an_end_take_linear_time(read):
+    credit = "Credits: x\n\n" * 200_000
+    book = read("b.txt", file_of("1993", book=credit + "Credits").encode(), format="gutenberg")
+    assert book.texts == ["Credits"]
     content = "*** START OF THE PROJECT GUTENBERG EBOOK " * 20_000 + "\n" + "Credits: x\n\n" * 20_000
     assert read("a.txt", content.encode(), format="gutenberg").bad[0][2] in ("not_gutenberg", "truncated")
