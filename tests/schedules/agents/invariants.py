@@ -33,6 +33,8 @@ class Published:
         self.named.clear()
         self.bytes.clear()
         for directory in self.disk.names(self.root) or ():
+            if directory.startswith("."):  # a step whose removal has begun
+                continue
             if self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}") is not None:
                 self._published(directory, "")
 
