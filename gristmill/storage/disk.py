@@ -273,7 +273,10 @@ class LocalPath(PosixPath, Location):
             aside.rename(self)  # if two processes get here at the same instant, the later one writes
         finally:
             aside.unlink(missing_ok=True)
-        self.parent.fsync()
+        try:
+            self.parent.fsync()
+        except FileNotFoundError:  # another process removed the directory
+            return self.write_new(content, check)
         return True
 
     def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:

@@ -9,7 +9,7 @@ from tests.schedules.scheduler import CRITICAL, Agent, Decision, World, is_criti
 _READS = frozenset(("open", "stat", "entries", "read", "native read"))
 _WRITES = frozenset(("create", "part", "rest", "fsync", "fsync_directory", "mkdir", "rename", "link"))
 _REQUESTS = frozenset(("head", "get", "list"))
-_SUSPENSIONS = (1.0, 20.0, 40.0, 400.0, 1e6)  # seconds: below and above the time after which a lease expires
+SUSPENSIONS = (1.0, 20.0, 40.0, 400.0, 1e6)  # seconds: below and above the time after which a lease expires
 _ALWAYS = float("inf")
 _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the others were slow
 
@@ -17,12 +17,22 @@ _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the other
 class Faults:
     """Faults of one run at positions that a seed chooses: anywhere, or right before or after critical operations.
 
-    `length` is about how many operations there will be; the others are numbers of faults.
+    `length` is about how many operations there will be, `seconds` are how long suspensions may last; the others are numbers of
+    faults.
     """
 
     def __init__(
-        self, seed: object, length: int, *, kills: int = 0, suspensions: int = 0, errors: int = 0, power: int = 0
+        self,
+        seed: object,
+        length: int,
+        *,
+        kills: int = 0,
+        suspensions: int = 0,
+        errors: int = 0,
+        power: int = 0,
+        seconds: tuple[float, ...] = SUSPENSIONS,
     ) -> None:
+        self._seconds = seconds
         self._chance = random.Random(f"faults/{seed}")
         self._steps: list[tuple[int, str]] = []
         self._critical: list[tuple[int, str]] = []
@@ -73,7 +83,7 @@ class Faults:
         elif action == "power":
             world.lose_power(agent.process.machine)
         elif action == "suspend":
-            world.suspend(agent.process, self._chance.choice(_SUSPENSIONS))
+            world.suspend(agent.process, self._chance.choice(self._seconds))
         elif agent.kind in _WRITES:
             world.fail(agent, self._chance.choice((errno.ENOSPC, errno.EIO, errno.ESTALE)))
         elif agent.kind in _READS or agent.kind == "put":

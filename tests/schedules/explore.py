@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.schedules.choices import Conflicts, Default, Faults, Pct, Random, Replay, Starve
+from tests.schedules.choices import SUSPENSIONS, Conflicts, Default, Faults, Pct, Random, Replay, Starve
 from tests.schedules.memory_disk import MemoryDisk, Node
 from tests.schedules.scheduler import Decision, Strategy
 from tests.schedules.shrinking import shrink
@@ -26,7 +26,7 @@ class Scenario:
     """Processes that meet: `start` starts them, and says what must hold after every event; `judge` says what must at the
     end, and may run more on the same disk. Both raise AssertionError.
 
-    `faults` are the kinds that may happen: kills, suspensions, errors, power.
+    `faults` are the kinds that may happen: kills, suspensions, errors, power; `suspensions` how long, in seconds.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Scenario:
     judge: Callable[[Simulation], None]
     disk: Node | None = None  # a snapshot to begin with
     faults: tuple[str, ...] = ("kills", "suspensions", "errors", "power")
+    suspensions: tuple[float, ...] = SUSPENSIONS
     op_seconds: float = 0.001
     limit: int = 100_000
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # entered for each run: stand-ins of slow parts
@@ -118,7 +119,8 @@ def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
     faults = None
     if scenario.faults and chance.random() < 0.7:
         count = chance.choice((1, 1, 1, 2, 3))
-        faults = Faults(seed, length, **Counter(chance.choice(scenario.faults) for _ in range(count)))
+        numbers = Counter(chance.choice(scenario.faults) for _ in range(count))
+        faults = Faults(seed, length, **numbers, seconds=scenario.suspensions)
     make = chance.choice(
         (
             Random,

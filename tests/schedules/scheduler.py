@@ -358,8 +358,8 @@ class World:
         return True
 
     def _goes_on(self, agent: Agent) -> bool:
-        """What `_pick` does if it need not ask the strategy; False, and nothing done, if it must."""
-        if self.quiet <= 0 or self._dirty or self.steps >= self.limit:
+        """While `quiet` lasts: what `_pick` does if it need not ask the strategy; False, and nothing done, if it must."""
+        if self._dirty or self.steps >= self.limit:
             return False
         now = self.now + self.op_seconds
         if now >= self._next_wake:

@@ -4,14 +4,14 @@ import pytest
 
 from tests.schedules.agents.builds import two_builds
 from tests.schedules.agents.commands import build, forget, read
-from tests.schedules.agents.corpus_end import files_below
+from tests.schedules.agents.corpus_end import check_once, files_below
 from tests.schedules.agents.erasures import meeting, published_corpus
 from tests.schedules.agents.invariants import Published
 from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import OUTPUT, SECRET, corpus
 from tests.schedules.choices import Default, Replay
 from tests.schedules.explore import Tally, explore, run
-from tests.schedules.memory_disk import MemoryDisk
+from tests.schedules.memory_disk import ROOT, MemoryDisk
 from tests.schedules.scheduler import Decision
 from tests.schedules.simulation import Simulation
 
@@ -121,3 +121,27 @@ def test_a_step_that_gc_removed_is_published_by_no_late_build():
     for number in range(280, 312):  # operations of the build around its look for the files of a step
         overtaken = Replay([Decision("late build 1", number, "run", "gc 2")], 0)
         assert run(scenario, overtaken)[1] is None
+
+
+def test_the_last_runs_are_skipped_only_on_a_disk_that_has_passed():
+    calls = []
+
+    def check(_):
+        calls.append(1)
+        assert len(calls) > 1, "once"
+
+    def look(content):
+        world = Simulation(Default())
+        world.disk.write(world.disk.create(f"{ROOT}/file"), content)
+        check_once("a name of this test", world, check)
+
+    with pytest.raises(AssertionError, match="once"):
+        look(b"one")
+    look(b"one")
+    assert len(calls) == 2
+    for _ in range(10):
+        look(b"one")
+    assert len(calls) <= 3  # one in 20 is checked all the same
+    before = len(calls)
+    look(b"two")
+    assert len(calls) == before + 1

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import CorruptFileError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import _store
@@ -42,6 +43,21 @@ def test_a_directory_that_another_process_creates_and_removes_meanwhile_is_creat
     monkeypatch.setattr(os, "mkdir", overtaken)
     (tmp_path / "units").mkdir(exist_ok=True)
     assert (tmp_path / "units").is_dir()
+
+
+def test_a_new_file_is_written_again_if_its_directory_is_removed_meanwhile(tmp_path, monkeypatch):
+    place, fsync, removed = tmp_path / "step", LocalPath.fsync, []
+
+    def overtaken(path):
+        if path == place and (place / "manifest.json").exists() and not removed:
+            removed.append(path)
+            place.remove_tree()
+        fsync(path)
+
+    monkeypatch.setattr(LocalPath, "fsync", overtaken)
+    assert (place / "manifest.json").write_new(b"content")
+    assert removed
+    assert [(path.name, path.read_bytes()) for path in place.iterdir()] == [("manifest.json", b"content")]
 
 
 def test_a_directory_is_not_made_of_a_link_that_leads_nowhere(tmp_path):

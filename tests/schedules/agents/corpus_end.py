@@ -14,8 +14,8 @@ from tests.schedules.choices import Default
 from tests.schedules.simulation import Simulation
 
 _OPERATIONS = 12_000  # more than four undisturbed builds
-_CHECKED = 20
-_POWER = 4
+_CHECKED = 20  # one in so many disks that are known is checked all the same
+_POWER = 4  # one in so many machines loses power at last
 _passed: set[tuple] = set()
 _known = itertools.count(1)
 _NOT_COMPARED = ("run.json", "forgotten.json", ".checksums.json")

@@ -48,7 +48,8 @@ _MESSAGES = {
     ),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
-_MESSAGES["workers"] = _MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES["build"]
+_MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES["build"]
+_MESSAGES["workers"] = (*_MESSAGES["build"], r"failed 3 times: the worker died")  # or stood still for as long
 _MAKE = {
     "build": lambda world: build(_other(), world.say),
     "late build": lambda world: build(_other(), world.say, lease=False),

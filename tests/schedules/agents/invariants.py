@@ -33,6 +33,8 @@ class Published:
         self.named.clear()
         self.bytes.clear()
         for directory in self.disk.names(self.root) or ():
+            if directory.startswith("."):  # a step whose removal has begun
+                continue
             if self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}") is not None:
                 self._published(directory, "")
 
@@ -58,6 +60,8 @@ class Published:
 
     def _changed(self, path, event):
         directory, _, inside = path.partition("/")
+        if inside and directory.startswith(".") and directory.endswith(".tmp") and event.operation in _REMOVALS:
+            self._is_unused(directory.split(".")[1], event.agent)
         if inside == "manifest.json":
             if self.disk.peek(f"{self.root}/{path}") is None:
                 self.named.pop(directory, None)
@@ -74,6 +78,14 @@ class Published:
         if path == "manifest.json" and event.operation in _PUBLISHES:
             gone = [step for step in corpus_steps(self.disk, self.root) if not self._is_published_or_aside(step)]
             assert not gone, f"{event.agent} has published a corpus without its step {gone[0]}"
+
+    def _is_unused(self, name, agent):
+        """What gc and forget remove for good is no step of the corpus or of a variant. Builds remove what is out of date."""
+        if agent.startswith(("gc", "forget")):
+            for file in self.disk.names(self.root):
+                if file == "manifest.json" or file.startswith("variant"):
+                    used = [step["directory"] for step in parsed(self.disk.peek(f"{self.root}/{file}"))["steps"]]
+                    assert name not in used, f"{agent} has removed {name}, a step of {file}"
 
     def _is_published_or_aside(self, step):
         """A step that gc has set aside is put back as soon as it sees that a corpus needs it."""

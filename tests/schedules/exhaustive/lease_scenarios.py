@@ -30,7 +30,7 @@ def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
         def saw(_: Simulation, event: Event) -> None:
             taken = event.other if event.operation in ("rename", "link") else ""
             if taken == f"{PLACE}/{LEASE}":
-                world.facts["taker"] = event.agent.partition(".")[0]
+                world.facts["taker"], world.facts["taken by"] = event.agent.partition(".")[0], event.operation
 
         def work(name: str) -> None:
             with lock(LocalPath(PLACE), "working", world.say, wait=wait, timeout=TIMEOUT, beat=BEAT) as lease:
@@ -55,13 +55,17 @@ def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
             name = "ABC"[number]
             world.start(name, lambda name=name: work(name), machine)
 
-    return Scenario("lease", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=5000)
+    faults = ("kills", "suspensions")
+    return Scenario(
+        "lease", start, judge, faults=faults, suspensions=(1.0, *SUSPENSIONS, 400.0), op_seconds=0, limit=5000
+    )
 
 
 def _took_over_at_once(world: Simulation, both: Sequence[str]) -> bool:
     others = [process for name, process in world.processes.items() if name not in both]
     gone = any(process.killed or process.resumes for process in others)
-    return gone and len({world.processes[name].machine for name in both}) == len(both)
+    taken_over = world.facts["taken by"] == "rename"  # of a lease that was there; another one is linked
+    return gone and taken_over and len({world.processes[name].machine for name in both}) == len(both)
 
 
 def three_processes() -> Scenario:

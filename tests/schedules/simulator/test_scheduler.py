@@ -238,3 +238,39 @@ def test_a_failing_run_is_shrunk_to_the_one_switch_that_it_needs():
             record = shrink(world.record, lambda record: fails(Replay(record, 0)))
             assert len(record) == 1
             assert record[0].action == "run"
+
+
+def disturbed(choices):
+    """Three processes with operations of all kinds, some of them critical, and pauses. Returns the world."""
+    world = World(choices)
+
+    def work():
+        for number in range(40):
+            kind = ("read", "part", "rename", "stat")[number % 4]
+            try:
+                world.step(kind, f"/{number % 3}/file" if number % 7 else "/place/.lease")
+            except OSError:
+                world.wait(seconds=1)
+            if number % 11 == 0:
+                world.wait(seconds=0.5)
+
+    for name in "ABC":
+        world.start(name, work)
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("name", ["random", "pct", "conflicts", "starve", "default"])
+def test_a_strategy_that_is_not_asked_where_it_cannot_switch_decides_the_same(name, monkeypatch):
+    make = {**STRATEGIES, "default": Default, "pct": lambda seed: Pct(seed, 4, 120)}[name]
+
+    def decided(seed):
+        choices = make(seed)
+        choices.faults = Faults(seed, 120, kills=seed % 2, suspensions=1, errors=2)
+        world = disturbed(choices)
+        return world.record, world.steps, world.now, [agent.ops for agent in world.agents]
+
+    quick = [decided(seed) for seed in range(40)]
+    monkeypatch.setattr(Default, "let_go_on", lambda *_: None)
+    assert [decided(seed) for seed in range(40)] == quick
+    assert {decision.action for record, *_ in quick for decision in record} >= {"kill", "suspend", "fail"}
