@@ -183,7 +183,10 @@ def test_any_minimal_html_is_converted() -> None:
             {"format": "jsonl", "text_is": "html", "extract": "trafilatura"},
             "extract: got 'trafilatura'; format jsonl holds no pages",
         ),
-        ({"format": "warc", "text_is": "html"}, "text_is: got 'html'; format warc says itself what its text is"),
+        (
+            {"format": "warc", "text_is": "html"},
+            "text_is: got 'html'; records of format warc have no field with the text, only those of jsonl, parquet",
+        ),
         ({"format": "jsonl", "text_is": "html", "oversized": "split"}, "oversized: got 'split' with text_is: html"),
         ({"format": "jsonl", "text_is": "htm"}, "text_is: got 'htm'"),
         ({"format": "pdf", "markup": "markdown"}, "the text of format pdf is no HTML"),
