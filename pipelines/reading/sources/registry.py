@@ -67,7 +67,9 @@ FORMATS = {
     "parquet": Format("formats.parquet:read_parquet", "a row", ("pyarrow",), text_field=True),
     "message": Format("formats.plain:read_message", "a file: header lines, an empty line, and the body, which is the text"),
     "arrow": Format("formats.arrow:read_arrow", "a row of an Arrow IPC file or stream", ("pyarrow",), text_field=True),
-    "csv": Format("formats.csv_rows:read_csv", "a row of a CSV or TSV file whose first row names the fields", text_field=True, lines=True),
+    "csv": Format(
+        "formats.csv_rows:read_csv", "a row of a CSV or TSV file whose first row names the fields", text_field=True, lines=True
+    ),
     "json": Format(
         "formats.json_document:read_json", "an element of an array of objects, or one object", ("orjson",), text_field=True,
         only_utf8="JSON documents are UTF-8 (RFC 8259, section 8.1)",

@@ -210,7 +210,8 @@ def check_html(source: Source) -> None:
     if source.text_is != "text" and not kind.text_field:
         names = ", ".join(name for name, each in FORMATS.items() if each.text_field)
         raise ValueError(
-            f"text_is: got {source.text_is!r}; records of format {source.format} have no field with the text, only those of {names} do"
+            f"text_is: got {source.text_is!r}; records of format {source.format} have no field with the text, only "
+            f"those of {names} do"
         )
     if source.text_is != "text" and source.oversized == "split":
         raise ValueError(f"oversized: got 'split' with text_is: {source.text_is}, but HTML cannot be cut anywhere")
