@@ -1,7 +1,8 @@
 """Benchmark extraction from web pages: quality against the bare extractors, speed against FastWARC with
 resiliparse.
 
-    python -m benchmarks.extraction [--pages 300] [--pairs 3]        data: $GRISTMILL_DATA/raw_web
+    python -m benchmarks.extraction [--pages 300] [--pairs 3] [--extractors resiliparse,trafilatura]
+          data: $GRISTMILL_DATA/raw_web
 
 Quality is measured as trafilatura reports it: each page has snippets that must be in the text ("with") and
 snippets that must not ("without"). Precision = found with / (found with + found without), recall = found with
@@ -61,7 +62,10 @@ STRUCTURE = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=300, help="pages for the comparison of quality; 990 are all")
-    parser.add_argument("--pairs", type=int, default=3, help="pairs of timed runs")
+    parser.add_argument(
+        "--pairs", type=int, default=3, help="pairs of timed runs; 0 leaves the comparison of speed out"
+    )
+    parser.add_argument("--extractors", default="resiliparse,trafilatura", help="names, divided by commas")
     options = parser.parse_args()
     if "GRISTMILL_DATA" not in os.environ:
         raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
@@ -78,6 +82,8 @@ def main() -> None:
         ("trafilatura", "markdown"): partial(extract_with_trafilatura, output_format="markdown"),
     }
     for (extract, markup), call in bare_calls.items():
+        if extract not in options.extractors.split(","):
+            continue
         reader, spent = timed(lambda: list(itertools.islice(by_reader(path, extract, markup), options.pages)))  # noqa: B023
         bare = [call(payload) or "" for payload in itertools.islice(payloads(path), options.pages)]
         same = sum(ours == theirs for ours, theirs in zip(reader, bare, strict=True))
@@ -91,7 +97,8 @@ def main() -> None:
             print(f"{name} without marks {score(unmarked, snippets)}")
             pages = {kind: sum(1 for text in reader if pattern.search(text)) for kind, pattern in STRUCTURE.items()}
             print(f"{name} pages with " + ", ".join(f"{kind} {count}" for kind, count in pages.items()))
-    compare_fields(list(itertools.islice(payloads(path), options.pages)))
+    if "trafilatura" in options.extractors:
+        compare_fields(list(itertools.islice(payloads(path), options.pages)))
     if options.pairs:
         compare_speed(path, options.pairs)
 

@@ -1,6 +1,6 @@
 """Benchmark semantic deduplication against brute force, and embeddings against the bare library.
 
-    python -m benchmarks.semantic --model DIRECTORY [--texts news_bbc,forum_stackexchange] [--tokens 128]
+    python -m benchmarks.semantic --model DIRECTORY [--texts news_bbc,forum_stackexchange] [--documents 1000] [--tokens 64]
 
 MODEL is a sentence encoder in the layout of Hugging Face. Texts are files of $GRISTMILL_DATA/prose. Everything runs on
 one core; rates are by processor time. "bare" is the model's own call in batches of 16 texts of similar length, with the same
@@ -40,7 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="directory of a sentence encoder")
     parser.add_argument("--texts", default="news_bbc,forum_stackexchange", help="names of files, divided by commas")
-    parser.add_argument("--tokens", type=int, default=128, help="tokens read per document")
+    parser.add_argument("--documents", type=int, default=1000, help="first documents of each file; 0 for all")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens read per document")
     options = parser.parse_args()
     if "GRISTMILL_DATA" not in os.environ:
         raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
@@ -49,6 +50,7 @@ def main() -> None:
     stage.setup()
     for name in options.texts.split(","):
         _, texts = load([str(Path(os.environ["GRISTMILL_DATA"]) / "prose" / f"{name}.jsonl.gz")])
+        texts = texts[: options.documents or None]
         documents = pa.table({"text": pa.array(texts, pa.large_string())})
         embeddings, ours = timed(lambda: stage.annotate(documents)["embedding"].combine_chunks())  # noqa: B023
         _, bare = timed(lambda: bare_embeddings(stage, texts[::10]))  # noqa: B023

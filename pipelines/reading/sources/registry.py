@@ -27,6 +27,7 @@ class Format:
     - `licences`: the licence files of a source are listed, and `shared`, a class as MODULE:NAME, finds what they mean for the
       entries of each file.
     - `markup`: its text is HTML, of which a source may keep the structure as Markdown.
+    - `text_field`: a field of the record is the text, which may be HTML.
     - `lines`: the bytes are divided at line feeds before they are decoded. `joined`: no record is known before the whole file
       is read.
     - `zip_name`, `zip_suffix`: a zip whose first member has a name that matches the expression, or whose own name has the
@@ -42,6 +43,7 @@ class Format:
     parser: str = ""
     pages: bool = False
     markup: bool = False
+    text_field: bool = False
     joined: bool = False
     zip_name: str = ""
     zip_suffix: str = ""
@@ -72,13 +74,15 @@ class Format:
 _OWN_ENCODING = "files of this format say themselves how they are encoded"
 FORMATS = {
     "text": Format("formats.plain:read_text", "a file"),
-    "jsonl": Format("formats.json_lines:read_jsonl", "a line", ("orjson",), lines=True),
-    "parquet": Format("formats.parquet:read_parquet", "a row", ("pyarrow",)),
+    "jsonl": Format("formats.json_lines:read_jsonl", "a line", ("orjson",), text_field=True, lines=True),
+    "parquet": Format("formats.parquet:read_parquet", "a row", ("pyarrow",), text_field=True),
     "message": Format("formats.plain:read_message", "a file: header lines, an empty line, and the body, which is the text"),
-    "arrow": Format("formats.arrow:read_arrow", "a row of an Arrow IPC file or stream", ("pyarrow",)),
-    "csv": Format("formats.csv_rows:read_csv", "a row of a CSV or TSV file whose first row names the fields", lines=True),
+    "arrow": Format("formats.arrow:read_arrow", "a row of an Arrow IPC file or stream", ("pyarrow",), text_field=True),
+    "csv": Format(
+        "formats.csv_rows:read_csv", "a row of a CSV or TSV file whose first row names the fields", text_field=True, lines=True
+    ),
     "json": Format(
-        "formats.json_document:read_json", "an element of an array of objects, or one object", ("orjson",),
+        "formats.json_document:read_json", "an element of an array of objects, or one object", ("orjson",), text_field=True,
         only_utf8="JSON documents are UTF-8 (RFC 8259, section 8.1)",
     ),
     "code": Format(
@@ -90,7 +94,7 @@ FORMATS = {
         "formats.mediawiki:read_mediawiki", "a page of a MediaWiki XML dump, whose wikitext becomes plain text"
     ),
     "hf_dataset": Format(
-        "formats.arrow:read_arrow", "a row of what `save_to_disk` of Hugging Face datasets wrote", ("pyarrow",)
+        "formats.arrow:read_arrow", "a row of what `save_to_disk` of Hugging Face datasets wrote", ("pyarrow",), text_field=True
     ),
     "warc": Format(
         "web.warc:read_warc",
@@ -167,4 +171,4 @@ def _installed_format(name: str) -> Format:
         raise ConfigError(f"format: got {name!r}: {error}") from None
     if not callable(reader) or isinstance(reader, type):
         raise ConfigError(f"format: got {name!r}: is {reader!r}, expected a function (Entry, Source) -> records")
-    return Format(reader, "what its package says")
+    return Format(reader, "what its package says", text_field=True)

@@ -207,9 +207,11 @@ def check_format(source: Source) -> None:
 def check_html(source: Source) -> None:
     """Raise ValueError("field: ...") for fields about HTML that do not fit the format."""
     kind = format_of(source.format)
-    if kind.parser and source.text_is != "text":
+    if source.text_is != "text" and not kind.text_field:
+        names = ", ".join(name for name, each in FORMATS.items() if each.text_field)
         raise ValueError(
-            f"text_is: got {source.text_is!r}; format {source.format} says itself what its text is, so leave `text_is` out"
+            f"text_is: got {source.text_is!r}; records of format {source.format} have no field with the text, only "
+            f"those of {names} do"
         )
     if source.text_is != "text" and source.oversized == "split":
         raise ValueError(f"oversized: got 'split' with text_is: {source.text_is}, but HTML cannot be cut anywhere")

@@ -49,7 +49,7 @@ def page_fields(tree: Any) -> dict[str, str]:
 def _metas(tree: Any) -> dict[str, list[str]]:
     """Return the contents of the meta elements by their name, property or http-equiv, in lower case."""
     found: dict[str, list[str]] = {}
-    for element in tree.document.query_selector_all("meta[content]"):
+    for element in tree.document.query_selector_all("meta[content]")[:]:
         for attribute in ("property", "name", "itemprop", "http-equiv"):
             if name := (element.getattr(attribute) or "").strip().lower():
                 found.setdefault(name, []).append(element.getattr("content"))
@@ -101,7 +101,7 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
 
 def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
     """Yield the objects of JSON-LD that have an author or a date of publication, outermost first."""
-    for script in tree.document.query_selector_all('script[type="application/ld+json"]'):
+    for script in tree.document.query_selector_all('script[type="application/ld+json"]')[:]:
         content = script.text
         if len(content) > _JSON_BYTES:
             continue

@@ -10,6 +10,9 @@ from typing import Any
 RENDERED = (".katex-html", "mjx-math", ".MathJax_Preview")
 """CSS selectors of what renderers show for a formula that is also there as MathML or LaTeX."""
 _WRAPPERS = ".mwe-math-element, .katex, mjx-container"  # they hold a formula, and hide its MathML
+_ANNOTATIONS = ", ".join(
+    f'annotation[encoding="{kind}" i]' for kind in ("application/x-tex", "application/x-latex", "tex", "latex")
+)
 _IMAGES = 'img.latex[alt], img.tex[alt], img[class*="mwe-math-fallback"][alt]'
 _DISPLAYSTYLE = re.compile(r"\{\\(?:displaystyle|textstyle)\s+(.*)\}", re.DOTALL)
 _DEPTH = 100  # of MathML that is converted; deeper formulas become their text
@@ -30,24 +33,27 @@ _INVISIBLE = re.compile("[\u2061-\u2064]")  # function application, invisible ti
 
 def write_formulas(tree: Any) -> None:
     """Replace the formulas of a page, resiliparse's HTMLTree, with text: `$...$`, or `$$...$$` for one on lines of its own."""
-    for script in list(tree.document.query_selector_all('script[type^="math/tex"]')):
+    for script in tree.document.query_selector_all('script[type^="math/tex"]')[:]:
         display = "mode=display" in script.getattr("type").replace(" ", "")
         _replace(tree, script, script.text, display)
-    for math in list(tree.document.get_elements_by_tag_name("math")):
-        if math.parent is None or math.parent.closest("math") is not None:
-            continue  # part of another formula
-        wrapper = math.closest(_WRAPPERS) or math
-        block = math.getattr("display") == "block" or math.closest(".katex-display") is not None
-        _replace(tree, wrapper, latex_of(math), block)
-    for image in list(tree.document.query_selector_all(_IMAGES)):
+    # An element with another of its kind inside is left alone, so that nothing is searched twice however deep a page nests.
+    for wrapper in tree.document.query_selector_all(_WRAPPERS)[:]:
+        if wrapper.query_selector(_WRAPPERS) is None and (math := wrapper.query_selector("math")) is not None:
+            parent = wrapper.parent
+            display = parent is not None and "katex-display" in (parent.getattr("class") or "")
+            _replace(tree, wrapper, latex_of(math), display or math.getattr("display") == "block")
+    for math in tree.document.get_elements_by_tag_name("math")[:]:
+        if math.query_selector("math") is None:
+            _replace(tree, math, latex_of(math), math.getattr("display") == "block")
+    for image in tree.document.query_selector_all(_IMAGES)[:]:
         _replace(tree, image, image.getattr("alt"), False)
 
 
 def latex_of(math: Any) -> str:
     """Return the LaTeX of a `math` element: its annotation, its `alttext`, or its MathML converted."""
-    for annotation in math.query_selector_all("annotation[encoding]"):
-        if annotation.getattr("encoding").lower() in ("application/x-tex", "tex", "latex", "application/x-latex"):
-            return str(annotation.text)
+    annotation = math.query_selector(_ANNOTATIONS)
+    if annotation is not None:
+        return str(annotation.text)
     return str(math.getattr("alttext") or "") or _convert(math, _DEPTH)
 
 

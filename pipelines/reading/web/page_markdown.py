@@ -17,6 +17,7 @@ _MARKS = re.compile(f"[{_TABLE}{_INDENT}{_BLOCK}]")
 _TOKEN = re.compile(r"(</?[a-z][a-z0-9]*[^<>]*>)")
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)")
 _CELL = 500  # characters of a cell; a table with a longer one, or with blocks in its cells, is layout
+_CODE = "code, kbd, samp, tt"
 _BLOCKS = "table, ul, ol, pre, form, h1, h2, h3, h4, h5, h6, blockquote"
 
 
@@ -35,10 +36,20 @@ def extract_markdown(tree: Any, main_content: bool) -> str:
 
 
 def _write_code(tree: Any) -> None:
-    """Put code within a line between backticks: more of them than it has in a row (CommonMark, section 6.1)."""
-    for element in list(tree.document.query_selector_all("code, kbd, samp, tt")):
-        text = " ".join(element.text.split())
-        if text and element.closest("pre") is None and element.closest("a, button") is None:
+    """Make the content of every `pre` text, and put code within a line between backticks: more of them than it has in a row
+    (CommonMark, section 6.1).
+
+    An element with another of its kind inside is left alone, so that nothing is read twice however deep a page nests.
+    """
+    for block in tree.document.get_elements_by_tag_name("pre")[:]:
+        if block.query_selector("pre") is None and block.query_selector(_CODE) is not None:
+            for line_break in block.get_elements_by_tag_name("br")[:]:
+                line_break.replace_with(tree.create_text_node("\n"))
+            block.replace_children(tree.create_text_node(block.text))
+    for element in tree.document.query_selector_all(_CODE)[:]:
+        if element.query_selector(_CODE) is not None:
+            continue
+        if text := " ".join(element.text.split()):
             fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
             space = " " if text[0] == "`" or text[-1] == "`" else ""
             element.replace_children(tree.create_text_node(f"{fence}{space}{text}{space}{fence}"))
@@ -46,7 +57,7 @@ def _write_code(tree: Any) -> None:
 
 def _write_tables(tree: Any) -> None:
     """Replace each table of data with a block that holds it in Markdown (GitHub Flavored Markdown, section 4.10)."""
-    for table in list(tree.document.get_elements_by_tag_name("table")):
+    for table in tree.document.get_elements_by_tag_name("table")[:]:
         rows = _data_rows(table)
         if rows is None:
             continue
@@ -66,8 +77,8 @@ def _data_rows(table: Any) -> list[list[str]] | None:
     if table.query_selector(_BLOCKS) is not None:
         return None
     rows = []
-    for row in table.get_elements_by_tag_name("tr"):
-        cells = [" ".join(cell.text.split()).replace("|", "\\|") for cell in row.query_selector_all("td, th")]
+    for row in table.get_elements_by_tag_name("tr")[:]:
+        cells = [" ".join(cell.text.split()).replace("|", "\\|") for cell in row.query_selector_all("td, th")[:]]
         if any(len(cell) > _CELL for cell in cells):
             return None
         if any(cells):

@@ -31,7 +31,9 @@ def header_reservations(lines: bytes) -> Reservations:
 def page_reservations(tree: Any) -> Reservations:
     """Return the reservations among the meta elements of a page, resiliparse's HTMLTree."""
     found: Reservations = {}
-    for element in tree.document.query_selector_all("meta[name][content]"):
+    for element in tree.document.query_selector_all("meta[name][content]")[
+        :
+    ]:  # a slice: iterating costs quadratic time
         field = _METAS.get(element.getattr("name").strip().lower())
         if field is not None:
             _add(found, field, element.getattr("content"))

@@ -1,5 +1,6 @@
 """Transformer embeddings: a vector per document by a local sentence encoder, on CPU or GPU."""
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,13 +71,14 @@ class TransformerEmbeddings(TransformerStage):
         if not path.is_file():
             return "mean"
         given = read_json(path)
-        modes = [given["pooling_mode"]] if "pooling_mode" in given else [n for n, on in given.items() if on is True]
-        names = [_POOLING.get(str(mode), str(mode)) for mode in modes if str(mode).startswith("pooling_mode_")] or modes
+        modes = [str(given["pooling_mode"])] if "pooling_mode" in given else []
+        modes += [name for name, on in given.items() if name.startswith("pooling_mode_") and on is True]
+        names = [_POOLING.get(mode, mode) for mode in modes]
         if len(names) != 1 or names[0] not in _POOLING.values():
             raise ValueError(
-                f"model: {path}: pools by {', '.join(map(str, names))}, expected mean or cls, which `pooling` sets"
+                f"model: {path}: pools by {', '.join(names) or 'nothing'}, expected mean or cls, which `pooling` sets"
             )
-        return str(names[0])
+        return names[0]
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the vector of each document, null without visible text."""
@@ -116,8 +118,6 @@ class TransformerEmbeddings(TransformerStage):
 
 def _modules(path: Path) -> list[str]:
     """Return the names of the modules of sentence-transformers, without their package; none without the file."""
-    import json
-
     if not path.is_file():
         return []
     try:

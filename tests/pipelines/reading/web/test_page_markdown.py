@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from resiliparse.parse.html import HTMLTree
 from gristmill.config import parse
 from gristmill.errors import ConfigError
 from pipelines.reading.sources.source import Source
+from pipelines.reading.web.extraction import PageLimits, page_text
 from pipelines.reading.web.page_markdown import extract_markdown, to_markdown
 
 LONG = (
@@ -181,7 +183,10 @@ def test_any_minimal_html_is_converted() -> None:
             {"format": "jsonl", "text_is": "html", "extract": "trafilatura"},
             "extract: got 'trafilatura'; format jsonl holds no pages",
         ),
-        ({"format": "warc", "text_is": "html"}, "text_is: got 'html'; format warc says itself what its text is"),
+        (
+            {"format": "warc", "text_is": "html"},
+            "text_is: got 'html'; records of format warc have no field with the text, only those of jsonl, parquet",
+        ),
         ({"format": "jsonl", "text_is": "html", "oversized": "split"}, "oversized: got 'split' with text_is: html"),
         ({"format": "jsonl", "text_is": "htm"}, "text_is: got 'htm'"),
         ({"format": "pdf", "markup": "markdown"}, "the text of format pdf is no HTML"),
@@ -190,3 +195,22 @@ def test_any_minimal_html_is_converted() -> None:
 def test_fields_that_do_not_fit_the_format(fields: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(Source, {"name": "s", "root": "x", **fields}, where="corpus.yaml")
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        "<code>x</code>",
+        "<math></math>",
+        "<table><tr><td>1</td></tr></table>",
+        "<pre>x</pre>",
+        "<meta name=a content=b>",
+    ],
+)
+def test_the_time_of_a_page_grows_with_its_length(element: str) -> None:
+    """Deep pages of many elements stay far below `page_cpu_seconds`; iterating over resiliparse's collections would not."""
+    page = "<html><body>" + "<div>" * 500 + element * 4_000
+    limits = PageLimits("", "resiliparse", 1 << 24, 1 << 20, 4096, 1 << 26, 1 << 26, 60, 1 << 30, "markdown", True)
+    begin = time.process_time()
+    page_text(page.encode(), "", limits)
+    assert time.process_time() - begin < 20
