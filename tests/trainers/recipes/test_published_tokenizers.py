@@ -90,7 +90,7 @@ TRAINED = [
     "roberta_base",
     "spanbert_large",
 ]
-TRAINED += ["t5_v1_1_base"]
+TRAINED += ["t5_v1_1_base", "deberta_v2_xlarge", "xlnet_large"]
 
 
 def written(size: int, specials: dict[str, int]) -> bytes:
