@@ -11,6 +11,9 @@ from transformers.modeling_outputs import CausalLMOutput
 
 _INITIAL = 0.1  # embeddings are drawn from U(-0.1, 0.1), as in the authors' code (salesforce/awd-lstm-lm, model.py)
 
+_WORKSPACE = 16
+"""Numbers that oneDNN keeps for a position and each unit of the wider side of a layer, at most (torch 2.13, fp32)."""
+
 
 class AwdLstmConfig(PreTrainedConfig):
     """Sizes and rates. `hidden_size` is the width of the embeddings and of the last layer, `cell_size` that of the others.
@@ -104,11 +107,23 @@ class AwdLstmLayer(torch.nn.Module):
         recurrent = torch.nn.functional.dropout(self.recurrent_weight, self.weight_rate, self.training)
         weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
         zeros = packed.new_zeros(1, sequences.count, recurrent.shape[1])
-        made = torch.lstm(packed, sequences.batch_sizes, (zeros, zeros), weights, True, 1, 0.0, self.training, False)[0]
+        if packed.is_meta:
+            made = self._estimate(packed)
+        else:
+            made = torch.lstm(
+                packed, sequences.batch_sizes, (zeros, zeros), weights, True, 1, 0.0, self.training, False
+            )[0]
         if self.training and self.output_rate:
             made = drop_variational(made, sequences, self.output_rate)
         unpacked = torch.empty_like(made).index_copy(0, sequences.order, made)
         return unpacked.view(rows, length, -1)
+
+    def _estimate(self, packed: Any) -> Any:
+        """Return states that keep as much for a backward pass as those of oneDNN, whose workspace no pass on `meta` shows."""
+        outputs = self.recurrent_weight.shape[1]
+        workspace = packed.new_empty(len(packed), _WORKSPACE * max(packed.shape[1], outputs))
+        made = packed @ self.input_weight[:outputs].T
+        return made + (workspace * made.mean()).mean()
 
 
 class AwdLstmStack(torch.nn.Module):
