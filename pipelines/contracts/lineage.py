@@ -29,6 +29,7 @@ from pipelines.contracts.document import (
     document_id,
     file_key,
     format_id,
+    ids_as_integers,
     parse_id,
     split_id,
 )
@@ -212,11 +213,14 @@ class Corpus:
         name = Path(part.documents.path).stem
         index = _index(read.directory, _file_record(read, "files", name.rpartition("-")[0]))
         index = index.filter(pc.equal(index["part"], name)).sort_by("first_row")
-        paths: np.ndarray = np.repeat(np.asarray(index["path"].to_pylist(), object), index["rows"].to_numpy())
-        ids = part.table(("id",))["id"].to_pylist()
-        return [
-            format_id(part.source, path, split_id(identifier)[1]) for path, identifier in zip(paths, ids, strict=True)
-        ]
+        files = np.repeat(np.arange(index.num_rows), index["rows"].to_numpy())
+        numbers = ids_as_integers(part.table(("id",))["id"].combine_chunks())["record"]
+        if len(files) != len(numbers):
+            raise CorruptFileError(f"{read.directory}: the index of files counts other rows than part {name}")
+        heads = pc.binary_join_element_wise(part.source, index["path"].combine_chunks().cast(pa.string()), "/")
+        texts = pa.array(numbers, pa.uint64()).cast(pa.string())
+        printed: list[str] = pc.binary_join_element_wise(heads.take(pa.array(files)), texts, "#").to_pylist()
+        return printed
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
         """Yield all records of a source that were set aside, in the order they were read; of a source read in part, those of

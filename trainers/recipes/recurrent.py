@@ -35,7 +35,11 @@ def awd_lstm() -> Pretraining:
 
 
 def tiny_awd_lstm() -> Pretraining:
-    """An AWD-LSTM of toy size that learns within a minute on a CPU: `llama_tiny` with its sizes and a fifth of its dropout."""
+    """An AWD-LSTM of toy size for tests and first tries: `llama_tiny` with the layers of `awd_lstm` and little dropout.
+
+    On the demo corpus, its 200 steps end at the loss of a unigram model (6.98 and 6.97 nats): it takes longer to learn more than
+    frequencies.
+    """
     llama = llama_tiny()
     return replace(
         llama,

@@ -22,7 +22,6 @@ MODELS = {
     "albert, pairs": ("tiny_albert", {}),
     "albert, shared attention": ("tiny_albert", {"shared_parts": "attention"}),
     "bert, span boundary": ("tiny_spanbert", {}),
-    "awd_lstm": ("tiny_awd_lstm", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
     "deberta": ("tiny_deberta", {}),
     "deberta, replaced tokens": ("tiny_deberta_v3", {}),
