@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gristmill.errors import ConfigError
-from trainers.adapters.shared.blocks import part_modules, refuse_parts, stack_modules
+from trainers.adapters.shared.blocks import Part, part_modules, refuse_parts, stack_modules
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze
 
 
@@ -28,8 +28,9 @@ class BottleneckAdapter(TrainingMethod):
             raise ValueError(f"reduction: got {self.reduction}, allowed 1 or more")
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_parts`."""
-        return refuse_parts(self.kind, architecture, ("output", "down") if self.placement == "houlsby" else ("down",))
+        """Return the reason of `refuse_parts`, or that the architecture is no transformer."""
+        parts: tuple[Part, ...] = ("output", "down") if self.placement == "houlsby" else ("down",)
+        return super().refusal(architecture) or refuse_parts(self.kind, architecture, parts)
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
         """Attach the layers to the matrices of the blocks. Raises ConfigError if `reduction` exceeds the

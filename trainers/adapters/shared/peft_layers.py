@@ -35,8 +35,8 @@ class PeftMethod(TrainingMethod):
         """Return the arguments of peft's configuration other than `target_modules`."""
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_parts`."""
-        return refuse_parts(self.kind, architecture, self.parts)
+        """Return the reason of `refuse_parts`, or that the architecture is no transformer."""
+        return super().refusal(architecture) or refuse_parts(self.kind, architecture, self.parts)
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
         """Raise ConfigError if a matrix is too small for the method."""

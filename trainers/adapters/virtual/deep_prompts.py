@@ -22,8 +22,8 @@ class DeepPrompts(TrainingMethod):
     tokens: int = 20
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_prefixes`."""
-        return refuse_prefixes(architecture)
+        """Return the reason of `refuse_prefixes`, or that the architecture is no transformer."""
+        return super().refusal(architecture) or refuse_prefixes(architecture)
 
     def check(self) -> None:
         """Validate ranges."""

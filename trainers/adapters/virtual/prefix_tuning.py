@@ -28,8 +28,8 @@ class PrefixTuning(TrainingMethod):
     hidden: int | None = None
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason of `refuse_prefixes`."""
-        return refuse_prefixes(architecture)
+        """Return the reason of `refuse_prefixes`, or that the architecture is no transformer."""
+        return super().refusal(architecture) or refuse_prefixes(architecture)
 
     def check(self) -> None:
         """Validate ranges."""
