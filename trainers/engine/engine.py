@@ -336,7 +336,7 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, according to `execution`.
 
-    Raises ConfigError if the model in `transformers` does not support this (GPT-1). Each block is compiled by
+    Raises ConfigError if the model does not support this (GPT-1 in `transformers`, AWD-LSTM). Each block is compiled by
     itself. Since all blocks are alike, one compilation serves them all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
@@ -344,7 +344,7 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
     blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for field in ("activation_checkpointing", "compile"):
         if getattr(execution, field) and not blocks:
-            raise ConfigError(f"execution.{field}: got true, {type(model).__name__} of transformers does not allow it")
+            raise ConfigError(f"execution.{field}: got true, {type(model).__name__} does not allow it")
     if execution.activation_checkpointing:
         # Not reentrant: this keeps the hooks of ZeRO 3, and repeats dropout from the same generator state.
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})

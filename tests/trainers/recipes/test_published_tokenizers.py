@@ -129,7 +129,7 @@ def narrow(recipe, directory, **model):
     if config.model.embedding_size is not None:
         own["embedding_size"] = 8
     if config.model.generator_size is not None:
-        own["generator_size"] = min(config.model.generator_size, 0.5) if config.model.embedding_size else 1.0
+        own["generator_size"] = 0.5 if config.model.embedding_size else 1.0
     if config.model.generator_layers is not None:
         own["generator_layers"] = 1
     config = replace(
