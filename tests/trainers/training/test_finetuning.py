@@ -16,8 +16,8 @@ from trainers.config.finetuning import Encoding
 from trainers.config.job import BatchSize
 from trainers.data.examples.task_corpus import open_tasks, task_training
 from trainers.recipes.decoders import tiny_gpt2
-from trainers.recipes.tiny_encoders import tiny_roberta
 from trainers.recipes.finetuning_recipe import finetune
+from trainers.recipes.tiny_encoders import tiny_roberta
 from trainers.runs.resolve_finetuning import describe_tasks, resolve_finetuning
 from trainers.tasks.load_task import load_task
 from trainers.tasks.predictions import read_predictions
