@@ -18,8 +18,9 @@ import xxhash
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
+from pipelines.kernels.search.cosine import unit_rows
 from pipelines.vectors.orthogonal_map import fit_rotation, mean_similarity, mutual_pairs, retrieve
-from pipelines.vectors.word_vectors import WordVectors, unit_rows
+from pipelines.vectors.word_vectors import WordVectors
 
 RANKS = (1, 5, 10)
 Seeds = Literal["identical", "numerals"]

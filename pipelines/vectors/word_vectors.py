@@ -11,6 +11,7 @@ import numpy as np
 from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.terminal import printable
+from pipelines.kernels.search.cosine import unit_rows
 
 VECTORS = "vectors.txt"
 _BLOCK = 1 << 10
@@ -43,12 +44,6 @@ class WordVectors:
     def first(self, count: int) -> "WordVectors":
         """Return the first `count` words."""
         return WordVectors(self.words[:count], self.matrix[:count])
-
-
-def unit_rows(matrix: np.ndarray) -> np.ndarray:
-    """Return rows divided by their Euclidean lengths; zeros stay zeros."""
-    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return (matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def vectors_file(place: LocalPath) -> LocalPath:

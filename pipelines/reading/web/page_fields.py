@@ -7,6 +7,7 @@ the names in common use), JSON-LD of schema.org, then the elements of HTML. Noth
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 VERSION = "1"
 """Part of what documents with these fields depend on; increase it when other values are found."""
 _CHARACTERS = 500  # kept of a value
-_JSON_BYTES, _JSON_NODES = 1 << 18, 10_000  # parsed of JSON-LD
+_JSON_CHARACTERS, _JSON_NODES = 1 << 18, 10_000  # parsed of JSON-LD
 _TITLES = ("og:title", "twitter:title", "dc.title", "dcterms.title", "citation_title")
 _DATES = ("article:published_time", "datepublished", "dc.date.issued", "dcterms.issued", "dcterms.created", "dc.date",
           "dcterms.date", "citation_publication_date", "citation_date", "parsely-pub-date", "sailthru.date", "pubdate",
@@ -103,16 +104,16 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
     """Yield the objects of JSON-LD that have an author or a date of publication, outermost first."""
     for script in tree.document.query_selector_all('script[type="application/ld+json"]')[:]:
         content = script.text
-        if len(content) > _JSON_BYTES:
+        if len(content) > _JSON_CHARACTERS:
             continue
         try:
-            waiting = [json.loads(content)]
+            waiting = deque([json.loads(content)])
         except (ValueError, RecursionError):
             continue
         left = _JSON_NODES
         while waiting and left:
             left -= 1
-            node = waiting.pop(0)
+            node = waiting.popleft()
             if isinstance(node, dict):
                 if "datePublished" in node or ("author" in node and "headline" in node):
                     yield node

@@ -31,9 +31,8 @@ def header_reservations(lines: bytes) -> Reservations:
 def page_reservations(tree: Any) -> Reservations:
     """Return the reservations among the meta elements of a page, resiliparse's HTMLTree."""
     found: Reservations = {}
-    for element in tree.document.query_selector_all("meta[name][content]")[
-        :
-    ]:  # a slice: iterating costs quadratic time
+    # A slice, because iterating over resiliparse's collections takes quadratic time.
+    for element in tree.document.query_selector_all("meta[name][content]")[:]:
         field = _METAS.get(element.getattr("name").strip().lower())
         if field is not None:
             _add(found, field, element.getattr("content"))

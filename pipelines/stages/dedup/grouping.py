@@ -1,14 +1,16 @@
 """The interface between deduplication stages and clustering: what a stage says about its documents, its
-policy, and clusters, which are runs of equal keys.
+policy, clusters, which are runs of equal keys, and the documents of a partition that elect in them.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipelines.cluster.shuffle import FileList
+from pipelines.cluster.shuffle import FileList, gather_rows
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
 from pipelines.stages.dedup.dedup_inputs import Candidates
@@ -95,3 +97,32 @@ def count_suppressed(dropped: pa.Table) -> pa.Table:
 
 def _words(keys: pa.Array) -> np.ndarray:
     return np.frombuffer(keys.buffers()[1] or b"", np.uint64, 2 * len(keys), keys.offset * 16).reshape(-1, 2)
+
+
+def read_tables(out: StepOutput, files: FileList, partition: int) -> Iterator[pa.Table]:
+    """Yield the documents of a partition, file by file."""
+    for record in files.files:
+        yield gather_rows(out.directory, [record], partition)
+
+
+def cut_to_electorate(tables: Iterable[pa.Table], cut: Callable[[pa.Table], pa.Table], most: int) -> pa.Table:
+    """Return what `cut` leaves of all tables together. It is also called whenever `most` bytes are held, or twice what it left
+    last, so it must leave the same documents whether or not others have been cut before.
+    """
+    held: list[pa.Table] = []
+    limit = most
+    for table in tables:
+        held.append(table)
+        if sum(each.nbytes for each in held) > limit:
+            held = [cut(pa.concat_tables(held))]
+            limit = max(most, 2 * held[0].nbytes)
+    return cut(pa.concat_tables(held))
+
+
+def others(tables: Iterable[pa.Table], electorate: pa.Table) -> Iterator[pa.Table]:
+    """Yield the documents that are not in the electorate, table by table."""
+    known = address(electorate["part"], electorate["row"])
+    for table in tables:
+        outside = pc.is_null(pc.index_in(address(table["part"], table["row"]), value_set=known))
+        if len(outside) and pc.any(outside).as_py():
+            yield table.filter(outside).combine_chunks()

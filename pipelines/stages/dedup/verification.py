@@ -29,9 +29,11 @@ from pipelines.stages.dedup.grouping import (
     DedupPolicy,
     Election,
     Grouping,
-    address,
     count_suppressed,
+    cut_to_electorate,
+    others,
     partition_of,
+    read_tables,
     runs,
 )
 from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, order_by_preference
@@ -127,10 +129,10 @@ def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
         gone, beyond = [_dropped(table, table, winner, similarity)], 0
         if documents > table.num_rows:
             stay = table.filter(pa.array(winner == -1)).combine_chunks()
-            for others in _others(task, table):
-                winner, similarity = _follow(others, stay, task.verdict)
-                gone.append(_dropped(others, stay, winner, similarity))
-                beyond += int(((winner == -1) & (others["standing"].to_numpy() == NEW)).sum())
+            for later in others(read_tables(task.out, task.files, task.partition), table):
+                winner, similarity = _follow(later, stay, task.verdict)
+                gone.append(_dropped(later, stay, winner, similarity))
+                beyond += int(((winner == -1) & (later["standing"].to_numpy() == NEW)).sum())
         result = pa.concat_tables(gone).combine_chunks()
         suppressed = count_suppressed(result)
         contents = {
@@ -145,16 +147,16 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
     """Return the electing documents of a partition, by cluster and in the order of preference; and the number
     of all its documents.
     """
-    held: list[pa.Table] = []
-    documents, limit = 0, _PARTITION_BYTES
-    for record in task.files.files:
-        table = gather_rows(task.out.directory, [record], task.partition)
-        documents += table.num_rows
-        held.append(table)
-        if sum(table.nbytes for table in held) > limit:
-            held = [_cut(pa.concat_tables(held), task.verdict)]
-            limit = max(_PARTITION_BYTES, 2 * held[0].nbytes)
-    return _cut(pa.concat_tables(held), task.verdict), documents
+    documents = 0
+
+    def counted() -> Iterator[pa.Table]:
+        nonlocal documents
+        for table in read_tables(task.out, task.files, task.partition):
+            documents += table.num_rows
+            yield table
+
+    table = cut_to_electorate(counted(), lambda table: _cut(table, task.verdict), _PARTITION_BYTES)
+    return table, documents
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
@@ -218,16 +220,6 @@ def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.n
         np.float32(verdict.min_similarity or 0), winner, similarity,
     )  # fmt: skip
     return winner, similarity
-
-
-def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
-    """Yield the documents of a partition outside the electorates, file by file."""
-    known = address(electorate["part"], electorate["row"])
-    for record in task.files.files:
-        table = gather_rows(task.out.directory, [record], task.partition)
-        others = pc.is_null(pc.index_in(address(table["part"], table["row"]), value_set=known))
-        if len(others) and pc.any(others).as_py():
-            yield table.filter(others).combine_chunks()
 
 
 def _dropped(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:

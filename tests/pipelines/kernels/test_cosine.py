@@ -1,4 +1,4 @@
-"""Cosines against double precision: centroids, k-means, and greedy elections whatever the blocks."""
+"""Cosines against double precision: centroids, k-means, and greedy elections with blocks of any size."""
 
 import numpy as np
 import pytest

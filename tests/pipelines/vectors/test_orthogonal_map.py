@@ -5,8 +5,8 @@ import pytest
 from scipy.linalg import orthogonal_procrustes
 from scipy.stats import ortho_group
 
+from pipelines.kernels.search.cosine import unit_rows
 from pipelines.vectors.orthogonal_map import fit_rotation, mean_similarity, mutual_pairs, retrieve
-from pipelines.vectors.word_vectors import unit_rows
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_units_are_dropped_for_a_whole_sequence():
 
 
 def test_recurrent_weights_are_dropped_once_for_a_pass():
-    """What is dropped has no gradient; the share that has none is the rate, whatever the number of steps."""
+    """What is dropped has no gradient; the share that has none is the rate after any number of steps."""
     model = network(weight_dropout=0.5).train()
     ids = torch.randint(0, 200, (4, 30), generator=torch.Generator().manual_seed(3))
     masks = []

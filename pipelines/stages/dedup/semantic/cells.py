@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import FileList, gather_rows, partitions_for, scatter_rows, write_list
+from pipelines.cluster.shuffle import FileList, partitions_for, scatter_rows, write_list
 from pipelines.contracts.document import ID
 from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.manifest import StepOutput, write_table
@@ -29,7 +29,7 @@ from pipelines.kernels.search.cosine import (
     pair_cosines,
 )
 from pipelines.stages.dedup.dedup_inputs import NEW, Candidates, candidates
-from pipelines.stages.dedup.grouping import address, partition_of, runs
+from pipelines.stages.dedup.grouping import cut_to_electorate, others, partition_of, read_tables, runs
 from pipelines.stages.dedup.keep_rule import KeepKey, key_columns, key_types, order_by_preference
 from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING, Centroids, competing, find_centroids, vectors_of
 
@@ -175,9 +175,9 @@ def _elect(task: _CellTask) -> tuple[pa.Table, dict[str, Any]]:
     stays = np.flatnonzero(winner == STAYS)
     lost, beyond = [_lost(table, vectors, table, winner)], 0
     if sum(sizes.values()) > len(table):
-        for others in _others(task, table):
-            winner = _follow(others, table, stays, task.threshold)
-            lost.append(_lost(others, vectors, table, winner))
+        for later in others(read_tables(task.out, task.files, task.partition), table):
+            winner = _follow(later, table, stays, task.threshold)
+            lost.append(_lost(later, vectors, table, winner))
             beyond += int((winner == STAYS).sum())
     result, counts = _results(table, pa.concat_tables(lost))
     return result, {"sizes": counts, "largest": max(sizes.values(), default=0), "beyond": beyond}
@@ -187,18 +187,15 @@ def _electorates(task: _CellTask) -> tuple[pa.Table, dict[bytes, int]]:
     """Return the electing documents of a partition, by cell and in the order of preference; and the number of documents of
     each cell.
     """
-    held: list[pa.Table] = []
     sizes: dict[bytes, int] = {}
-    limit = PARTITION_BYTES
-    for record in task.files.files:
-        table = gather_rows(task.out.directory, [record], task.partition)
-        for entry in pc.value_counts(table["cluster"]).to_pylist():
-            sizes[entry["values"]] = sizes.get(entry["values"], 0) + entry["counts"]
-        held.append(table)
-        if sum(each.nbytes for each in held) > limit:
-            held = [_cut(pa.concat_tables(held), task.keep)]
-            limit = max(PARTITION_BYTES, 2 * held[0].nbytes)
-    return _cut(pa.concat_tables(held), task.keep), sizes
+
+    def counted() -> Iterator[pa.Table]:
+        for table in read_tables(task.out, task.files, task.partition):
+            for entry in pc.value_counts(table["cluster"]).to_pylist():
+                sizes[entry["values"]] = sizes.get(entry["values"], 0) + entry["counts"]
+            yield table
+
+    return cut_to_electorate(counted(), lambda table: _cut(table, task.keep), PARTITION_BYTES), sizes
 
 
 def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
@@ -209,25 +206,15 @@ def _cut(table: pa.Table, keep: tuple[KeepKey, ...]) -> pa.Table:
     return table.filter(pa.array(position < ELECTORATE)).combine_chunks()
 
 
-def _others(task: _CellTask, electorate: pa.Table) -> Iterator[pa.Table]:
-    """Yield the documents of a partition outside the electorates, file by file."""
-    known = address(electorate["part"], electorate["row"])
-    for record in task.files.files:
-        table = gather_rows(task.out.directory, [record], task.partition)
-        others = pc.is_null(pc.index_in(address(table["part"], table["row"]), value_set=known))
-        if len(others) and pc.any(others).as_py():
-            yield table.filter(others).combine_chunks()
-
-
-def _follow(others: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
+def _follow(later: pa.Table, table: pa.Table, stays: np.ndarray, threshold: float) -> np.ndarray:
     """Return, for documents outside the electorates, the first kept document of their cell that each is like, as a row of
     `table`, or STAYS.
     """
-    winner = np.full(len(others), STAYS, np.int64)
-    vectors, kept = vectors_of(others[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
+    winner = np.full(len(later), STAYS, np.int64)
+    vectors, kept = vectors_of(later[EMBEDDING]), table.take(pa.array(stays)).combine_chunks()
     kept_vectors = vectors_of(kept[EMBEDDING])
-    for cell in pc.unique(others["cluster"]):
-        rows = np.flatnonzero(pc.equal(others["cluster"], cell).to_numpy())
+    for cell in pc.unique(later["cluster"]):
+        rows = np.flatnonzero(pc.equal(later["cluster"], cell).to_numpy())
         some = np.flatnonzero(pc.equal(kept["cluster"], cell).to_numpy())
         found = follow_by_cosine(vectors[rows], kept_vectors[some], threshold)
         winner[rows] = np.where(found == STAYS, STAYS, stays[some[found]])

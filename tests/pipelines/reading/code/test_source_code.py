@@ -86,7 +86,7 @@ def test_files_of_a_checkout(tmp_path):
         "r-1.0/LICENSE",
         "r-1.0/vendor/other/COPYING",
     ]
-    for share in (files, files[::-1], files[1:2]):  # whatever else the task reads
+    for share in (files, files[::-1], files[1:2]):  # what else the task reads makes no difference
         parts = list(read_documents(source, share, 1 << 20))
         paths = [row["path"] for part in parts for row in part.files.to_pylist() if row["rows"]]
         metas = [row["meta"] for part in parts for row in part.documents.to_pylist()]

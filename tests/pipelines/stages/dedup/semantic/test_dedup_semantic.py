@@ -150,7 +150,7 @@ def test_no_chain_drops_a_document_that_is_unlike_every_kept_one(bench):
 
 
 def test_documents_in_many_cells_are_compared_within_theirs(bench):
-    """Groups far apart are found whole, whatever the number of cells."""
+    """Groups far apart are found whole with any number of cells."""
     vectors = planted(4, groups=30, spread=0.01)
     whole, facts = bench.run(DedupSemantic(0.99), parts_of(bench, vectors, [len(vectors)]), "one")
     assert facts["cells"] == 1
