@@ -36,6 +36,7 @@ class TransformerEmbeddings(TransformerStage):
 
     stage: ClassVar[str] = "transformer_embeddings"
     auto_class: ClassVar[str] = "AutoModel"
+    unused: ClassVar[tuple[str, ...]] = ("pooler.",)
 
     def writes(self) -> pa.Schema:
         """Return the vector, whose width is that of the model."""

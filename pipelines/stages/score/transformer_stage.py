@@ -55,6 +55,8 @@ class TransformerStage(ReadsText, PartStage):
     """The name of the stage, for messages."""
     auto_class: ClassVar[str]
     """The class of transformers that loads the model."""
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of the names of weights that the stage does not need."""
 
     def depends(self) -> dict[str, str]:
         """Return the libraries, the device, and the checksum of all files of the model."""
@@ -115,18 +117,16 @@ class TransformerStage(ReadsText, PartStage):
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise UserError(f"{where}: does not load ({str(error).splitlines()[0]})") from None
-        # The library draws weights that the file lacks at random. No stage uses the pooler of a bare encoder.
-        if missing := sorted(name for name in loading["missing_keys"] if self._uses(name)):
+        # The library draws weights that the file lacks at random.
+        if missing := sorted(name for name in loading["missing_keys"] if not name.startswith(self.unused)):
             raise UserError(
-                f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}"
+                f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}; save the model with "
+                f"transformers as {self.auto_class}, or name another one"
             )
         positions = getattr(model.config, "max_position_embeddings", None)
         if positions is not None and positions < self.max_tokens:
             raise UserError(f"{where}: max_tokens is {self.max_tokens}, the model has {positions} positions")
         return LoadedModel(tokenizer, model.eval().to(self._device), self._device)
-
-    def _uses(self, weight: str) -> bool:
-        return self.auto_class != "AutoModel" or not weight.startswith("pooler.")
 
     def config(self) -> dict[str, Any]:
         """Return config.json of the model. Raises ValueError("model: ...") if it is not a JSON object."""
