@@ -120,8 +120,8 @@ class TransformerStage(ReadsText, PartStage):
         # The library draws weights that the file lacks at random.
         if missing := sorted(name for name in loading["missing_keys"] if not name.startswith(self.unused)):
             raise UserError(
-                f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}; save the model with "
-                f"transformers as {self.auto_class}, or name another one"
+                f"{where}: model.safetensors lacks {len(missing)} weights of the model, such as {missing[0]}; save the model "
+                f"as {self.auto_class}, or name another one"
             )
         positions = getattr(model.config, "max_position_embeddings", None)
         if positions is not None and positions < self.max_tokens:
