@@ -34,6 +34,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from benchmarks.signals import machine
+from benchmarks.verdicts import show_differences
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from pipelines.contracts.manifest import load_corpus
@@ -81,7 +82,8 @@ def main() -> None:
         print(f"{'':24} {'run':18} {'wall':>9} {'processor':>9} {'PSS':>9}")
         for number in range(options.pairs):
             for checkout in (*options.checkout, here):
-                measure_checkout(checkout.resolve(), options, work, f"{checkout.resolve().name}-{number}")
+                built = work / f"{checkout.resolve().name}-{number}"
+                measure_checkout(checkout.resolve(), options, work, built.name)
             if options.peer is None or options.peer_python is None or not options.peer_python.exists():
                 print("datatrove: not measured; give --peer and the --peer-python of an environment that has it")
                 continue
@@ -89,6 +91,8 @@ def main() -> None:
             peer = [str(options.peer_python), str(options.peer), options.kind]
             places = [str(work / "input"), str(work / f"peer-{number}"), str(work / "gpt2.json")]
             run([*peer, *places, *lid], here).show("datatrove", "from nothing")
+            if number == 0:
+                show_differences(built, work / "input", work / "peer-0", options.kind)
 
 
 def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, name: str) -> None:
@@ -109,22 +113,20 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
         print("  " + ", ".join(f"{purpose} {seconds:.1f}" for purpose, seconds in by_purpose.items()))
     size = read_json(LocalPath(work / name) / "report.json")["totals"]["text_bytes"] / 1e6
     print(f"  {size:.1f} MB of text, {size / sum(whole.seconds.values()):.2f} MB/s per core")
+    shutil.rmtree(work / "compiled")
     if options.once:
-        for output in ("compiled", name):
-            shutil.rmtree(work / output)
         return
     run(command, checkout).show(name, "nothing changed")
     rules = _RULES + (f", {_ENGLISH}" if options.kind == "web" else "")
-    run([*command, f"steps.filter={rules}, {{signal: word_count, at_least: 100}}]"], checkout).show(
-        name, "one more rule"
-    )
+    stricter = f"steps.filter={rules}, {{signal: word_count, at_least: 100}}]"
+    run([*command, stricter], checkout).show(name, "one more rule")
+    run(command, checkout).show(name, "without it again")
     killed = f"output={work / name}-killed"
     run([*command, killed], checkout, kill_after=whole.wall / 2).show(name, "killed at half")
     run([*command, killed], checkout).show(name, "and continued")
     clean, again = (load_corpus(LocalPath(work / each)) for each in (name, f"{name}-killed"))
-    assert clean.sources == again.sources, "a killed build ends with other counts"
-    for output in ("compiled", name, f"{name}-killed"):
-        shutil.rmtree(work / output, ignore_errors=True)
+    assert clean.shard_sets == again.shard_sets, "a killed build ends with other shards"
+    shutil.rmtree(work / f"{name}-killed")
 
 
 def corpus_file(kind: str, work: Path, output: Path, files: str = "*") -> str:
