@@ -2,11 +2,13 @@
 
 import os
 import time
+from collections.abc import Callable, Mapping
 
 from gristmill.budget import spend
 from gristmill.console import ProgressDisplay
 from gristmill.errors import UserError
 from gristmill.libraries.advisories import refuse_known
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
 from pipelines.building.build import ensure_owner, plan_and_build, refuse_unwritable
 from pipelines.building.build_budget import DRIVER, close_and_record
@@ -14,8 +16,18 @@ from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.memory import room_here
 from pipelines.cluster.ray import RayCluster
 from pipelines.contracts.manifest import CorpusManifest
+from pipelines.contracts.reads import Text
+from pipelines.contracts.stage import PartStage
 from pipelines.planning.corpus import CorpusConfig
-from pipelines.planning.inventory import take_inventory
+from pipelines.planning.forecast import forecast
+from pipelines.planning.inventory import Inventory, take_inventory
+from pipelines.planning.plan import Step, make_plan
+from pipelines.planning.poison import load_poison
+from pipelines.planning.published import add_published_files
+
+# Worker seconds. Two workers of a local Ray do this in the time that Ray takes to start and its workers to load what
+# they need (`benchmarks.end_to_end`, docs/benchmarks.md).
+_WORTH_RAY = 15.0
 
 
 def run_build(
@@ -32,7 +44,8 @@ def run_build(
     """Build a corpus, show the progress, and return its manifest.
 
     It runs on the Ray cluster at `address`, or on this machine with so many `workers`, by default its cores. With
-    `in_process` and without `address`, every task runs in this process. `memory` is the number of bytes that a task may
+    `in_process` and without `address`, every task runs in this process; so it does where what is left of the build takes
+    less time than starting Ray. `memory` is the number of bytes that a task may
     use. With `quarantine`, documents that break a stage are set aside instead of ending the build. `variant` is the name
     under which the corpus is published beside that of the output. `before` is the processor time in seconds that this
     process has spent on other things.
@@ -49,7 +62,8 @@ def run_build(
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
         inventories = take_inventory(config.sources, output)
         cluster: LocalCluster | RayCluster
-        if in_process and address is None:
+        here = address is None and "RAY_ADDRESS" not in os.environ
+        if address is None and (in_process or (here and _is_small(config, inventories, display.say))):
             cluster = LocalCluster(display.progress, memory=room_here(memory, 1))
         else:
             cluster = RayCluster(workers, address, display.progress, display.say, memory)
@@ -59,3 +73,31 @@ def run_build(
         finally:
             cluster.close()
     return corpus
+
+
+def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: Callable[[str], None]) -> bool:
+    """Return whether what is left to build takes less than _WORTH_RAY, by the rates of the steps that are built.
+
+    It is not if a part stage reads texts or a stage is not one of ours, because on Ray a build survives a document that
+    kills its process.
+    """
+    output = config.place
+    if not isinstance(output, LocalPath):
+        return False
+    plan = add_published_files(make_plan(config, inventories, load_poison(output)))
+    expected = forecast(plan, [output])
+    left = [plan.step(label) for label in expected.steps]
+    seconds = sum(step.seconds for step in expected.steps.values())
+    if not left or expected.unknown or seconds > _WORTH_RAY or not all(map(_is_safe, left)):
+        return False
+    say(
+        f"the {len(left)} steps left take about {seconds:.0f} s: they run in this process, Ray would take longer to start"
+    )
+    return True
+
+
+def _is_safe(step: Step) -> bool:
+    """Return whether no text of a document can break the process of this step."""
+    ours = type(step.stage).__module__.partition(".")[0] == __name__.partition(".")[0]
+    reads_text = isinstance(step.stage, PartStage) and any(isinstance(each, Text) for each in step.stage.reads())
+    return ours and step.name != "read" and not reads_text

@@ -1,4 +1,6 @@
-"""A build says where its processor time went; the purposes sum to what the operating system counts."""
+"""A build says where its processor time went, and the purposes sum to what the operating system counts; it starts Ray only
+for work that takes longer than that.
+"""
 
 import resource
 import subprocess
@@ -11,8 +13,12 @@ import pytest
 from gristmill.budget import HASHING, READING, START, WRITING, spend, take_account
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
+from pipelines.building import run_build as module
 from pipelines.building.build_budget import describe_budget, summarise_budget
+from pipelines.building.run_build import run_build
+from pipelines.cluster.ray import RayCluster
 from pipelines.cluster.tasks import Usage
+from pipelines.planning.corpus import load_corpus_config
 
 
 def work(seconds):
@@ -76,3 +82,56 @@ def test_a_build_writes_its_budget_and_one_that_builds_nothing_does_not(corpus_f
     assert 0 < run["fixed_seconds"] < run["wall_seconds"]
     subprocess.run(command, check=True, capture_output=True)
     assert read_json(path) == run
+
+
+class RayStartsError(Exception):
+    """Raised in place of starting Ray."""
+
+
+@pytest.fixture
+def built(corpus_file, monkeypatch):
+    """A built corpus, of which a build ends with RayStartsError where it would start Ray."""
+
+    def start(cluster):
+        raise RayStartsError
+
+    monkeypatch.setattr(RayCluster, "_start", start)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    run_build(load_corpus_config(corpus_file, []), in_process=True)
+    return corpus_file
+
+
+STRICTER = "steps.filter=[{signal: word_count, at_least: 9}]"
+
+
+def test_a_changed_rule_of_a_small_corpus_starts_no_ray_and_gives_the_same_corpus(built, tmp_path, capsys):
+    quick = run_build(load_corpus_config(built, [STRICTER]), workers=2)
+    assert "they run in this process" in capsys.readouterr().out
+    whole = run_build(load_corpus_config(built, [STRICTER, f"output={tmp_path}/other"]), in_process=True)
+    assert (quick.fingerprint, quick.shard_sets) == (whole.fingerprint, whole.shard_sets)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(["sources.web.sample=0.5"], id="a source is read"),
+        pytest.param(["steps.minhash_signatures={normalisation: fineweb}"], id="a part stage reads texts"),
+    ],
+)
+def test_steps_in_which_a_document_may_break_its_process_run_on_ray(built, changes):
+    with pytest.raises(RayStartsError):
+        run_build(load_corpus_config(built, changes), workers=2)
+
+
+def test_work_that_takes_longer_than_starting_ray_runs_on_ray(built, monkeypatch):
+    monkeypatch.setattr(module, "_WORTH_RAY", 1e-9)
+    with pytest.raises(RayStartsError):
+        run_build(load_corpus_config(built, [STRICTER]), workers=2)
+
+
+def test_a_cluster_that_is_named_is_used(built, monkeypatch):
+    with pytest.raises(RayStartsError):
+        run_build(load_corpus_config(built, [STRICTER]), address="auto")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # as in a submitted job
+    with pytest.raises(RayStartsError):
+        run_build(load_corpus_config(built, [STRICTER]), workers=2)
