@@ -42,9 +42,7 @@ from pipelines.contracts.manifest import load_corpus
 _FILES = 8
 _LONG_WORD = re.compile(r"\b[a-z]{5,}\b")
 _TICK = os.sysconf("SC_CLK_TCK")
-_RULES = "[" + ", ".join(
-    f"{{rules: {name}@datatrove}}" for name in ("gopher_repetition", "gopher_quality", "fineweb", "c4")
-)
+_RULES = ", ".join(f"{{rules: {name}@datatrove}}" for name in ("gopher_repetition", "gopher_quality", "fineweb", "c4"))
 _ENGLISH = "{signal: language, one_of: [en]}, {signal: language_score, at_least: 0.65}"
 _STEPS = """
   - quality_signals: {}
@@ -117,7 +115,7 @@ def measure_checkout(checkout: Path, options: argparse.Namespace, work: Path, na
     if options.once:
         return
     run(command, checkout).show(name, "nothing changed")
-    rules = _RULES + (f", {_ENGLISH}" if options.kind == "web" else "")
+    rules = _rules(options.kind).removesuffix("]")
     stricter = f"steps.filter={rules}, {{signal: word_count, at_least: 100}}]"
     run([*command, stricter], checkout).show(name, "one more rule")
     run(command, checkout).show(name, "without it again")
@@ -143,11 +141,15 @@ def corpus_file(kind: str, work: Path, output: Path, files: str = "*") -> str:
     language = (
         "" if kind == "prose" else f"\n  - language: {{models: [{os.environ['GRISTMILL_DATA']}/models/lid.176.ftz]}}"
     )
-    rules = f"{_RULES}]" if kind == "prose" else f"{_RULES}, {_ENGLISH}]"
     return (
-        f"name: benchmark\noutput: {output}\nsources:\n{sources}\nsteps:{language}{_STEPS}  - filter: {rules}\n"
+        f"name: benchmark\noutput: {output}\nsources:\n{sources}\nsteps:{language}{_STEPS}  - filter: {_rules(kind)}\n"
         f"  - dedup_minhash: {{}}\n  - shards: {{tokenizer: {work}/gpt2.json, validation_share: 0}}\n"
     )
+
+
+def _rules(kind: str) -> str:
+    """Return the rules of the filter, in the order in which the peer applies them."""
+    return f"[{_RULES}]" if kind == "prose" else f"[{_ENGLISH}, {_RULES}]"
 
 
 def write_prose(data: Path, target: Path, repeat: int) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 
 from gristmill.storage.disk import LocalPath
 from pipelines import EDITED_TEXT, open_corpus
-from pipelines.contracts.columns import DROP
 
 FAMILIES = ("language", "gopher_repetition", "gopher_quality", "fineweb", "c4", "minhash", "kept")
-_PII = re.compile(r"\[(EMAIL_ADDRESS|IP_ADDRESS)\]|(firstname\.lastname|email)@example\.(com|org)|\b\d+(\.\d+){3}\b")
+_PII = re.compile(r"<(EMAIL_ADDRESS|IP_ADDRESS)>|(firstname\.lastname|email)@example\.(com|org)|\b\d+(\.\d+){3}\b")
 _SHOWN = 12
 
 
@@ -32,7 +31,7 @@ class Verdict:
 
 
 def show_differences(corpus: Path, inputs: Path, peer: Path, kind: str) -> None:
-    """Print both funnels side by side, the share of equal verdicts, and differences of verdicts and texts by cause.
+    """Print both funnels side by side, how many documents both keep or drop, and differences of rules and texts by cause.
 
     `corpus` was built here from `inputs`, `peer` is the output of datatrove's script. Documents of prose are told apart by
     source and `id`, pages by URL.
@@ -50,19 +49,28 @@ def show_differences(corpus: Path, inputs: Path, peer: Path, kind: str) -> None:
             families = Counter(side[each].family for each in alone).most_common()
             print(f"only {name}: {len(alone):,} ({_listed(families)})")
     pairs = [(ours[each], theirs[each]) for each in shared]
-    equal = sum(one.family == other.family for one, other in pairs)
-    print(f"equal verdicts: {equal:,} of {len(shared):,} ({equal / max(1, len(shared)):.2%}). The others, by rule:")
-    causes = Counter(
+    alike = [(one, other) for one, other in pairs if (one.text is None) == (other.text is None)]
+    print(
+        f"kept or dropped alike: {len(alike):,} of {len(pairs):,} ({len(alike) / max(1, len(pairs)):.2%}). The others:"
+    )
+    _show_causes(
         f"{one.reason or 'kept'} here, {other.reason or 'kept'} there"
         for one, other in pairs
-        if one.family != other.family
+        if (one.text is None) != (other.text is None)
     )
-    for cause, number in causes.most_common(_SHOWN):
-        print(f"  {number:6,}  {cause}")
-    if rest := sum(causes.values()) - sum(number for _, number in causes.most_common(_SHOWN)):
-        print(f"  {rest:6,}  other pairs of rules")
+    print("dropped by both, but first by rules of different families:")
+    _show_causes(f"{one.family} here, {other.family} there" for one, other in alike if one.family != other.family)
     texts = Counter(text_cause(o.text, t.text) for o, t in pairs if o.text is not None and t.text is not None)
     print(f"texts of the {sum(texts.values()):,} documents that both keep: {_listed(texts.most_common())}")
+
+
+def _show_causes(causes: Iterable[str]) -> None:
+    counts = Counter(causes)
+    shown = counts.most_common(_SHOWN)
+    for cause, number in shown:
+        print(f"  {number:6,}  {cause}")
+    if rest := counts.total() - sum(number for _, number in shown):
+        print(f"  {rest:6,}  other pairs")
 
 
 def text_cause(here: str, there: str) -> str:
@@ -97,9 +105,8 @@ def _ours(directory: Path, inputs: Path, kind: str) -> Iterator[tuple[str, Verdi
     keys = _ids(inputs) if kind == "prose" else {}
     for part in corpus.parts():
         table = part.table(["url", EDITED_TEXT])
-        rows = zip(
-            corpus.printed_ids(part), table["url"].to_pylist(), table["text"].to_pylist(), part.drop().to_pylist(), strict=True
-        )
+        columns = (table["url"].to_pylist(), table[EDITED_TEXT.name].to_pylist(), part.drop().to_pylist())
+        rows = zip(corpus.printed_ids(part), *columns, strict=True)
         for printed, url, text, drop in rows:
             yield keys.get(printed, url), Verdict(_family(drop), drop or "", None if drop else text)
 
