@@ -133,7 +133,7 @@ def corpus_file(kind: str, work: Path, output: Path, files: str = "*") -> str:
     read = (
         "format: jsonl, part_bytes: 16000000"
         if kind == "prose"
-        else "format: warc, extract: trafilatura, max_quarantined: 1.0"
+        else "format: warc, extract: trafilatura, max_quarantined: 1.0, part_bytes: 4000000"
     )
     sources = "\n".join(
         f"  - {{name: {name}, root: {work}/input, include: ['{name}{files}'], {read}}}" for name in names
