@@ -34,6 +34,7 @@ from pipelines.reading.sources.registry import format_code, format_of
 from pipelines.reading.sources.source import Source
 
 _HELD_ROWS = 1 << 20  # quarantine rows held in memory before they are written
+_SMALL = 8 << 20  # bytes of files that one worker reads before others are ready
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def run_reads(state: Build) -> None:
             _refuse_collisions(state)
         return
     state.say("read: " + ", ".join(source.name for source in sources))
+    _advise_more_units(tasks, state)
     started = time.perf_counter()
     state.cluster.peak_bytes = 0
 
@@ -166,6 +168,22 @@ def run_reads(state: Build) -> None:
         seconds, stored = sum(seconds for _, seconds in own), state.plan.inventories[source.name].bytes
         state.record_run(state.plan.step(f"read.{source.name}"), seconds, decoded, elapsed, input_bytes=stored)
     _refuse_collisions(state)
+
+
+def _advise_more_units(tasks: Sequence[_ReadTask], state: Build) -> None:
+    """Say which sources could be divided further, if there are fewer units to read than workers."""
+    units = Counter(task.source.name for task in tasks)
+    for source in [source for source in state.plan.config.sources if source.name in units]:
+        inventory = state.plan.inventories[source.name]
+        if (
+            len(tasks) < state.cluster.workers
+            and len(inventory.files) > units[source.name]
+            and inventory.bytes > _SMALL
+        ):
+            state.say(
+                f"  {source.name}: {units[source.name]} of {state.cluster.workers} workers can read its "
+                f"{len(inventory.files):,} files at a time; a part_bytes below {source.part_bytes:,} gives work to more"
+            )
 
 
 def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> ReadCounts:

@@ -82,10 +82,10 @@ def _is_small(config: CorpusConfig, inventories: Mapping[str, Inventory], say: C
     kills its process.
     """
     output = config.place
-    if not isinstance(output, LocalPath):
+    if output.local is None:
         return False
     plan = add_published_files(make_plan(config, inventories, load_poison(output)))
-    expected = forecast(plan, [output])
+    expected = forecast(plan, [LocalPath(output.local)])
     left = [plan.step(label) for label in expected.steps]
     seconds = sum(step.seconds for step in expected.steps.values())
     if not left or expected.unknown or seconds > _WORTH_RAY or not all(map(_is_safe, left)):

@@ -18,6 +18,8 @@ _TOKENIZERS = (
     (1_000_000_000, "vocab_size: 16384"),
 )
 _LARGEST_TOKENIZER = "vocab_size: 32768"
+_PARTS = 16  # of a source, so that the workers of a small machine share it
+_SMALLEST_PART, _LARGEST_PART = 2, 128  # MB; the larger one is the default of a source
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,9 @@ def _source_lines(source: StarterSource) -> list[str]:
         fields["url_field"] = group.url_field
     lines = [f"  - name: {source.name}      # {group.amount}"]
     lines += [f"    {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    part = max(_SMALLEST_PART, group.bytes // 1_000_000 // _PARTS)
+    if part < _LARGEST_PART and group.bytes > part * 1_000_000:
+        lines.append(f"    part_bytes: {part}e6      # several parts, so that workers share the files")
     if group.columns:
         columns = ", ".join(f"{name}: {kind}" for name, kind in group.columns)
         lines.append(f"    # columns: {{{columns}}}      # for rules; docs/sources.md")

@@ -13,12 +13,16 @@ import pytest
 from gristmill.budget import HASHING, READING, START, WRITING, spend, take_account
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
+from pipelines.building import read_step
 from pipelines.building import run_build as module
+from pipelines.building.build import plan_and_build
 from pipelines.building.build_budget import describe_budget, summarise_budget
 from pipelines.building.run_build import run_build
+from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.ray import RayCluster
 from pipelines.cluster.tasks import Usage
 from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import take_inventory
 
 
 def work(seconds):
@@ -135,3 +139,21 @@ def test_a_cluster_that_is_named_is_used(built, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # as in a submitted job
     with pytest.raises(RayStartsError):
         run_build(load_corpus_config(built, [STRICTER]), workers=2)
+
+
+@pytest.mark.parametrize(
+    ("part_bytes", "said"), [(1 << 20, ["  notes: 1 of 2 workers can read its 3 files"]), (20, [])]
+)
+def test_a_source_that_could_be_divided_for_more_workers_is_named(tmp_path, monkeypatch, part_bytes, said):
+    monkeypatch.setattr(read_step, "_SMALL", 0)
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"The mill of village number {number} grinds corn.")
+    (tmp_path / "c.yaml").write_text(
+        f"name: c\noutput: {tmp_path}/out\nsources:\n"
+        f"  - {{name: notes, root: {tmp_path}, include: ['*.txt'], format: text, part_bytes: {part_bytes}}}\n"
+        "steps:\n  - text_hash: {}\n"
+    )
+    config, lines = load_corpus_config(tmp_path / "c.yaml"), []
+    plan_and_build(config, take_inventory(config.sources, config.place), LocalCluster(workers=2), lines.append)
+    found = [line.partition(" at a time")[0] for line in lines if "can read" in line]
+    assert found == said

@@ -12,7 +12,8 @@ import pytest
 import pipelines
 from pipelines.__main__ import main
 from pipelines.planning.corpus import load_corpus_config
-from pipelines.planning.file_groups import group_files
+from pipelines.planning.file_groups import FileGroup, group_files
+from pipelines.planning.starter_file import StarterSource, starter_text
 
 PROSE = (
     "The miller and the men of the village have been at work with the mill, and that is what they do to be paid. " * 6
@@ -164,3 +165,12 @@ def test_bad_requests(files, monkeypatch, capsys, arguments, message):
     (files / "taken.yaml").touch()
     assert main(["init", *arguments]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "part"), [(2_000_000, None), (3_000_000, "2e6"), (400_000_000, "25e6"), (3_000_000_000, None)]
+)
+def test_parts_of_a_small_source_are_so_small_that_workers_share_it(tmp_path, size, part):
+    source = StarterSource("notes", tmp_path, FileGroup("jsonl", 4, size, ("*.jsonl",)))
+    lines = [line.split("#")[0].split() for line in starter_text([source], "mine", tmp_path / "mine.yaml").splitlines()]
+    assert [line[1] for line in lines if line[:1] == ["part_bytes:"]] == ([part] if part else [])
