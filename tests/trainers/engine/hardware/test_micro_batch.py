@@ -30,7 +30,9 @@ def forward_of(name):
     return Forward(build(name), TINY[name].architecture).train()
 
 
-@pytest.mark.parametrize("name", ["awd_lstm", "bart", "bert", "gpt", "gpt2", "llama", "modernbert", "roberta", "t5"])
+@pytest.mark.parametrize(
+    "name", ["awd_lstm", "bart", "bert", "elmo", "gpt", "gpt2", "llama", "modernbert", "roberta", "t5"]
+)
 def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
     """On `meta` attention is computed in parts, which keep the matrix of its weights."""
     forward, two = forward_of(name), batch(name, 2)
