@@ -17,6 +17,7 @@ from trainers.recipes import RECIPES
 
 MODEL = fill(Model("elmo", layers=3, width=24, heads=1, positions=64, feed_forward=20, vocab_size=200), 200)
 WIDTH = 12  # of a direction
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")  # torch's own
 
 
 def network(**others):

@@ -61,7 +61,8 @@ class ProjectedLstm(torch.nn.Module):
         begin = packed.new_zeros(1, sequences.count, width), packed.new_zeros(1, sequences.count, cells)
         biases = (self.bias, torch.zeros_like(self.bias))  # torch has one for the input and one for the state
         weights = [self.input_weight, self.recurrent_weight, *biases, self.projection]
-        return torch.lstm(packed, sequences.batch_sizes, begin, weights, True, 1, 0.0, self.training, False)[0]
+        with torch.backends.mkldnn.flags(enabled=False):  # it has no projections, and says so in a warning
+            return torch.lstm(packed, sequences.batch_sizes, begin, weights, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
         """Return states that keep as much for a backward pass as torch's, which no pass on `meta` shows."""
