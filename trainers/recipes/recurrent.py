@@ -80,12 +80,17 @@ def elmo() -> Pretraining:
 
 
 def tiny_elmo() -> Pretraining:
-    """An ELMo of toy size: `llama_tiny` with the layers and the objective of `elmo`."""
+    """An ELMo of toy size: `llama_tiny` with the layers and the objective of `elmo`, in rows of 64, because a step of a recurrent
+    model takes as long as its rows are. It learns faster than the tiny AWD-LSTM: its embeddings begin larger.
+    """
     llama = llama_tiny()
     return replace(
         llama,
         name="tiny_elmo",
         model=Model("elmo", layers=2, width=128, heads=1, positions=128, feed_forward=128, dropout=0.1),
         objective=BidirectionalLM(),
-        budget=TrainingBudget(steps=300),
+        data=Data(sequence_length=64),
+        batch=BatchSize(sequences=32),
+        budget=TrainingBudget(steps=150),
+        optimizer=replace(llama.optimizer, learning_rate=1e-2),
     )

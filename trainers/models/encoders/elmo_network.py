@@ -1,5 +1,6 @@
 """The network of ELMo as a `transformers` model, so that all that reads and writes models handles it, too."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -61,7 +62,8 @@ class ProjectedLstm(torch.nn.Module):
         begin = packed.new_zeros(1, sequences.count, width), packed.new_zeros(1, sequences.count, cells)
         biases = (self.bias, torch.zeros_like(self.bias))  # torch has one for the input and one for the state
         weights = [self.input_weight, self.recurrent_weight, *biases, self.projection]
-        with torch.backends.mkldnn.flags(enabled=False):  # it has no projections, and says so in a warning
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
             return torch.lstm(packed, sequences.batch_sizes, begin, weights, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
