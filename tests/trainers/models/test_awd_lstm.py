@@ -150,6 +150,14 @@ def test_the_sizes_of_the_paper_have_the_published_parameters():
         assert model.lm_head.weight is model.lstm.embed.weight
 
 
+@pytest.mark.parametrize("width", [400, 64])
+def test_embeddings_begin_with_the_norm_that_they_have_in_the_authors_code(width):
+    """U(-0.1, 0.1) at a width of 400."""
+    table = build_model(replace(MODEL, width=width, vocab_size=2000), SPECIAL_IDS, 0).lstm.embed.weight
+    assert table.abs().max().item() == pytest.approx(2 / width**0.5, rel=1e-3)
+    assert table.norm(dim=1).mean().item() == pytest.approx(0.2 / 12**0.5 * 20, rel=0.01)
+
+
 def test_operations_are_those_of_the_matrices_at_every_length():
     model = network()
     stack = sum(p.numel() for layer in model.lstm.layers for p in layer.parameters())

@@ -9,7 +9,11 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from trainers.models.packed_sequences import Sequences
 
-_INITIAL = 0.1  # embeddings are drawn from U(-0.1, 0.1), as in the authors' code (salesforce/awd-lstm-lm, model.py)
+_INITIAL = 2.0
+"""Embeddings are drawn from U(-b, b) with b = 2 / sqrt(width): 0.1 for a width of 400, as in the authors' code
+(salesforce/awd-lstm-lm, model.py). With 0.1 for a width of 64, they tell the layers so little that a model predicts the same
+distribution everywhere for hundreds of steps.
+"""
 
 _WORKSPACE = 16
 """Numbers that oneDNN keeps for a position and each unit of the wider side of a layer, at most (torch 2.13, fp32)."""
@@ -136,7 +140,8 @@ class AwdLstm(PreTrainedModel):
 
     def _init_weights(self, module: Any) -> None:
         if isinstance(module, torch.nn.Embedding):
-            torch.nn.init.uniform_(module.weight, -_INITIAL, _INITIAL)
+            bound = _INITIAL * module.embedding_dim**-0.5
+            torch.nn.init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, torch.nn.Linear):
             torch.nn.init.zeros_(module.bias)
         elif isinstance(module, AwdLstmLayer):
