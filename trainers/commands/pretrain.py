@@ -132,8 +132,10 @@ def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: LocalPath, wor
     launch(config, corpus, run, workers, lambda line: print(line, flush=True))
     if (run / "finished.json").exists() and not _is_follower():
         print(f"run    {run}\nreport {run / 'report.html'}\nmodel  {run / 'export'}")
-        encodes = config.model.family == "encoder"
-        example = f"fill-mask {run} --text 'To <mask> or not'" if encodes else f"generate {run} --prompt 'To be'"
+        example = f"generate {run} --prompt 'To be'"
+        if config.model.family == "encoder":
+            masks = not (config.model.traits.permutes or config.model.traits.bidirectional_lm)
+            example = f"fill-mask {run} --text 'To <mask> or not'" if masks else f"similarity {run} task=stsb data=DIR"
         print(f"try    python -m trainers {example}")
     return 0
 

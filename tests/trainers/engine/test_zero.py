@@ -65,7 +65,14 @@ def test_every_execution_gives_the_same_losses(launched, world, name):
     assert list(found) == list(range(1, 7 if name in FAMILIES else STEPS + 1))
     assert found == pytest.approx(expected, abs=5e-6)
     assert name in FAMILIES or expected[STEPS] < expected[1] - 0.5
-    for other in ("boundary_loss", "discriminator_loss", "replaced_share", "replaced_accuracy", "sentence_loss"):
+    for other in (
+        "backward_loss",
+        "boundary_loss",
+        "discriminator_loss",
+        "replaced_share",
+        "replaced_accuracy",
+        "sentence_loss",
+    ):
         assert losses(launched(world) / name, other) == pytest.approx(losses(reference, other), abs=5e-6)
     validations = [read_events(run / "log.jsonl", "validation") for run in (launched(world) / name, reference)]
     for entry, other in zip(*validations, strict=True):
