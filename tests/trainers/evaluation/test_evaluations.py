@@ -17,11 +17,12 @@ from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
 from trainers.evaluation.suites.items import read_items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, evaluate_models
 from trainers.evaluation.suites.suite_result import compare_results, suite_result
-from trainers.evaluation.suites.task_result import item_result
+from trainers.evaluation.suites.task_result import estimate, item_result
 from trainers.recipes.finetuning_recipe import finetune
 from trainers.runs.run import read_config
 from trainers.tasks.load_task import Suite, SuiteColumn
 from trainers.tasks.read_examples import read_examples
+from trainers.tasks.scores.gold_scores import gold_scores
 
 TEXTS = ["a cab bade a dead face", "fab cafe decade", "bag had a bed", "a big head fed a deaf hag"]
 HOSTILE = "<script>alert(1)</script>"
@@ -71,9 +72,11 @@ def test_metrics_follow_from_the_likelihoods_of_candidates(tmp_path):
     result = item_result("m", "form", items, found, without)
     assert result.main == "accuracy_unconditional"
     assert result.scores["bits_per_byte"].value == pytest.approx((4 + 3) / math.log(2) / (4 + 1))
-    predicted = {
-        name: its.predicted.tolist() for name, (_, its) in result.measured.items() if its.predicted is not None
-    }
+    first, second = math.exp(-4) + math.exp(-2), math.exp(-2.2) + math.exp(-2) + math.exp(-3)
+    shares = [math.exp(-4) / first, math.exp(-3) / second]
+    assert result.scores["gold_probability"].value == pytest.approx(sum(shares) / 2)
+    assert result.scores["reciprocal_rank"].value == 1  # by the main score
+    predicted = {name: its.predicted.tolist() for name, (_, its) in result.measured.items() if "accuracy" in name}
     assert predicted == {
         "accuracy_unconditional": [0, 2],
         "accuracy": [1, 1],
@@ -87,6 +90,18 @@ def test_metrics_follow_from_the_likelihoods_of_candidates(tmp_path):
     score = result.scores["accuracy"]
     assert (score.value, score.n, score.chance) == (0, 2, (1 / 2 + 1 / 3) / 2)
     assert score.verdict == "below"
+
+
+def test_the_rank_and_the_probability_of_the_gold_candidate():
+    likelihoods = np.log([0.2, 0.2, 0.1, 0.3, 0.6])
+    offsets, gold = np.array([0, 3, 5]), np.array([1, 0])
+    scores = gold_scores(likelihoods, likelihoods, offsets, gold)
+    assert scores["gold_probability"][1].predicted == pytest.approx([0.2 / 0.5, 0.3 / 0.9])
+    assert scores["reciprocal_rank"][1].predicted.tolist() == [1, 1 / 2]  # an equal score does not count
+    (metric, outcomes) = gold_scores(likelihoods - 1e4, -likelihoods, offsets, gold)["reciprocal_rank"]
+    assert estimate(metric, outcomes).value == pytest.approx((1 / 2 + 1) / 2)
+    far = gold_scores(likelihoods - 1e4, likelihoods, offsets, gold)["gold_probability"]
+    assert far[1].predicted == pytest.approx([0.2 / 0.5, 0.3 / 0.9])
 
 
 def test_errors_and_verdicts_are_those_of_the_items(tmp_path):

@@ -81,14 +81,15 @@ class StateReader:
         encoder = Encoder.load(lent(trained.tokenizer))
         return cls(str(path), trained.model, config.model, config.objective, encoder)
 
-    def choose_layers(self, named: str) -> tuple[str, ...]:
-        """Return the names of the layers in `named`: `all`, or a list such as `0,3`. Raises ConfigError for
-        an unknown layer.
+    def choose_layers(self, named: str, joined: bool = False) -> tuple[str, ...]:
+        """Return the names of the layers in `named`: `all`, or a list such as `0,3`. With `joined`, `1+2` is allowed too.
+        Raises ConfigError for an unknown layer.
         """
         if named == "all":
             return self.layers
         names = tuple(dict.fromkeys(named.split(",")))
-        if unknown := [name for name in names if name not in self.layers]:
+        parts = [part for name in names for part in (name.split("+") if joined else (name,))]
+        if unknown := [part for part in parts if part not in self.layers]:
             raise ConfigError(f"layers: got {unknown[0]!r}, allowed for {self.name}: all, {', '.join(self.layers)}")
         return names
 
