@@ -243,7 +243,14 @@ def test_a_design_that_compares_has_no_laws(file):
         fit_step(study, root, results)
     verdict = judge(study, study.points, results)
     assert {each.entry: each.verdict for each in verdict.overall}["without-code"] == "worse"
-    assert "without-code is worse than prior" in write_study_page(study, root).read_text()
+    page = write_study_page(study, root).read_text()
+    assert "without-code is worse than prior" in page
+    assert "more bits per byte over" in page
+    study, root = opened(file, "confirmation=null", "design={kind: leave_one_out, seeds: 3}", "metrics.measure=loss")
+    finish(root, study.points)
+    page = write_study_page(study, root).read_text()
+    assert "more nats per target over" in page
+    assert "bits per byte" not in page
 
 
 def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
