@@ -19,7 +19,7 @@ RESERVED = {
     "seed": "set proxies.seed, or seeds of the design",
     "data.corpora": "set corpora or corpus_file",
     "data.weights": "set proposal.prior or weights of an entry",
-    "data.stages": "set anneal",
+    "data.stages": "set anneal, or data.stages of an entry",
     "data.subset": "set proxies.matched",
     "budget": "set proxies.tokens",
     "validation": "set metrics",
