@@ -168,6 +168,32 @@ def test_greedy_continuations_are_those_that_the_model_would_write(folder):
     assert scorer_of("gpt2", folder).score_ids(requests).greedy.tolist() == [True, False]
 
 
+def test_of_equally_probable_tokens_the_first_is_the_greedy_one(folder):
+    """A model that finds everything equally probable writes nothing right."""
+    _, network = network_of("llama")
+    kept = network.lm_head.weight.clone()
+    try:
+        with torch.no_grad():
+            network.lm_head.weight.zero_()
+        requests = [EncodedRequest(np.array([300, 301]), np.array(each)) for each in ([302, 303], [0, 0], [0, 302])]
+        found = scorer_of("llama", folder).score_ids(requests)
+    finally:
+        with torch.no_grad():
+            network.lm_head.weight.copy_(kept)
+    assert found.greedy.tolist() == [False, True, False]
+    assert found.log_likelihood == pytest.approx(np.full(3, -2 * np.log(448)), abs=1e-4)
+
+
+def test_logits_that_do_not_fit_in_memory_at_once_give_the_same(folder, monkeypatch):
+    contexts, continuations = pairs()
+    usual = scorer_of("gpt2", folder).score(contexts, continuations)
+    monkeypatch.setattr(pieces, "_LOGITS", {"cpu": 3 * 448})
+    parts = scorer_of("gpt2", folder).score(contexts, continuations)
+    assert parts.log_likelihood == pytest.approx(usual.log_likelihood, abs=1e-5)
+    assert parts.greedy.tolist() == usual.greedy.tolist()
+    assert parts.tokens.tolist() == usual.tokens.tolist()
+
+
 def test_what_cannot_be_scored_is_refused_in_one_line(folder, monkeypatch):
     scorer = scorer_of("gpt2", folder)
     with pytest.raises(UserError, match="continuation 2 of 2: has no token of its own"):
