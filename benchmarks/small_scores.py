@@ -38,8 +38,9 @@ SIZES = {
 }  # of demo_decoder, which has a width of 128
 ITEMS = 100  # of BoolQ, in the source `planted`
 # Items of each split or subtask. `likelihood` takes so many documents of each source.
-SUITES = {"probes": 200, "blimp": 20, "likelihood": 10, "core": 200, "facts": 3, "answers": 20, "gpt3": 40}
-OVER_TRAINING = {"blimp": 20, "core": 50}
+SUITES = {"probes": 200, "blimp": 20, "likelihood": 10, "core": 200, "facts": 2, "answers": 15, "gpt3": 25}
+OVER_TRAINING = {"blimp": 10, "core": 25}
+SCORED = 1000  # items of BoolQ, among them the planted ones
 
 
 def data() -> Path:
@@ -200,15 +201,14 @@ def main() -> None:
         for mixture, weights in MIXTURES.items()
         for size, settings in SIZES.items()
     ]
+    planted = train(root, corpus, "planted", PLANTED, SIZES["large"], options.steps)
+    boolq = evaluate(root, "task=boolq", SCORED, [root / "runs" / "reading-large", planted])
     models = [*runs, *([options.demo.absolute()] if options.demo else [])]
     found = [evaluate(root, suite, limit, models) for suite, limit in SUITES.items()]
     lines = [machine(), "", *summary(found, [model.name for model in models])]
     for suite, limit in OVER_TRAINING.items():
         lines += signal_lines(suite, evaluate(root, suite, limit, runs, "--checkpoints", "all"))
-    planted = train(root, corpus, "planted", PLANTED, SIZES["large"], options.steps)
-    lines += plant_lines(
-        evaluate(root, "task=boolq", 3270, [root / "runs" / "reading-large", planted]), root / "boolq.parquet"
-    )
+    lines += plant_lines(boolq, root / "boolq.parquet")
     (root / "summary.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
