@@ -9,7 +9,7 @@ has one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class StateReader:
         member, lead = objective.members()[0]
         frame = member.text_frame(model.family)
         self.name, self.encoder, self.width = name, encoder, model.width
-        self._both = model.family == "encoder_decoder"
+        self._both, self._causal = model.family == "encoder_decoder", model.family == "decoder"
         self._before = tuple(specials[mark] for mark in (lead, frame.before) if mark)
         self._after = tuple(specials[mark] for mark in (frame.after,) if mark)
         start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
@@ -137,9 +137,11 @@ class StateReader:
     ) -> Iterator[tuple[_Chunk, np.ndarray, np.ndarray]]:
         import torch
 
-        device = next(self.forward.parameters()).device
+        device, batch = next(self.forward.parameters()).device, self._batch(chunks)
+        if self._causal:  # padding after a text changes nothing in it, so that no mask is needed
+            batch = replace(batch, segments=np.zeros_like(batch.segments))
         with torch.no_grad():
-            stacks = self.forward.layers(**tensors(self._batch(chunks), device))
+            stacks = self.forward.layers(**tensors(batch, device))
         names = [layer.rpartition(".") for layer in layers]
         found = [stacks[stack or "decoder"][int(number)].float().cpu().numpy() for stack, _, number in names]
         marks = [len(self._given) if stack == "decoder" else len(self._before) for stack, _, _ in names]
