@@ -200,7 +200,8 @@ def _draw_balanced(pool: Examples, count: int, generator: np.random.Generator, w
     is random.
     """
     assert pool.labels is not None
-    labels, drawn = generator.permutation(len(pool.task.label_names)).tolist(), []
+    labels = generator.permutation(len(pool.task.label_names)).tolist()
+    drawn: list[int] = []
     for place, label in enumerate(labels):
         its = np.flatnonzero(pool.labels == label)
         its = its[its != without] if without is not None else its

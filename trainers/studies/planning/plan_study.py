@@ -147,7 +147,7 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
     """Resolve one job of each kind and corpus, which raises UserError if it is invalid. Jobs of a kind differ
     only in mixture, seed and name.
     """
-    measure, kinds = opened.study.metrics.measure, {}
+    measure, kinds = opened.study.metrics.measure, dict[str, str]()  # an entry for each kind of objective
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
         resolve(replace(run.job, online_weights=None), opened.corpora.of(run.job))  # the reference may not exist yet
         objective = run.job.objective
