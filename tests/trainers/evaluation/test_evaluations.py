@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ from gristmill.errors import UserError
 from tests.trainers.tasks.writing import task_of, write_lines
 from trainers.__main__ import main
 from trainers.adapters.weights.full import Full
-from trainers.evaluation.evaluation_page import render_evaluation
+from trainers.evaluation.evaluation_page import render_evaluation, separations
 from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
 from trainers.evaluation.suites.items import read_items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, evaluate_models
@@ -129,6 +130,14 @@ def test_errors_and_verdicts_are_those_of_the_items(tmp_path):
     assert mean.at_chance == ("mine",)
     ties = {(each.a, each.b): each.tie for each in compare_results([first, other, again])}
     assert ties == {("a", "b"): False, ("a", "c"): True, ("b", "c"): False}
+    (task,) = separations(Evaluation((first, other, again)))
+    assert (task.task, task.above, task.apart, task.pairs) == ("mine", 2, 2, 3)
+    assert [each.value for each in task.scores] == [score.value, other.scores["accuracy"].value, score.value]
+    mixed = [replace(each, task=name) for each in (first, other) for name in ("x", "y")]
+    mixed[3] = replace(mixed[2], measured=mixed[1].measured, task="y")  # on y, both models are equal
+    rows = separations(Evaluation(tuple(mixed), Suite((SuiteColumn("x"), SuiteColumn("y")), "s")))
+    assert [(each.task, each.apart, each.pairs) for each in rows] == [("x", 1, 1), ("y", 0, 1)]
+    assert separations(Evaluation((first,))) == []
     twice = list(compare_results([first, first, other, other], suite))[-1]
     assert (twice.name, twice.score) == ("s", "mean")
     assert twice.difference == pytest.approx(2 * (other.scores["accuracy"].value - score.value))
@@ -150,6 +159,7 @@ def test_models_are_compared_on_a_page_and_in_rows(data, decoder_run, other_run,
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
     assert "Comparisons on the same items" in page
+    assert page.count(" of 1</td>") == 3  # pairs apart on each task
     table = pq.read_table(output.with_suffix(".parquet")).to_pylist()
     assert len(table) == 2 * (30 + 10 + 4)
     row = next(row for row in table if row["task"] == "choice")
