@@ -31,16 +31,16 @@ from trainers.tasks.load_task import load_task
 SOURCES = {"books": "textbooks", "wiki": "wiki_en", "talk": "dialogue", "forum": "forum_20news"}
 SLICE = 3_000_000  # characters of each source
 MIXTURES = {"reading": {"books": 0.5, "wiki": 0.5}, "talk": {"talk": 0.5, "forum": 0.5}}
-PLANTED = {"books": 0.3, "wiki": 0.3, "planted": 0.4}
+PLANTED = {"books": 0.2, "wiki": 0.2, "planted": 0.6}
 SIZES = {
     "small": ("model.width=64", "model.feed_forward=256"),
     "large": (),
 }  # of demo_decoder, which has a width of 128
 ITEMS = 100  # of BoolQ, in the source `planted`
 # Items of each split or subtask. `likelihood` takes so many documents of each source.
-SUITES = {"probes": 200, "blimp": 20, "likelihood": 10, "core": 200, "facts": 2, "answers": 15, "gpt3": 25}
-OVER_TRAINING = {"blimp": 10, "core": 25}
-SCORED = 1000  # items of BoolQ, among them the planted ones
+SUITES = {"facts": 1, "answers": 10, "gpt3": 12, "core": 100, "blimp": 10, "probes": 100, "likelihood": 10}
+OVER_TRAINING = {"blimp": 5}
+SCORED = 600  # items of BoolQ, among them the planted ones
 
 
 def data() -> Path:
