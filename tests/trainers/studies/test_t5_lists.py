@@ -43,7 +43,7 @@ def test_every_run_reads_rows_of_as_many_tokens_and_as_many_of_them(study):
     jobs = [resolve(run.job, study.corpus) for run in study.points]
     assert len({stream_length(job) for job in jobs}) == 1
     assert {run.job.budget.tokens for run in study.points} == {400_000}
-    assert len({job.batch for job in jobs}) == 1
+    assert len({job.batch.sequences for job in jobs}) == 1
     assert all(job.data.sequence_length <= job.model.positions for job in jobs)
 
 
