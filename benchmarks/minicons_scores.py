@@ -31,7 +31,7 @@ from trainers.evaluation.suites.items import read_items
 from trainers.inference.tokenizer_export import save_tokenizer
 from trainers.models import build_model, stock_class
 from trainers.objectives.masked import Masked
-from trainers.recipes import tiny_bert
+from trainers.recipes.tiny_encoders import tiny_bert
 from trainers.tasks.load_task import load_task
 
 FORMS: dict[Pseudo, str] = {"token": "original", "within_word": "within_word_l2r"}

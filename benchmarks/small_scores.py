@@ -201,8 +201,8 @@ def main() -> None:
         for mixture, weights in MIXTURES.items()
         for size, settings in SIZES.items()
     ]
-    planted = train(root, corpus, "planted", PLANTED, SIZES["large"], options.steps)
-    boolq = evaluate(root, "task=boolq", SCORED, [root / "runs" / "reading-large", planted])
+    planted = train(root, corpus, "planted", PLANTED, SIZES["small"], options.steps)
+    boolq = evaluate(root, "task=boolq", SCORED, [root / "runs" / "reading-small", planted])
     models = [*runs, *([options.demo.absolute()] if options.demo else [])]
     found = [evaluate(root, suite, limit, models) for suite, limit in SUITES.items()]
     lines = [machine(), "", *summary(found, [model.name for model in models])]
