@@ -116,13 +116,13 @@ def piece_logits(
     logits_of = MODELS[architecture].logits
     if not MODELS[architecture].branches:
         pieces = [replace(piece, shared=0) for piece in pieces]
-    sort = "cpu" if device.type == "cpu" else "cuda"
+    kind = "cpu" if device.type == "cpu" else "cuda"
     alone = _alone(forward, architecture)
-    for batch, (at, wanted, owner) in _batches(_trees(pieces), positions, alone, _ENOUGH[sort]):
+    for batch, (at, wanted, owner) in _batches(_trees(pieces), positions, alone, _ENOUGH[kind]):
         distinct, row = np.unique(at, return_inverse=True)
         with torch.no_grad():
             states = forward.states(**tensors(batch, device)).flatten(0, 1)
-            step = max(1, _LOGITS[sort] // int(forward.model.config.vocab_size))
+            step = max(1, _LOGITS[kind] // int(forward.model.config.vocab_size))
             for first in range(0, len(distinct), step):
                 here = slice(*np.searchsorted(row, (first, first + step)))
                 chosen = torch.from_numpy(distinct[first : first + step]).to(device)
