@@ -38,7 +38,10 @@ SIZES = {
 }  # of demo_decoder, which has a width of 128
 ITEMS = 100  # of BoolQ, in the source `planted`
 # Items of each split or subtask. `likelihood` takes so many documents of each source.
-SUITES = {"facts": 1, "answers": 10, "gpt3": 12, "core": 100, "blimp": 10, "probes": 100, "likelihood": 10}
+SUITES = {"facts": 1, "answers": 10, "core": 100, "blimp": 10, "probes": 100, "likelihood": 10}
+# Of the suite gpt3, the tasks whose files are among the development data.
+GPT3 = "lambada,hellaswag,piqa,arc_easy,openbookqa,winogrande,copa_cloze,boolq,rte,cb"
+GPT3_ITEMS, GPT3_SHOTS = 12, (0, 1, 10)
 OVER_TRAINING = {"blimp": 5}
 SCORED = 600  # items of BoolQ, among them the planted ones
 
@@ -118,7 +121,10 @@ def train(root: Path, corpus: Path, name: str, weights: dict[str, float], size: 
 
 def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: str) -> dict[str, Any]:
     """Evaluate models on a suite or on `task=...`; returns the scores. With `--checkpoints` they are all of the page's."""
-    name = suite.removeprefix("task=") + ("_over_training" if "--checkpoints" in more else "")
+    shots = [word for word in more if word.startswith("shots=")]
+    name = "_".join(
+        [f"gpt3_{shots[0]}" if shots else suite.removeprefix("task="), *["over_training"] * ("--checkpoints" in more)]
+    )
     scores, asked = root / f"{name}.json", suite if "=" in suite else f"suite={suite}"
     given = ["trainers", "evaluate", *models, asked, f"limit={limit}"]
     given += [] if suite == "likelihood" else [f"data={data() / 'tasks'}"]
@@ -205,7 +211,10 @@ def main() -> None:
     boolq = evaluate(root, "task=boolq", SCORED, [root / "runs" / "reading-small", planted])
     models = [*runs, *([options.demo.absolute()] if options.demo else [])]
     found = [evaluate(root, suite, limit, models) for suite, limit in SUITES.items()]
+    with_shots = [evaluate(root, f"task={GPT3}", GPT3_ITEMS, models, f"shots={shots}") for shots in GPT3_SHOTS]
     lines = [machine(), "", *summary(found, [model.name for model in models])]
+    for shots, one in zip(GPT3_SHOTS, with_shots, strict=True):
+        lines += [f"\n{shots} shots\n", *summary([one], [model.name for model in models])]
     for suite, limit in OVER_TRAINING.items():
         lines += signal_lines(suite, evaluate(root, suite, limit, runs, "--checkpoints", "all"))
     lines += plant_lines(boolq, root / "boolq.parquet")
