@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _POOLINGS = ("mean", "first", "last", "token")
 _CLASSIFIERS = ("linear", "mlp")
-_NAMED = ("task", "text", "set", "layers", "classifier", "limit", "seed", "data", "train", "test")
+_NAMED = ("task", "text", "set", "layers", "classifier", "limit", "seed", "data", "train", "test", "finetuned")
 _COMPARED = ("task", "layers", "pooling", "split", "data")
 _LIMIT = 2000  # examples of a split: with some 30,000 words, a layer takes seconds
 _HEAD_TOKENS = 2000  # the model reads them once for each head
@@ -53,9 +53,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "settings",
         metavar="name=value",
         nargs="+",
-        help="task=NAME|FILE.yaml, or text=FILE set=length|word_content|word_order|sentence_order; then layers=all|0,6, "
-        f"classifier=linear,mlp, limit=N (examples of each split; default {_LIMIT:,}), train=SPLIT, test=SPLIT, data=DIR, "
-        "seed=N",
+        help="task=NAME|FILE.yaml, or text=FILE set=length|word_content|word_order|sentence_order; then layers=all|0,6|0,5+6 "
+        f"(concatenated), classifier=linear,mlp, limit=N (examples of each split; default {_LIMIT:,}), train=SPLIT, "
+        "test=SPLIT, data=DIR, seed=N, finetuned=RUN (to compare with)",
     )
     probe.add_argument("--output", metavar="FILE", type=local_path, help="a page (.html) or all scores (.json)")
     probe.set_defaults(handler=_probe)
@@ -118,22 +118,25 @@ def _probe(options: argparse.Namespace) -> int:
     limit, seed = _whole("limit", named.get("limit", str(_LIMIT)), 2), _whole("seed", named.get("seed", "0"), 0)
     from gristmill.storage.store import write_json
     from trainers.evaluation.probe_page import render_probes
+    from trainers.evaluation.probing.finetuned_score import finetuned_score
     from trainers.evaluation.probing.hidden_states import StateReader
     from trainers.evaluation.probing.probe_layers import probe_layers, probe_lines
     from trainers.report.task_table import align
 
     _require_sklearn()
     train, test = (_text_splits if "text" in named else _task_splits)(named, limit, seed)
+    tuned = finetuned_score(parse_local(named["finetuned"], "finetuned"), test) if "finetuned" in named else None
     reader = StateReader.open(parse_local(str(options.model), "model"))
-    layers = reader.choose_layers(named.get("layers", "all"))
+    layers = reader.choose_layers(named.get("layers", "all"), joined=True)
     found = probe_layers(reader, train, test, layers, kinds, seed, _tell)
-    print("\n".join(printable(line) for line in align(probe_lines(found))))
+    print("\n".join(printable(line) for line in align(probe_lines(found, tuned))))
     if options.output is not None:
         named_so = {"model": str(options.model), "task": train.task.name, "train": train.split, "test": test.split}
         if options.output.suffix == ".html":
-            options.output.write_atomic(render_probes(**named_so, layers=found).encode())
+            options.output.write_atomic(render_probes(**named_so, layers=found, finetuned=tuned).encode())
         else:
-            write_json(options.output, {**named_so, "layers": [each.plain() for each in found]})
+            more = {} if tuned is None else {"finetuned": {"run": named["finetuned"], "accuracy": tuned.plain()}}
+            write_json(options.output, {**named_so, "layers": [each.plain() for each in found], **more})
         print(options.output)
     return 0
 
@@ -215,7 +218,7 @@ def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Exam
     from trainers.evaluation.suites.text_bits import SPLIT, text_task
     from trainers.tasks.read_examples import read_examples
 
-    for name in ("train", "test", "data"):
+    for name in ("train", "test", "data", "finetuned"):
         if name in named:
             raise ConfigError(f"{name}: belongs to task=NAME; leave it out")
     asked = next((each for each in TEXT_SETS if each == named.get("set")), None)
