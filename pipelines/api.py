@@ -16,6 +16,7 @@ from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.paths import local_path
 from pipelines.building.build_budget import processor_seconds
+from pipelines.building.earlier_builds import find_earlier, is_build_name
 from pipelines.building.rehearsal import rehearsal
 from pipelines.building.run_build import run_build
 from pipelines.contracts.columns import DROP
@@ -152,9 +153,12 @@ def open_corpus(location: Place) -> OpenCorpus:
 
 def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
     """Compare two published corpora: figures by source, the documents that differ as an Arrow table, and distributions of
-    columns. `ngrams` also compares n-grams of up to so many words, for which texts of both are read.
+    columns. `old` is a location, or an earlier build of `new`: "previous", or the first digits of its fingerprint. `ngrams` also
+    compares n-grams of up to so many words, for which texts of both are read.
     """
-    return compare_corpora(_location(old), _location(new), ngrams)
+    after, name = _location(new), os.fspath(old)
+    before = find_earlier(after, name) if is_build_name(name) else _location(old)
+    return compare_corpora(before, after, ngrams)
 
 
 def index(corpus: Place, *, sources: Sequence[str] | None = None) -> IndexReport:

@@ -25,14 +25,14 @@ from pipelines.reading.web.page_reservations import VERSION as RESERVATIONS_VERS
 # Fields that do not affect which documents are read from the same files.
 _NOT_IDENTITY = (
     "root", "remote", "identity", "include", "exclude", "files", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
-    "page_memory_bytes", "max_quarantined", "allow_empty", "split",
+    "page_memory_bytes", "max_quarantined", "allow_empty", "split", "revision",
 )  # fmt: skip
 _CHECKSUMS = ".checksums.json"
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files of a source in order, each with its xxh3_128."""
+    """The files of a source in order, each with its xxh3_128; of a repository, the id of its commit."""
 
     files: tuple[SourceFile, ...]
     checksums: tuple[str, ...]
@@ -98,7 +98,11 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file. The version changes whenever the content does."""
+    """Return [size, version, checksum] of a file. The version changes whenever the content does. For a repository, both are its
+    commit, whose content is compared with its id when it is read.
+    """
+    if file.commit is not None:
+        return [file.size, file.commit, file.commit]
     if source.identity == "listing":
         if file.version is None:
             raise SourceError(

@@ -11,6 +11,7 @@ from gristmill.errors import ConfigError
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
+from pipelines.reading.git.git_refs import check_revision
 from pipelines.reading.sources.record_field import ColumnType, RecordField, check_columns
 from pipelines.reading.sources.registry import FORMATS, format_of
 
@@ -50,7 +51,11 @@ class Source:
     then. `root: https://data.commoncrawl.org` and `files: https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/wet.paths.gz`
     read a crawl. Without `include`, every line is read; `include` and `exclude` choose among them."""
     members: tuple[str, ...] = ()
-    """Globs over member names of tar, zip and wheel archives; empty means all. Members are streamed, never extracted."""
+    """Globs over member names of tar, zip and wheel archives, and of the files in git repositories; empty means all. Members are
+    streamed, never extracted."""
+    revision: str = field(default="HEAD", metadata=ADDED)
+    """With `format: git`: the branch, tag or full commit id that is read of every repository. The commit, not its name, decides
+    whether the source is read again."""
     encoding: str = "utf-8"
     """Encoding of the bytes. Decoding is strict: a record that cannot be decoded is quarantined."""
     text_field: str = "text"
@@ -201,6 +206,18 @@ def check_format(source: Source) -> None:
             f"encoding: got {source.encoding!r}; in format {source.format} every page has its own encoding, detected "
             "from its declarations and its bytes, so leave `encoding` out"
         )
+    if kind.repositories:
+        if is_url(source.root):
+            raise ValueError(
+                f"root: got a URL, {shown(source.root)!r}; format {source.format} reads repositories on a disk: fetch it with "
+                "`git clone --mirror`"
+            )
+        try:
+            check_revision(source.revision)
+        except ValueError as error:
+            raise ValueError(f"revision: got {source.revision!r}, {error}") from None
+    elif source.revision != "HEAD":
+        raise ValueError(f"revision: got {source.revision!r}; only format git reads repositories, not {source.format}")
     check_html(source)
 
 
