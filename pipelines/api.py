@@ -1,4 +1,4 @@
-"""A corpus from Python: `from pipelines import build, diff, index, open_corpus, search, what_if`.
+"""A corpus from Python: `from pipelines import build, diff, index, open_corpus, plan, search, what_if`.
 
 The functions do what the commands of the same names do, and return values instead of printing them. A location is a
 path, or a URL of an object store.
@@ -16,6 +16,7 @@ from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.paths import local_path
 from pipelines.building.build_budget import processor_seconds
+from pipelines.building.build_plan import BuildPlan, plan_build
 from pipelines.building.earlier_builds import find_earlier, is_build_name
 from pipelines.building.rehearsal import rehearsal
 from pipelines.building.run_build import run_build
@@ -42,7 +43,7 @@ from pipelines.reading.sources.source import Source
 
 __all__ = [
     "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
-    "diff", "index", "open_corpus", "search", "what_if",
+    "diff", "index", "open_corpus", "plan", "search", "what_if",
 ]  # fmt: skip
 
 Place = str | os.PathLike[str]
@@ -180,6 +181,23 @@ def search(
     """Open a corpus and search it once, as `OpenCorpus.search` does."""
     query = Query(text, regex, ignore_case, words=words)
     return search_corpus(_location(corpus), query, sources, dropped, limit)
+
+
+def plan(
+    config: Place,
+    overrides: Sequence[str] = (),
+    *,
+    stages: Mapping[str, StageClass] | None = None,
+    rates: Sequence[Place] = (),
+) -> BuildPlan:
+    """Plan a build without running anything: its steps, which of them are finished, why the others will run, warnings, and the
+    time, memory and disk that they are expected to take.
+
+    The arguments are those of `build`; `rates` are local outputs of other corpora whose builds the estimates learn from. Raises
+    UserError and its subclasses as `build` would before it runs anything.
+    """
+    loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
+    return plan_build(loaded, [local_path(os.fspath(each)) for each in rates])
 
 
 def what_if(
