@@ -13,6 +13,8 @@ import pipelines
 from pipelines.__main__ import main
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.file_groups import group_files
+from pipelines.reading.entries.listing import list_files
+from tests.pipelines.reading.git.repositories import bare, repository
 
 PROSE = (
     "The miller and the men of the village have been at work with the mill, and that is what they do to be paid. " * 6
@@ -164,3 +166,20 @@ def test_bad_requests(files, monkeypatch, capsys, arguments, message):
     (files / "taken.yaml").touch()
     assert main(["init", *arguments]) != 0
     assert message in capsys.readouterr().err
+
+
+def test_bare_repositories_and_conversations(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    bare(repository(tmp_path / "work", {"a.py": "x = 1\n" * 20, "LICENSE": "none"}), tmp_path / "in/mirrors/a.git")
+    turns = [{"from": "human", "value": f"{PROSE} Why?"}, {"from": "gpt", "value": PROSE}]
+    (tmp_path / "in/chats.jsonl").write_text("\n".join(json.dumps({"id": f"c{n}", "conversations": turns}) for n in range(2)))
+    assert main(["init", "in", "--name", "mine"]) == 0
+    assert "in_git: 1 repository, " in capsys.readouterr().out
+    config = load_corpus_config(tmp_path / "mine.yaml")
+    found = {source.name: (source.format, source.include) for source in config.sources}
+    assert found == {"in_git": ("git", ("**/*.git",)), "in_jsonl": ("jsonl", ("**/*.jsonl",))}
+    corpus = pipelines.build("mine.yaml", ["steps.filter=[{signal: word_count, at_least: 0}]"], in_process=True)
+    texts = corpus.documents().read_all()["text"].to_pylist()
+    assert texts == ["x = 1\n" * 20, f"human: {PROSE} Why?\n\ngpt: {PROSE}"]
+    assert main(["init", "in/mirrors/a.git", "--name", "one"]) == 0
+    assert [each.path for each in list_files(load_corpus_config(tmp_path / "one.yaml").sources[0])] == ["a.git"]
