@@ -40,6 +40,7 @@ from pipelines.planning.installed_stages import StageClass
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.sources.source import Source
+from tokenizer.encode import Encoder
 
 __all__ = [
     "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
@@ -132,6 +133,20 @@ class OpenCorpus:
         for record in chosen.shards:
             if record.split == split and record.source in wanted and record.documents:
                 yield open_shard(self.corpus.directory, record.file)
+
+    def decoded(
+        self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the id, as 32 hex digits, and the text of each document in token shards, as its tokens decode. The arguments are
+        those of `shards`. It is the text that was encoded where the tokenizer loses nothing, as byte-level ones do not.
+
+        Raises UserError for an unknown source or shard set.
+        """
+        _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
+        encoder = Encoder.load(str(self.corpus.directory.verify(chosen.tokenizer.file)))
+        for shard in self.shards(shard_set, split, sources):
+            for row, identifier in enumerate(shard.doc_ids.to_pylist()):
+                yield identifier.hex(), encoder.decode(shard.tokens[shard.offsets[row] : shard.offsets[row + 1]])
 
     def _parts(self, sources: Sequence[str] | None) -> Iterator[Part]:
         names = self.corpus.choose_sources(sources)
