@@ -2,10 +2,10 @@
 
     python -m benchmarks.corpus_output [--documents 1000000] [--megabytes 100]        # prose: $GRISTMILL_DATA
 
-The corpus of the diff has short documents with a number, of which one build keeps those from 100 on and the next those from 200
-on. `diff` reads ids and verdicts of both and groups what differs by reason. The peer joins two Parquet files with ids and verdicts, written
-beforehand, by DuckDB, and counts by the same reasons; both counts are compared. The export writes prose as Parquet (zstd, page checksums) with
-its card; the peer writes the same table with Arrow. Times are processor times of this process.
+The corpus of the diff has short documents with a number, of which one build keeps those from 100 on and the next those from
+200 on. `diff` reads ids and verdicts of both and groups what differs by reason. The peer joins two Parquet files with ids and
+verdicts, written beforehand, by DuckDB, and counts by the same reasons; both counts are compared. The export writes prose as
+Parquet (zstd, page checksums) with its card; the peer writes the same table with Arrow. Times are processor times.
 """
 
 import argparse
@@ -67,11 +67,15 @@ def compare_builds(folder: Path, documents: int) -> None:
     (folder / "short").mkdir()
     with (folder / "short/a.jsonl").open("w") as lines:
         for number in range(documents):
-            lines.write(json.dumps({"text": f"Document {number} of the corpus is short.", "score": number % 1000}) + "\n")
+            lines.write(
+                json.dumps({"text": f"Document {number} of the corpus is short.", "score": number % 1000}) + "\n"
+            )
     source = Source("short", str(folder / "short"), "jsonl", columns={"score": "int"})
     verdicts = []
     for least in (100, 200):
-        corpus = built(folder, source, (StepConfig("filter", Filter((Rule(signal="score", at_least=least),)), "filter"),))
+        corpus = built(
+            folder, source, (StepConfig("filter", Filter((Rule(signal="score", at_least=least),)), "filter"),)
+        )
         pq.write_table(corpus.verdicts().read_all().select(["id", "drop"]), folder / f"{least}.parquet")
         verdicts.append(folder / f"{least}.parquet")
     change, own, wall = timed(lambda: diff("previous", folder / "out-short"))
@@ -85,8 +89,12 @@ def compare_builds(folder: Path, documents: int) -> None:
     duckdb.sql("set threads to 1")
     joined, peer, peer_wall = timed(lambda: dict(duckdb.sql(query).fetchall()))
     assert joined == counts, (joined, counts)
-    print(f"diff of 2 x {documents:,} documents: {own:.1f} s of processor time, {wall:.1f} s wall; {sum(counts.values()):,} went out")
-    print(f"  join by DuckDB of Parquet files with printed ids, one thread: {peer:.1f} s, {peer_wall:.1f} s wall; ratio {peer / own:.2f}")
+    print(
+        f"diff of 2 x {documents:,} documents: {own:.1f} s of processor time, {wall:.1f} s wall; {sum(counts.values()):,} out"
+    )
+    print(
+        f"  join by DuckDB of Parquet files, one thread: {peer:.1f} s, {peer_wall:.1f} s wall; ratio {peer / own:.2f}"
+    )
 
 
 def compare_exports(folder: Path, megabytes: int) -> None:
@@ -104,8 +112,12 @@ def compare_exports(folder: Path, megabytes: int) -> None:
     table, reading, _ = timed(lambda: corpus.documents().read_all())
     options = {"compression": "zstd", "write_page_checksum": True, "row_group_size": 1 << 16}
     _, peer, _ = timed(lambda: pq.write_table(table, folder / "peer.parquet", **options))
-    print(f"export of {size / 1e6:.0f} MB as Parquet: {own:.2f} s of processor time, {size / own / 1e6:.0f} MB/s; {wall:.2f} s wall")
-    print(f"  reading the documents as `documents()` does: {reading:.2f} s; Arrow alone, which writes the table: {peer:.2f} s; ratio {peer / own:.2f}")
+    print(
+        f"export of {size / 1e6:.0f} MB as Parquet: {own:.2f} s of processor time, {size / own / 1e6:.0f} MB/s; {wall:.2f} s wall"
+    )
+    print(
+        f"  reading the documents alone: {reading:.2f} s; Arrow, which writes the table: {peer:.2f} s; ratio {peer / own:.2f}"
+    )
 
 
 if __name__ == "__main__":

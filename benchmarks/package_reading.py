@@ -2,11 +2,11 @@
 
     GRISTMILL_DATA=... python -m benchmarks.package_reading [--files 60] [--pairs 5]
 
-The files are made of chapters of textbooks, several in an EPUB, one in a Word document, a paragraph for each of their lines. The peer of EPUB
-opens the zip, decodes every chapter and takes all of its text with resiliparse. That of Word opens the zip, parses the document with
-ElementTree and joins the texts of each paragraph. Both run in this process and know no limits, lists, tables, notes and fields of metadata.
-The reader sends the file to the process that parses, normalises, and writes documents into Arrow. Figures are medians over pairs of
-consecutive runs; processor time is that of this process and its children.
+The files are made of chapters of textbooks, eight in each, with a paragraph for each of their lines. The peer of EPUB opens the
+zip, decodes every chapter and takes all of its text with resiliparse. That of Word opens the zip, parses the document with
+ElementTree and joins the texts of each paragraph. Both run in this process and know no limits, lists, tables, notes and fields
+of metadata. The reader sends the file to the process that parses, normalises, and writes documents into Arrow. Figures are
+medians over pairs of consecutive runs; processor time is that of this process and its children.
 """
 
 import argparse
@@ -98,7 +98,11 @@ def compare(kind: str, root: Path, peer: Callable[[bytes], str], pairs: int) -> 
     files = list_files(source)
 
     def reader() -> int:
-        return sum(len(text) for part in read_documents(source, files, source.part_bytes) for text in part.documents["text"].to_pylist())
+        return sum(
+            len(text)
+            for part in read_documents(source, files, source.part_bytes)
+            for text in part.documents["text"].to_pylist()
+        )
 
     def bare() -> int:
         return sum(len(peer(Path(file.location).read_bytes())) for file in files)
@@ -108,8 +112,8 @@ def compare(kind: str, root: Path, peer: Callable[[bytes], str], pairs: int) -> 
     own, other = (statistics.median(pair[side] for pair in times) for side in (0, 1))
     ratio = statistics.median(pair[1] / pair[0] for pair in times)
     print(
-        f"{kind}: {len(files)} files, {ours / 1e6:.1f} M characters ({theirs / 1e6:.1f} M by the peer); reader {ours / own / 1e6:.1f} M/s of "
-        f"processor time, peer {theirs / other / 1e6:.1f} M/s; rate, reader / peer {ratio:.2f}"
+        f"{kind}: {len(files)} files, {ours / 1e6:.1f} M characters ({theirs / 1e6:.1f} M by the peer); reader "
+        f"{ours / own / 1e6:.1f} M/s of processor time, peer {theirs / other / 1e6:.1f} M/s; rate, reader / peer {ratio:.2f}"
     )
 
 

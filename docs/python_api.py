@@ -25,10 +25,10 @@ from pipelines.planning.forecast import Estimate, Forecast
 HEAD = """\
 # Python
 
-What `from pipelines import ...` offers. [looking.md](looking.md#python) has examples, [tutorial.ipynb](tutorial.ipynb) is a notebook,
-and [own_stages.md](own_stages.md) explains stages and formats of your own. A location is a path, or a URL of an object store. Errors are
-those of `gristmill.errors`: `UserError` and its subclasses have a message of one line that says what to do. This page is generated
-from the code (`python docs/python_api.py`); a test fails when they differ.
+What `from pipelines import ...` offers. [looking.md](looking.md#python) has examples, [tutorial.ipynb](tutorial.ipynb) is a
+notebook, and [own_stages.md](own_stages.md) explains stages and formats of your own. A location is a path, or a URL of an object
+store. Errors are those of `gristmill.errors`: `UserError` and its subclasses have a message of one line that says what to do.
+This page is generated from the code (`python docs/python_api.py`); a test fails when they differ.
 """
 
 VALUES = (
@@ -65,7 +65,9 @@ def described(kind: type) -> list[str]:
     """A class: what it is, its fields, and its methods."""
     lines = [f"### {kind.__name__}", "", paragraphs(kind), ""]
     if dataclasses.is_dataclass(kind):
-        names = ", ".join(f"`{each.name}: {shown(each.type)}`" for each in dataclasses.fields(kind) if each.name[0] != "_")
+        names = ", ".join(
+            f"`{each.name}: {shown(each.type)}`" for each in dataclasses.fields(kind) if each.name[0] != "_"
+        )
         lines += [f"Fields: {names}", ""]
     for name, member in vars(kind).items():
         if name.startswith("_") or name in ("check",):
@@ -106,7 +108,12 @@ def page() -> str:
         if inspect.isclass(each) and each is not api.OpenCorpus and each is not api.Source:
             lines += described(each)
         elif not inspect.isfunction(each) and not inspect.isclass(each):
-            lines += [f"### {name}", "", f"The {'edited' if name == 'EDITED_TEXT' else 'stored'} text of documents, for `reads()` of a stage.", ""]
+            lines += [
+                f"### {name}",
+                "",
+                f"The {'edited' if name == 'EDITED_TEXT' else 'stored'} text of documents, for `reads()` of a stage.",
+                "",
+            ]
     lines += ["### Source", "", "A source of a corpus file; [corpus_file.md](corpus_file.md) documents its fields.", ""]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 

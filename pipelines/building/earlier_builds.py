@@ -65,10 +65,12 @@ def find_earlier(corpus: Location, name: str) -> Location:
     others = [each for each in builds if each.fingerprint != own[:_DIGITS]]
     if not others:
         raise UserError(
-            f"{corpus}: no earlier build of it is kept; a build keeps the manifest that it replaces, `gc` removes all but the last "
-            f"{KEPT} (`--keep`), and `forget` all"
+            f"{corpus}: no earlier build of it is kept; a build keeps the manifest that it replaces, `gc` removes all but the "
+            f"last {KEPT} (`--keep`), and `forget` all"
         )
-    chosen = others[-1:] if name == PREVIOUS else [each for each in others if each.fingerprint.startswith(name[:_DIGITS])]
+    chosen = (
+        others[-1:] if name == PREVIOUS else [each for each in others if each.fingerprint.startswith(name[:_DIGITS])]
+    )
     if len(chosen) != 1:
         have = ", ".join(each.fingerprint for each in others)
         raise UserError(
@@ -91,7 +93,9 @@ def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Loc
     if _steps(before) == _steps(manifest):
         return None
     builds = earlier_builds(root)
-    if builds and builds[-1].fingerprint == before.fingerprint[:_DIGITS]:  # kept by a build that was killed before it published
+    if (
+        builds and builds[-1].fingerprint == before.fingerprint[:_DIGITS]
+    ):  # kept by a build that was killed before it published
         return builds[-1].file
     number = builds[-1].number + 1 if builds else 1
     name = f"{EARLIER}{number:04d}-{before.fingerprint[:_DIGITS]}.json"

@@ -31,8 +31,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     formats.set_defaults(handler=_formats)
     schema = commands.add_parser("schema", help="print the JSON Schema of corpus files, for editors")
     schema.set_defaults(handler=_schema)
-    crawl = commands.add_parser("crawl-files", help="list the files of a crawl that hold what a query of its index found")
-    crawl.add_argument("indexes", type=local_path, nargs="+", metavar="FILE", help="answers of an index, as JSON lines or CDXJ")
+    crawl = commands.add_parser(
+        "crawl-files", help="list the files of a crawl that hold what a query of its index found"
+    )
+    crawl.add_argument(
+        "indexes", type=local_path, nargs="+", metavar="FILE", help="answers of an index, as JSON lines or CDXJ"
+    )
     crawl.add_argument(
         "--kind", choices=("warc", "wet", "wat"), default="warc", help="which files of the same captures (default warc)"
     )

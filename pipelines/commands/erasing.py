@@ -25,7 +25,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     gc.add_argument("configs", type=local_path, nargs="+", help="corpus YAMLs with the same output")
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.add_argument(
-        "--keep", type=int, metavar="N", default=1, help="earlier builds whose steps stay, for `diff` (default 1, the last one)"
+        "--keep",
+        type=int,
+        metavar="N",
+        default=1,
+        help="earlier builds whose steps stay, for `diff` (default 1, the last one)",
     )
     gc.set_defaults(handler=_gc)
 

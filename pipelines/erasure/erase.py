@@ -167,4 +167,6 @@ def _collect(
         console.print(f"{len(steps)} unused steps, {total}" + ("; --delete removes them" if steps or surplus else ""))
     kept = [build.fingerprint for build in earlier_builds(output) if build.file not in surplus]
     if kept:
-        console.print(f"kept for `diff`: {'earlier build' if len(kept) == 1 else 'earlier builds'} {', '.join(kept)} (--keep)")
+        console.print(
+            f"kept for `diff`: {'earlier build' if len(kept) == 1 else 'earlier builds'} {', '.join(kept)} (--keep)"
+        )

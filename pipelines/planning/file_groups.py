@@ -116,7 +116,9 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
 
 def _repositories(directory: Path, found: list[Path]) -> FileGroup:
     names = [path.relative_to(directory).as_posix() for path in found]
-    patterns = ("**",) if names == ["."] else ("**/*.git",) if all(name.endswith(".git") for name in names) else tuple(names)
+    patterns = (
+        ("**",) if names == ["."] else ("**/*.git",) if all(name.endswith(".git") for name in names) else tuple(names)
+    )
     size = sum(file.stat().st_size for path in found for file in path.glob("objects/**/*") if file.is_file())
     return FileGroup("git", len(found), size, patterns, columns=tuple(_META_COLUMNS["code"].items()))
 

@@ -66,7 +66,8 @@ def test_a_resolved_corpus_file_is_a_valid_input(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["web_en.yaml", "c4.yaml", "refinedweb.yaml", "books.yaml", "news.yaml", "multilingual.yaml", "conversation.yaml"]
+    "name",
+    ["web_en.yaml", "c4.yaml", "refinedweb.yaml", "books.yaml", "news.yaml", "multilingual.yaml", "conversation.yaml"],
 )
 def test_a_recipe_says_how_to_fetch_its_language_model(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

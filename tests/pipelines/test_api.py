@@ -77,7 +77,10 @@ def test_shards_are_read_as_arrays(corpus):
 
 def test_tokens_decode_to_the_texts_of_the_documents(corpus):
     table = corpus.documents().read_all()
-    texts = {corpus.corpus.find(name).id.hex(): text for name, text in zip(*(table[x].to_pylist() for x in ("id", "text")), strict=True)}
+    texts = {
+        corpus.corpus.find(name).id.hex(): text
+        for name, text in zip(*(table[x].to_pylist() for x in ("id", "text")), strict=True)
+    }
     assert dict([*corpus.decoded(), *corpus.decoded(split="validation")]) == texts
     assert {identifier for identifier, _ in corpus.decoded(sources=["code"])} < set(texts)
 

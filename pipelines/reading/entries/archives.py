@@ -93,7 +93,7 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
 def _git_entries(file: SourceFile, source: Source, budget: DecodeBudget) -> Iterator[Entry]:
     for each in git_members(file, source, lambda name: _is_selected(name, source)):
         if each.reason is None:
-            yield _member(file.path, each.path, budget.bound(each.chunks), each.size, source, budget)
+            yield _member(file.path, each.path, budget.bound(iter(each.chunks)), each.size, source, budget)
         else:
             path = f"{file.path}!{printable_name(each.path)}" if each.path else file.path
             yield Entry(path, broken_stream(each.reason))

@@ -1,6 +1,6 @@
 """Git repositories as files of a source: each is one file, whose members are the files of a commit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class GitMember:
 
     path: str
     size: int = 0
-    chunks: Iterator[bytes] = iter(())
+    chunks: Iterable[bytes] = ()
     reason: str | None = None
 
 

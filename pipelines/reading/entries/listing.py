@@ -90,7 +90,9 @@ def _list_local(source: Source, where: str) -> _Listing:
         if repositories:
             repository = describe_repository(source, raw, location, where)
             if repository is None and source.files is not None:
-                raise SourceError(f"{where}: files: {shown(source.files)} names {printable_name(raw)!r}, which is no repository")
+                raise SourceError(
+                    f"{where}: files: {shown(source.files)} names {printable_name(raw)!r}, which is no repository"
+                )
             return repository
         status = _stat(location, where)
         if stat.S_ISREG(status.st_mode):

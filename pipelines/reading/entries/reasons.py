@@ -63,8 +63,8 @@ REASONS = {
     "segmented": "one segment of a record that was divided into several",
     "submodule": "a submodule of a git repository, which is a repository of its own",
     "text_not_string": "the text field is not a string",
-    "too_many_files": "the archive of a LaTeX paper holds more than 20,000 files, or they include more than 10,000; or the commit "
-    "of a git repository holds more than 1,000,000, of which the first are kept",
+    "too_many_files": "the archive of a LaTeX paper holds more than 20,000 files, or they include more than 10,000; or the "
+    "commit of a git repository holds more than 1,000,000, of which the first are kept",
     "too_many_values": "the JSON record holds more than 1,048,576 values and names",
     "trailing_bytes": "bytes follow the end of the archive or JSON document; they are not read",
     "truncated": "the file ends within compressed data, an archive, a member or a document; what came before is kept",

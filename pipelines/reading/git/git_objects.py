@@ -68,7 +68,9 @@ class GitObjects:
         (place / "config").write_text(config + (_SHA256 if self._hash == "sha256" else ""))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._contents is not None:
             self._contents.close()
         assert self._place is not None
@@ -261,5 +263,7 @@ def _limit(process: int, memory: int) -> None:
     for which, size in ((resource.RLIMIT_DATA, resource.RLIM_INFINITY), (resource.RLIMIT_AS, memory)):
         with suppress(ProcessLookupError):
             most = resource.prlimit(process, which)[1]
-            soft = size if most == resource.RLIM_INFINITY else most if size == resource.RLIM_INFINITY else min(size, most)
+            soft = (
+                size if most == resource.RLIM_INFINITY else most if size == resource.RLIM_INFINITY else min(size, most)
+            )
             resource.prlimit(process, which, (soft, most))

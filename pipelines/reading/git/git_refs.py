@@ -55,7 +55,9 @@ def resolve_revision(directory: Path, revision: str) -> str:
         found = _follow(directory, place, packed)
         if found is not None:
             return found
-    have = sorted({name.removeprefix("refs/heads/").removeprefix("refs/tags/") for name in _all_refs(directory, packed)})
+    have = sorted(
+        {name.removeprefix("refs/heads/").removeprefix("refs/tags/") for name in _all_refs(directory, packed)}
+    )
     named = f"it has {', '.join(have[:_SHOWN])}{' and others' if len(have) > _SHOWN else ''}" if have else "it is empty"
     raise ValueError(f"has no commit at revision {revision!r}; {named}")
 

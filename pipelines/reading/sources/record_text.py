@@ -38,7 +38,9 @@ class RecordText:
         if not self.fields and not self.turns:
             raise ValueError("fields: got none, expected `fields` or `turns`")
         if self.turns and not _PLACE.search(self.template):
-            raise ValueError(f"template: got {self.template!r}, expected names of fields in braces, such as {{content}}")
+            raise ValueError(
+                f"template: got {self.template!r}, expected names of fields in braces, such as {{content}}"
+            )
 
     def names(self) -> tuple[str, ...]:
         """Return the fields of a record that become text."""

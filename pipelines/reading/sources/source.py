@@ -263,7 +263,9 @@ def check_text(source: Source) -> None:
     """Raise ValueError("field: ...") for a source with `text` whose other fields do not fit it."""
     names = [name for name, each in FORMATS.items() if each.text_field]
     if source.format not in names:
-        raise ValueError(f"text: records of format {source.format} have no fields with texts, only those of {', '.join(names)} do")
+        raise ValueError(
+            f"text: records of format {source.format} have no fields with texts, only those of {', '.join(names)} do"
+        )
     if source.text_field != Source.text_field:
         raise ValueError(f"text_field: got {source.text_field!r} with `text`; name it among `fields` of `text`")
     if source.oversized == "split":

@@ -1,7 +1,7 @@
 """The files of a crawl that hold the captures of an index query, as a list for `files` of a source.
 
-An index server (pywb, https://index.commoncrawl.org) answers with a JSON object per line, which names the WARC file of a capture as
-`filename`, and the columnar index of Common Crawl as `warc_filename`. CDXJ files have the key and the time before the object.
+An index server (pywb, https://index.commoncrawl.org) answers with a JSON object per line, which names the WARC file of a capture
+as `filename`, and the columnar index of Common Crawl as `warc_filename`. CDXJ files have the key and the time before the object.
 """
 
 import re
@@ -24,7 +24,7 @@ _WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
 
 @dataclass(frozen=True)
 class CrawlFiles:
-    """The files that hold some captures, sorted, and the number of captures and their bytes, as stored; 0 if the index does not say."""
+    """The files that hold some captures, sorted, the number of captures, and their bytes as stored; 0 if the index does not say."""
 
     files: tuple[str, ...]
     captures: int
@@ -35,7 +35,8 @@ def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
     """Return the files that the lines of index queries name, compressed or not. `kind` is warc, or wet or wat for the files with
     the text or the metadata of the same captures in a crawl of Common Crawl.
 
-    Raises SourceError, which names file and line, for a line that is no answer of an index and for a file that has no such `kind`.
+    Raises SourceError, which names file and line, for a line that is no answer of an index, and for a file that has no such
+    `kind`.
     """
     files: set[str] = set()
     captures = size = 0
@@ -56,7 +57,9 @@ def _lines(path: Path) -> Iterator[bytes]:
             *whole, held = (held + chunk).split(b"\n")
             yield from (line for line in whole if line.strip())
             if len(held) > _LINE_BYTES:
-                raise SourceError(f"{path}: a line has more than {_LINE_BYTES:,} bytes; expected the answer of an index query")
+                raise SourceError(
+                    f"{path}: a line has more than {_LINE_BYTES:,} bytes; expected the answer of an index query"
+                )
     except BrokenInput as error:
         raise SourceError(f"{path}: cannot be decompressed ({error.reason})") from None
     if held.strip():
@@ -73,7 +76,15 @@ def _capture(line: bytes, where: str) -> tuple[str, int]:
         raise SourceError(
             f"{where}: expected a JSON object with {' or '.join(_NAMES)}, as an index server answers with `output=json`"
         ) from None
-    if not isinstance(name, str) or not name or "\n" in name or "?" in name or "#" in name or name.startswith("/") or ".." in name:
+    if (
+        not isinstance(name, str)
+        or not name
+        or "\n" in name
+        or "?" in name
+        or "#" in name
+        or name.startswith("/")
+        or ".." in name
+    ):
         raise SourceError(f"{where}: the name of its file is no path relative to the root of a crawl")
     return name, length
 
@@ -81,5 +92,7 @@ def _capture(line: bytes, where: str) -> tuple[str, int]:
 def _sibling(name: str, kind: str, where: str) -> str:
     match = _WARC.fullmatch(name)
     if match is None:
-        raise SourceError(f"{where}: {name!r} is no .../warc/NAME.warc.gz, so there is no {kind} file for it; leave out --kind")
+        raise SourceError(
+            f"{where}: {name!r} is no .../warc/NAME.warc.gz, so there is no {kind} file for it; leave out --kind"
+        )
     return f"{match[1]}/{kind}/{match[2]}.warc.{kind}.gz"

@@ -1,7 +1,8 @@
 """Regular expressions of one's own: count their matches, and replace or remove them by edits.
 
 The engine is RE2, whose time is linear in the text for any expression (https://github.com/google/re2/wiki/Syntax), as Arrow runs
-it. Arrow returns replaced texts and no positions, so every match is put between marks, which no stored text holds, and found again.
+it. Arrow returns replaced texts and no positions, so every match is put between marks, which no stored text holds, and found
+again.
 """
 
 import re
@@ -66,15 +67,19 @@ class PatternRule:
         replacement = self.replacement or ""
         if any(unicodedata.category(each) == "Cc" and each not in "\n\t" for each in replacement):
             raise ValueError(f"replacement: got {replacement!r}, expected no control characters but tab and line feed")
-        if any(not each.isdigit() and each != "\\" or each == "9" for each in _REFERENCE.findall(replacement)):
-            raise ValueError(f"replacement: got {replacement!r}, expected \\0 to \\8 for a group, or \\\\ for a backslash")
+        if any((not each.isdigit() and each != "\\") or each == "9" for each in _REFERENCE.findall(replacement)):
+            raise ValueError(
+                f"replacement: got {replacement!r}, expected \\0 to \\8 for a group, or \\\\ for a backslash"
+            )
         try:
             texts = pc.replace_substring_regex(pa.array(_PROBES), self.expression, self.marked).to_pylist()
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             said = str(error).removeprefix("Invalid regular expression: ").splitlines()[0]
             raise ValueError(f"pattern: got {self.pattern!r}, with replacement {self.replacement!r}: {said}") from None
         if any("\x01\x02" in text for text in texts):
-            raise ValueError(f"pattern: got {self.pattern!r}, which also matches nothing at all; let it match a character at least")
+            raise ValueError(
+                f"pattern: got {self.pattern!r}, which also matches nothing at all; let it match a character at least"
+            )
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,9 @@ class Patterns(ReadsText, PartStage):
     def check(self) -> None:
         """Check that there are rules, and that their names differ."""
         if not self.rules:
-            raise ValueError("rules: got an empty list, expected at least one rule, such as {name: footnote, pattern: '\\[[0-9]+\\]'}")
+            raise ValueError(
+                "rules: got an empty list, expected at least one rule, such as {name: footnote, pattern: '\\[[0-9]+\\]'}"
+            )
         twice = [name for name, number in Counter(rule.name for rule in self.rules).items() if number > 1]
         if twice:
             raise ValueError(f"rules: two are named {twice[0]}; rename one")
@@ -122,10 +129,12 @@ class Patterns(ReadsText, PartStage):
         return any(rule.replacement is not None for rule in self.rules)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Return the counts and the edits of each document. Raises UserError if a text holds the marks, which no stored text does."""
+        """Return the counts and the edits of each document. Raises UserError if a text holds the marks, as no stored one does."""
         texts = docs[self.text].combine_chunks()
         if pc.any(pc.match_substring_regex(texts, _MARKS)).as_py():
-            raise UserError("patterns: a text holds U+0001, U+0002 or U+0003, which an earlier step has inserted; let it not")
+            raise UserError(
+                "patterns: a text holds U+0001, U+0002 or U+0003, which an earlier step has inserted; let it not"
+            )
         counts = [[0] * docs.num_rows for _ in self.rules]
         edits: list[list[_Edit]] = [[] for _ in range(docs.num_rows)]
         for rule, count in zip(self.rules, counts, strict=True):

@@ -14,7 +14,7 @@ from pipelines.contracts.manifest import load_corpus
 from pipelines.explore.build_history import builds_of
 
 LONGER = "steps.filter=[{signal: word_count, at_least: 20}]"
-LONGEST = "steps.filter=[{signal: word_count, at_least: 200}]"
+LONGEST = "steps.filter=[{signal: word_count, at_least: 21}]"
 
 
 @pytest.fixture
@@ -98,7 +98,9 @@ def test_messages(out, build):
     with pytest.raises(UserError, match="no earlier build of it is kept; a build keeps the manifest that it replaces"):
         kept.find_earlier(out, "previous")
     build(LONGER)
-    with pytest.raises(UserError, match="no earlier builds have a fingerprint that begins with 'abcdef', expected one; there are: "):
+    with pytest.raises(
+        UserError, match="no earlier builds have a fingerprint that begins with 'abcdef', expected one; there are: "
+    ):
         kept.find_earlier(out, "abcdef")
     assert [kept.is_build_name(word) for word in ("previous", "0a1b2c", "0a1b2", "previous/x", "./previous", "xyzxyz")] == [
         True, True, False, False, False, False

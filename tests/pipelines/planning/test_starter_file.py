@@ -172,7 +172,9 @@ def test_bare_repositories_and_conversations(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     bare(repository(tmp_path / "work", {"a.py": "x = 1\n" * 20, "LICENSE": "none"}), tmp_path / "in/mirrors/a.git")
     turns = [{"from": "human", "value": f"{PROSE} Why?"}, {"from": "gpt", "value": PROSE}]
-    (tmp_path / "in/chats.jsonl").write_text("\n".join(json.dumps({"id": f"c{n}", "conversations": turns}) for n in range(2)))
+    (tmp_path / "in/chats.jsonl").write_text(
+        "\n".join(json.dumps({"id": f"c{n}", "conversations": turns}) for n in range(2))
+    )
     assert main(["init", "in", "--name", "mine"]) == 0
     assert "in_git: 1 repository, " in capsys.readouterr().out
     config = load_corpus_config(tmp_path / "mine.yaml")

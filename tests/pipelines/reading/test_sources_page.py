@@ -16,9 +16,9 @@ import pipelines
 from pipelines import OpenCorpus
 from pipelines.reading.sources.registry import FORMATS
 from tests.pipelines.reading.code.test_source_code import FILES
-from tests.pipelines.reading.git.repositories import bare, repository
 from tests.pipelines.reading.formats.test_mediawiki import dump, page
 from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
+from tests.pipelines.reading.git.repositories import bare, repository
 from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
 from tests.pipelines.reading.rich.test_gutenberg import BOOK, file_of
 from tests.pipelines.reading.rich.test_latex import document, tarred
@@ -106,7 +106,9 @@ def test_composed_texts(tmp_path, monkeypatch):
     turns = [[("user", "Why?"), ("tool", None), ("assistant", "Because {role}.")], None, []]
     rows = [None if each is None else [{"role": role, "content": text} for role, text in each] for each in turns]
     kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-    chats = pa.table({"messages": pa.array(rows, kind), "system": ["Be short.", None, "Alone."], "topic": ["a", "b", "c"]})
+    chats = pa.table(
+        {"messages": pa.array(rows, kind), "system": ["Be short.", None, "Alone."], "topic": ["a", "b", "c"]}
+    )
     pq.write_table(chats, tmp_path / "chats/a.parquet")
     corpus = build("Several fields, and conversations", tmp_path, monkeypatch)
     assert kept(corpus) == ["Mills\n\nThey turn.", "Be short.\n<user> Why?\n<assistant> Because {role}.", "Alone."]
@@ -241,7 +243,13 @@ def test_code(tmp_path, monkeypatch):
 
 
 def test_git(tmp_path, monkeypatch):
-    files = {"a.py": "x = 1\n", "b_pb2.py": "y = 1\n", "vendor/c.py": "z = 1\n", "notes.md": "# Notes\n", "d.c": "int x;\n"}
+    files = {
+        "a.py": "x = 1\n",
+        "b_pb2.py": "y = 1\n",
+        "vendor/c.py": "z = 1\n",
+        "notes.md": "# Notes\n",
+        "d.c": "int x;\n",
+    }
     work = repository(tmp_path / "work", files)
     bare(work, tmp_path / "mirrors/p.git")
     corpus = build("Git repositories", tmp_path, monkeypatch)

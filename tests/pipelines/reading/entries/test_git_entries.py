@@ -72,7 +72,9 @@ def test_the_same_as_an_archive_by_git(tmp_path):
     with tarfile.open(archive) as tar:
         wanted = [member.name for member in tar if member.isfile()]
     source = Source("s", str(work), "git")
-    files = [row["path"] for part in read_documents(source, list_files(source), 1 << 20) for row in part.files.to_pylist()]
+    files = [
+        row["path"] for part in read_documents(source, list_files(source), 1 << 20) for row in part.files.to_pylist()
+    ]
     printed = [name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for name in wanted]
     assert files == [f"work!{name}" for name in printed]
     texts, _, bad = read(work)
@@ -154,9 +156,9 @@ def evil_config(marker: Path) -> str:
     run = f"touch {marker}"
     return (
         f"[core]\n fsmonitor = {run}\n sshCommand = {run}\n pager = {run}\n alternateRefsCommand = {run}\n hooksPath = .\n"
-        f"[filter \"evil\"]\n smudge = {run}\n process = {run}\n required = true\n[diff \"evil\"]\n textconv = {run}\n"
-        f"[extensions]\n partialClone = origin\n[remote \"origin\"]\n url = ext::{run}\n promisor = true\n uploadpack = {run}\n"
-        f"[tar \"tar\"]\n command = {run}\n[include]\n path = {marker}.config\n[credential]\n helper = \"!{run}\"\n"
+        f'[filter "evil"]\n smudge = {run}\n process = {run}\n required = true\n[diff "evil"]\n textconv = {run}\n'
+        f'[extensions]\n partialClone = origin\n[remote "origin"]\n url = ext::{run}\n promisor = true\n uploadpack = {run}\n'
+        f'[tar "tar"]\n command = {run}\n[include]\n path = {marker}.config\n[credential]\n helper = "!{run}"\n'
     )
 
 
@@ -230,8 +232,7 @@ def test_a_damaged_pack(tmp_path):
         try:
             texts, _, bad = read(root)
         except SourceError as error:
-            assert "r.git: " in str(error)
-            outcomes.add("refused")
+            outcomes.add("refused" if "r.git: " in str(error) else str(error))
             continue
         assert all(files[path.partition("!")[2]] == text for path, text in texts.items())
         assert len(texts) + len(bad) == len(files) or "r.git" in bad or "r.git!" in bad
@@ -282,14 +283,19 @@ def test_memory_is_bounded(tmp_path):
 def test_git_is_missing(tmp_path, monkeypatch):
     work = repository(tmp_path / "work", {"a": "1"})
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SourceError, match="format git needs the program git, which this machine does not have; install it"):
+    with pytest.raises(
+        SourceError, match="format git needs the program git, which this machine does not have; install it"
+    ):
         read(work)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"root": "https://github.com/a/b"}, "format git reads repositories on a disk: fetch it with `git clone --mirror`"),
+        (
+            {"root": "https://github.com/a/b"},
+            "format git reads repositories on a disk: fetch it with `git clone --mirror`",
+        ),
         ({"revision": "a..b"}, "revision: got 'a..b', expected a branch, a tag, HEAD, or the full id of a commit"),
         ({"format": "code", "revision": "v1"}, "only format git reads repositories, not code"),
     ],

@@ -22,7 +22,18 @@ def test_names_are_looked_up_as_git_does(tmp_path):
     git(work, "pack-refs", "--all")
     git(work, "branch", "later")
     for directory in (work / ".git", bare(work, tmp_path / "b.git"), bare(work, tmp_path / "m.git", "--mirror")):
-        for name in ("HEAD", "main", "heads/main", "refs/heads/main", "v1", "feature/x", "both", "tags/both", "later", first):
+        for name in (
+            "HEAD",
+            "main",
+            "heads/main",
+            "refs/heads/main",
+            "v1",
+            "feature/x",
+            "both",
+            "tags/both",
+            "later",
+            first,
+        ):
             assert resolve_revision(directory, name) == git(directory, "rev-parse", "--quiet", name), name
     clone = tmp_path / "c"
     git(tmp_path, "clone", "--quiet", str(work), str(clone))
@@ -73,7 +84,9 @@ def test_refs_that_attack(empty, head, message):
         resolve_revision(empty, "HEAD")
 
 
-@pytest.mark.parametrize("name", ["", "../x", "a..b", "-x", "/x", "a b", "a~1", "a^", "a:b", "x.lock", "a/", ".x", "a\n", "a@{1}"])
+@pytest.mark.parametrize(
+    "name", ["", "../x", "a..b", "-x", "/x", "a b", "a~1", "a^", "a:b", "x.lock", "a/", ".x", "a\n", "a@{1}"]
+)
 def test_names_that_are_no_refs(name):
     with pytest.raises(ValueError, match="expected a branch, a tag, HEAD, or the full id"):
         check_revision(name)

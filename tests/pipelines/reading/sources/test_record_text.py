@@ -32,7 +32,7 @@ def composed(record, **fields):
         ({"m": [{"content": "1"}, {"role": "a"}, {"role": "a", "content": ""}]}, {"turns": "m"}, (": 1", {})),
         ({"m": [{"v": {"t": "1"}}], "x": {"y": []}}, {"turns": "m", "template": "{v.t}{v.t} {}"}, ("11 {}", {"x": {"y": []}})),
         ({"m": [{"role": "{content}", "content": "{role}"}]}, {"turns": "m"}, ("{content}: {role}", {})),
-        ({"d": {"m": [{"role": "u", "content": "1"}]}, "s": "0"}, {"fields": ("s",), "turns": "d.m", "join": " "}, ("0 u: 1", {})),
+        ({"d": {"m": [{"role": "u", "content": "1"}]}, "s": "0"}, {"fields": ("s",), "turns": "d.m", "join": ""}, ("0u: 1", {})),
     ],
 )  # fmt: skip
 def test_texts(record, fields, expected):
@@ -77,7 +77,9 @@ def test_every_format_of_records_gives_the_same(read):
         found = read(f"a.{kind}", data, format=kind, text=RecordText(("title", "body")))
         assert found.texts == ["T0\n\né0", "é1", "T2\n\né2"], kind
         assert found.urls == [row["url"] for row in rows], kind
-        assert [json.loads(meta)["id"] for meta in found.metas] == ([0, 1, 2] if kind != "csv" else ["0", "1", "2"]), kind
+        assert [json.loads(meta)["id"] for meta in found.metas] == ([0, 1, 2] if kind != "csv" else ["0", "1", "2"]), (
+            kind
+        )
 
 
 def test_broken_records(read):
@@ -91,11 +93,11 @@ def test_broken_records(read):
 
 
 def test_columns_that_are_missing(read):
+    arrow = io.BytesIO()
+    table = pa.table({"body": ["x"]})
+    with pa.ipc.new_stream(arrow, table.schema) as stream:
+        stream.write_table(table)
     with pytest.raises(SourceError, match=r"has no column 'title', which `text` names; its columns are body"):
-        arrow = io.BytesIO()
-        table = pa.table({"body": ["x"]})
-        with pa.ipc.new_stream(arrow, table.schema) as stream:
-            stream.write_table(table)
         read("a.arrow", arrow.getvalue(), format="arrow", text=RecordText(("title", "body")))
     with pytest.raises(SourceError, match="has no field 'title' or 'body'"):
         read("a.csv", b"body\nx\n", format="csv", text=RecordText(("title", "body")))

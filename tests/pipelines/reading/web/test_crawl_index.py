@@ -11,7 +11,13 @@ from pipelines.reading.web.crawl_index import crawl_files
 
 SEGMENT = "crawl-data/CC-MAIN-2024-10/segments/1.1"
 SERVER = [
-    {"urlkey": "org,example)/", "filename": f"{SEGMENT}/warc/b.warc.gz", "offset": "1", "length": "100", "status": "200"},
+    {
+        "urlkey": "org,example)/",
+        "filename": f"{SEGMENT}/warc/b.warc.gz",
+        "offset": "1",
+        "length": "100",
+        "status": "200",
+    },
     {"urlkey": "org,example)/a", "filename": f"{SEGMENT}/warc/a.warc.gz", "offset": "2", "length": "20"},
     {"urlkey": "org,example)/b", "filename": f"{SEGMENT}/warc/b.warc.gz", "offset": "3", "length": "3"},
 ]

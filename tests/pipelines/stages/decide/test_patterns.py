@@ -25,7 +25,25 @@ AGREE = [
     (r"中文?|é", "x\n"),
     (r"^a|bc0", r"\\"),
 ]
-PIECES = ["a", "b", "abc", "the ", "[12]", "[3]", "12 €", "0", " ", "\n", "cookies", "中", "中文", "é", "e\u0301", "😀", "."]
+PIECES = [
+    "a",
+    "b",
+    "abc",
+    "the ",
+    "[12]",
+    "[3]",
+    "12 €",
+    "0",
+    " ",
+    "\n",
+    "cookies",
+    "中",
+    "中文",
+    "é",
+    "e\u0301",
+    "😀",
+    ".",
+]
 texts = st.lists(st.lists(st.sampled_from(PIECES), max_size=20).map("".join), min_size=1, max_size=4)
 
 
@@ -101,7 +119,10 @@ def test_rules_that_are_refused(rule, message):
 
 
 def test_stages_that_are_refused():
-    for rules, message in (([], "expected at least one rule"), ([{"name": "x", "pattern": "a"}] * 2, "two are named x")):
+    for rules, message in (
+        ([], "expected at least one rule"),
+        ([{"name": "x", "pattern": "a"}] * 2, "two are named x"),
+    ):
         with pytest.raises(ConfigError, match=message):
             parse(Patterns, {"rules": rules}, "c.yaml")
     with pytest.raises(UserError, match="a text holds U\\+0001"):
@@ -113,7 +134,12 @@ def test_the_example_of_the_docs(tmp_path, monkeypatch):
     example = re.search(r"\n## Patterns of your own\n.*?```yaml\n(.*?)```", page, re.DOTALL)[1]
     (tmp_path / "c.yaml").write_text(example)
     (tmp_path / "notes").mkdir()
-    notes = ["On 3/12/2020 it rained.[4]", "[1]", "Please accept all cookies.\nWe ACCEPT COOKIES.\nA text.", "On 2020-12-3 it rained."]
+    notes = [
+        "On 3/12/2020 it rained.[4]",
+        "[1]",
+        "Please accept all cookies.\nWe ACCEPT COOKIES.\nA text.",
+        "On 2020-12-3 it rained.",
+    ]
     for number, text in enumerate(notes):
         (tmp_path / f"notes/{number}.txt").write_text(text)
     monkeypatch.chdir(tmp_path)
