@@ -64,7 +64,7 @@ def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Tabl
         for table in tables:
             for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
                 for row in batch.to_pylist():
-                    key, text = xxh3_128_hexdigest(row["id"]), row.pop("text")
+                    key, text = xxh3_128_hexdigest(row["id"].encode()), row.pop("text")
                     for suffix, data in (("txt", text.encode()), ("json", _json_line(row))):
                         member = tarfile.TarInfo(f"{key}.{suffix}")
                         member.size = len(data)

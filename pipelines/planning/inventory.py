@@ -14,8 +14,9 @@ from gristmill.storage.store import digest, read_json, write_json
 from pipelines.contracts.stage import Stage
 from pipelines.reading import documents as read
 from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
+from pipelines.reading.entries.licence_names import VERSION as LICENCES_VERSION
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.sources.registry import format_code
+from pipelines.reading.sources.registry import format_code, format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
 from pipelines.reading.web.page_fields import VERSION as FIELDS_VERSION
@@ -68,6 +69,7 @@ class Read(Stage):
         """Return the versions of everything that decodes and normalises."""
         source = self.source
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
+        found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
         found |= {"page_fields": FIELDS_VERSION} if source.page_fields else {}
         found |= {"markdown": MARKDOWN_VERSION} if source.markup == "markdown" else {}
         return read.depends() | page_process.libraries(source) | found | format_code(source.format)

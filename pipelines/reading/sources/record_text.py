@@ -65,7 +65,11 @@ class RecordText:
             if not isinstance(turn, dict):
                 raise NoTextError("text_not_string")
             if _text(_find(turn, last)):
-                yield _PLACE.sub(lambda place, turn=turn: _text(_find(turn, place[1])), self.template)
+                yield _filled(self.template, turn)
+
+
+def _filled(template: str, turn: dict[str, Any]) -> str:
+    return _PLACE.sub(lambda place: _text(_find(turn, place[1])), template)
 
 
 def _text(value: Any) -> str:

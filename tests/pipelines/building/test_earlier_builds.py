@@ -14,7 +14,7 @@ from pipelines.contracts.manifest import load_corpus
 from pipelines.explore.build_history import builds_of
 
 LONGER = "steps.filter=[{signal: word_count, at_least: 20}]"
-LONGEST = "steps.filter=[{signal: word_count, at_least: 21}]"
+LONGEST = ("steps.filter=[{signal: word_count, at_least: 200}]", "steps.learn_tokenizer.vocab_size=500")
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def test_a_build_keeps_what_it_replaces(out, build, capsys):
     assert (out / names(out)[0]).read_bytes() == content
     assert f"python -m pipelines diff previous {out}" in capsys.readouterr().out
     second = short(out)
-    build(LONGEST)
+    build(*LONGEST)
     build(LONGER)  # again: the first time does not count any more
-    build(LONGEST)
+    build(*LONGEST)
     assert [name[8:12] for name in names(out)] == ["0001", "0003", "0004"]
     assert [name[13:25] for name in names(out)] == [first, short(out), second]
     assert kept.find_earlier(out, "previous").name == names(out)[2]
@@ -62,7 +62,7 @@ def test_a_build_keeps_what_it_replaces(out, build, capsys):
 
 
 def test_diff_with_the_build_before(out, build, tmp_path, capsys):
-    build(LONGER)
+    build(*LONGEST)
     first = names(out)[0].split("-")[2][:12]
     capsys.readouterr()
     assert main(["diff", "previous", str(out), "--json", str(tmp_path / "diff.json")]) == 0
@@ -80,7 +80,7 @@ def test_diff_with_the_build_before(out, build, tmp_path, capsys):
 
 def test_the_list_of_builds(out, build, capsys):
     build(LONGER)
-    build(LONGEST)
+    build(*LONGEST)
     builds = list(builds_of(out))
     assert [build.fingerprint for build in builds] == [load_corpus(build.file).fingerprint for build in builds]
     assert [build.replaced is None for build in builds] == [False, False, True]
@@ -109,7 +109,7 @@ def test_messages(out, build):
 
 def test_gc_keeps_the_last_earlier_build(out, build, built_corpus_file, capsys):
     build(LONGER)
-    build(LONGEST)
+    build(*LONGEST)
     both = names(out)
     assert main(["gc", str(built_corpus_file)]) == 0
     assert f"{out}/{both[0]} (an earlier build)" in capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_forget_removes_earlier_builds_and_the_next_build_keeps_one_again(out, b
     assert names(out) == []
     build(LONGER)
     assert names(out) == []  # the same steps, without the document
-    build(LONGEST)
+    build(*LONGEST)
     assert len(names(out)) == 1
     before = open_corpus(out / names(out)[0])
     assert "forgotten" in before.find("web/0.jsonl#5").reason
@@ -150,7 +150,7 @@ def test_a_build_whose_steps_are_gone_is_not_kept(out, build, capsys):
     (next(out.glob("filter.web-*")) / "manifest.json").unlink()
     build(LONGER)
     assert names(out) == []
-    build(LONGEST)
+    build(*LONGEST)
     steps = {step["step"]: step["directory"] for step in load_corpus(out / names(out)[0]).steps}
     (out / steps["filter.web"] / "manifest.json").unlink()
     assert main(["diff", "previous", str(out)]) == 2
@@ -160,5 +160,5 @@ def test_a_build_whose_steps_are_gone_is_not_kept(out, build, capsys):
 
 def test_variants_keep_nothing(out, build):
     build("--variant", "strict", LONGER)
-    build("--variant", "strict", LONGEST)
+    build("--variant", "strict", *LONGEST)
     assert names(out) == []

@@ -101,6 +101,7 @@ def test_composed_texts(tmp_path, monkeypatch):
         {"title": "Mills", "article": {"abstract": None, "body": "They turn.", "year": 1990}, "doi": "1"},
         {"title": "", "article": {"body": ""}},
         {"title": ["Mills"]},
+        {"title": "Barns", "article": {}},
     ]
     (tmp_path / "articles/a.jsonl").write_text("\n".join(map(json.dumps, articles)))
     turns = [[("user", "Why?"), ("tool", None), ("assistant", "Because {role}.")], None, []]
@@ -111,11 +112,11 @@ def test_composed_texts(tmp_path, monkeypatch):
     )
     pq.write_table(chats, tmp_path / "chats/a.parquet")
     corpus = build("Several fields, and conversations", tmp_path, monkeypatch)
-    assert kept(corpus) == ["Mills\n\nThey turn.", "Be short.\n<user> Why?\n<assistant> Because {role}.", "Alone."]
+    assert kept(corpus) == ["Mills\n\nThey turn.", "Barns", "Be short.\n<user> Why?\n<assistant> Because {role}.", "Alone."]
     aside = {name: facts["quarantined"] for name, facts in corpus.corpus.manifest.sources.items()}
     assert aside == {"articles": {"no_text": 1, "text_not_string": 1}, "chats": {"no_text": 1}}
     metas = [json.loads(meta) for meta in corpus.documents(sources=["articles"]).read_all()["meta"].to_pylist()]
-    assert metas == [{"article": {"year": 1990}, "doi": "1"}]
+    assert metas == [{"article": {"year": 1990}, "doi": "1"}, {"article": {}}]
     assert corpus.verdicts(["topic"], ["chats"]).read_all()["topic"].to_pylist() == ["a", "c"]
 
 

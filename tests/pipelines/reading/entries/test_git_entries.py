@@ -274,10 +274,10 @@ def test_trees_that_attack(tmp_path):
 
 def test_memory_is_bounded(tmp_path):
     root = empty_repository(tmp_path / "r.git")
-    name = object_of(root, "blob", b"0" * (60 << 20))
+    name = object_of(root, "blob", random.Random(1).randbytes(24 << 20))
     commit_tree(root, tree_of([("100644", b"a.txt", name)]))
     with pytest.raises(SourceError, match=r"r\.git: git needs more memory than page_memory_bytes allows"):
-        read(root, page_memory_bytes=40 << 20)
+        read(root, page_memory_bytes=20 << 20)
 
 
 def test_git_is_missing(tmp_path, monkeypatch):
