@@ -92,7 +92,7 @@ def test_tars_are_read_as_webdataset(corpus: Path, tmp_path: Path, load) -> None
     export_corpus(corpus, tmp_path / "rows", "parquet", None, ["word_count"])
     files = export_corpus(corpus, tmp_path / "tars", "webdataset", None, ["word_count"])
     assert [file.path for file in files] == [
-        f"data/0000{n}-{name}.tar" for n, name in enumerate(["web", "news", "code"])
+        f"data/0000{n}-{name}.tar" for n, name in enumerate(["web", "code", "news"])
     ]
     rows = {row["id"]: row for row in load(str(tmp_path / "rows"))}
     with tarfile.open(tmp_path / "tars" / files[0].path) as archive:

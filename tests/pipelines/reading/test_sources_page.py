@@ -116,7 +116,7 @@ def test_composed_texts(tmp_path, monkeypatch):
     aside = {name: facts["quarantined"] for name, facts in corpus.corpus.manifest.sources.items()}
     assert aside == {"articles": {"no_text": 1, "text_not_string": 1}, "chats": {"no_text": 1}}
     metas = [json.loads(meta) for meta in corpus.documents(sources=["articles"]).read_all()["meta"].to_pylist()]
-    assert metas == [{"article": {"year": 1990}, "doi": "1"}, {"article": {}}]
+    assert metas == [{"article": {"year": 1990}, "doi": "1"}, {}]
     assert corpus.verdicts(["topic"], ["chats"]).read_all()["topic"].to_pylist() == ["a", "c"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import tarfile
 from pathlib import Path
 
