@@ -14,6 +14,7 @@ from pipelines.reading.sources.source import Source
 
 _POINTER = b"version https://git-lfs.github.com/spec/"  # docs/spec.md of git-lfs, which allows 1,024 bytes
 _POINTER_BYTES = 1024
+_WITH_NAMES = ("file", "not_regular", "submodule")  # the others are parts of the tree that cannot be read
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,19 @@ def describe_repository(source: Source, raw: str, location: str, where: str) -> 
 
 
 def git_members(file: SourceFile, source: Source, is_wanted: Callable[[str], bool]) -> Iterator[GitMember]:
-    """Yield the wanted files of the commit of a repository, in order. The content of one is valid only until the next is
-    requested.
+    """Yield the wanted files of the commit of a repository, in order, and directories that cannot be read. The content of one is
+    valid only until the next is requested.
     """
     assert file.commit is not None
     with GitObjects(Path(file.location), len(file.commit), source.page_memory_bytes) as objects:
         try:
             for each in files_of_commit(objects, file.commit):
                 path = each.path.decode("utf-8", "surrogateescape")
-                if path and not is_wanted(path):
-                    continue
-                is_file = each.kind == "file"
-                yield _open(objects, path, each.name, source) if is_file else GitMember(path, reason=each.kind)
+                if each.kind not in _WITH_NAMES:
+                    yield GitMember(path, reason=each.kind)
+                elif is_wanted(path):
+                    is_file = each.kind == "file"
+                    yield _open(objects, path, each.name, source) if is_file else GitMember(path, reason=each.kind)
         except ValueError:  # the commit itself, which was there when the source was listed
             yield GitMember("", reason="corrupt")
 

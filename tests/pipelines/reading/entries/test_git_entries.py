@@ -271,6 +271,7 @@ def test_trees_that_attack(tmp_path):
     texts, _, bad = read(root)
     assert set(texts) == {f"r.git!{name}" for name in ("../../secret.py", "/etc/passwd", ".git", "a", "e/d/d/d/f", "s")}
     assert bad == {"r.git!b": "corrupt", "r.git!c": "corrupt", "r.git!d": "corrupt"}
+    assert read(root, members=("a",))[2] == {"r.git!b": "corrupt", "r.git!d": "corrupt"}  # what they hold is unknown
 
 
 def test_memory_is_bounded(tmp_path):
