@@ -9,8 +9,7 @@ from typing import Any
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import rechunk
-from pipelines.reading.entries.records import BOM, Bad, TextRecord, to_json
-from pipelines.reading.formats.composed_text import composed_record
+from pipelines.reading.entries.records import BOM, Bad, TextRecord, composed_record, to_json
 from pipelines.reading.formats.split_json import split_record
 from pipelines.reading.sources.source import Source
 

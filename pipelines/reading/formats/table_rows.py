@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from gristmill.errors import SourceError
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.formats.composed_text import composed_record
+from pipelines.reading.entries.records import Bad, TextRecord, composed_record, to_json
 from pipelines.reading.sources.source import Source
 
 

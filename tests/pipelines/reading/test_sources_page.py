@@ -112,7 +112,12 @@ def test_composed_texts(tmp_path, monkeypatch):
     )
     pq.write_table(chats, tmp_path / "chats/a.parquet")
     corpus = build("Several fields, and conversations", tmp_path, monkeypatch)
-    assert kept(corpus) == ["Mills\n\nThey turn.", "Barns", "Be short.\n<user> Why?\n<assistant> Because {role}.", "Alone."]
+    assert kept(corpus) == [
+        "Mills\n\nThey turn.",
+        "Barns",
+        "Be short.\n<user> Why?\n<assistant> Because {role}.",
+        "Alone.",
+    ]
     aside = {name: facts["quarantined"] for name, facts in corpus.corpus.manifest.sources.items()}
     assert aside == {"articles": {"no_text": 1, "text_not_string": 1}, "chats": {"no_text": 1}}
     metas = [json.loads(meta) for meta in corpus.documents(sources=["articles"]).read_all()["meta"].to_pylist()]
