@@ -4,8 +4,8 @@
 
 The corpus of the diff has short documents with a number, of which one build keeps those from 100 on and the next those from
 200 on. `diff` reads ids and verdicts of both and groups what differs by reason. The peer joins two Parquet files with printed
-ids and verdicts, written beforehand, by Arrow, and counts by the same reasons; both counts are compared. The export writes prose as
-Parquet (zstd, page checksums) with its card; the peer writes the same table with Arrow. Times are processor times.
+ids and verdicts, written beforehand, by Arrow, and counts by the same reasons; both counts are compared. The export writes
+prose as Parquet (zstd, page checksums) with its card; the peer writes the same table with Arrow. Times are processor times.
 """
 
 import argparse
