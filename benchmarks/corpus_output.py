@@ -93,9 +93,7 @@ def compare_builds(folder: Path, documents: int) -> None:
     print(
         f"diff of 2 x {documents:,} documents: {own:.1f} s of processor time, {wall:.1f} s wall; {sum(counts.values()):,} out"
     )
-    print(
-        f"  join of Parquet files by Arrow: {peer:.1f} s, {peer_wall:.1f} s wall; ratio {peer / own:.2f}"
-    )
+    print(f"  join of Parquet files by Arrow: {peer:.1f} s, {peer_wall:.1f} s wall; ratio {peer / own:.2f}")
 
 
 def compare_exports(folder: Path, megabytes: int) -> None:

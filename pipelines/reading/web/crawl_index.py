@@ -24,7 +24,7 @@ _WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
 
 @dataclass(frozen=True)
 class CrawlFiles:
-    """The files that hold some captures, sorted, the number of captures, and their bytes as stored; 0 if the index does not say."""
+    """The files that hold some captures, sorted; how many captures, and their bytes as stored, 0 if the index does not say."""
 
     files: tuple[str, ...]
     captures: int
