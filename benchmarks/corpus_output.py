@@ -31,11 +31,14 @@ from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.record_field import RecordField
 from pipelines.reading.sources.source import Source
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
+from pipelines.stages.measure.record_fields import RecordFields
 
 Result = TypeVar("Result")
+FIELDS = {"score": RecordField("score", "int")}
 
 
 def main() -> None:
@@ -71,12 +74,12 @@ def compare_builds(folder: Path, documents: int) -> None:
             lines.write(
                 json.dumps({"text": f"Document {number} of the corpus is short.", "score": number % 1000}) + "\n"
             )
-    source = Source("short", str(folder / "short"), "jsonl", columns={"score": "int"})
+    source = Source("short", str(folder / "short"), "jsonl")
     verdicts = []
     for least in (100, 200):
-        corpus = built(
-            folder, source, (StepConfig("filter", Filter((Rule(signal="score", at_least=least),)), "filter"),)
-        )
+        rule = Rule(signal="score", at_least=least)
+        steps = (StepConfig("record_fields", RecordFields(FIELDS), "record_fields"), StepConfig("filter", Filter((rule,)), "filter"))
+        corpus = built(folder, source, steps)
         pq.write_table(corpus.verdicts().read_all().select(["id", "drop"]), folder / f"{least}.parquet")
         verdicts.append(folder / f"{least}.parquet")
     change, own, wall = timed(lambda: diff("previous", folder / "out-short"))
