@@ -78,7 +78,10 @@ def compare_builds(folder: Path, documents: int) -> None:
     verdicts = []
     for least in (100, 200):
         rule = Rule(signal="score", at_least=least)
-        steps = (StepConfig("record_fields", RecordFields(FIELDS), "record_fields"), StepConfig("filter", Filter((rule,)), "filter"))
+        steps = (
+            StepConfig("record_fields", RecordFields(FIELDS), "record_fields"),
+            StepConfig("filter", Filter((rule,)), "filter"),
+        )
         corpus = built(folder, source, steps)
         pq.write_table(corpus.verdicts().read_all().select(["id", "drop"]), folder / f"{least}.parquet")
         verdicts.append(folder / f"{least}.parquet")
