@@ -42,7 +42,7 @@ WORDS = {
     "pipelines": {
         "overrides", "memory_per_worker", "address", "doc", "rule", "cluster", "format", "sources", "columns", "changes", "sweep",
         "rule_sets", "without", "slot", "python", "exclude", "env", "words", "job",
-        "text", "variant", "name", "shard_set", "rules", "reference", "word", "seeds",
+        "text", "variant", "name", "shard_set", "rules", "reference", "word", "seeds", "old", "kind",
     },
     "trainers": {
         "recipe", "task", "overrides", "prompt", "text", "metric", "higher_is_better", "law", "split", "require", "layers",
