@@ -38,7 +38,7 @@ SIZES = {
 }  # of demo_decoder, which has a width of 128
 ITEMS = 100  # of BoolQ, in the source `planted`
 # Items of each split or subtask. `likelihood` takes so many documents of each source.
-SUITES = {"facts": 1, "answers": 10, "core": 100, "blimp": 10, "probes": 100, "likelihood": 10}
+SUITES = {"facts": 1, "answers": 10, "core": 200, "blimp": 20, "probes": 200, "likelihood": 10}
 # Of the suite gpt3, the tasks whose files are among the development data.
 GPT3 = "lambada,hellaswag,piqa,arc_easy,openbookqa,winogrande,copa_cloze,boolq,rte,cb"
 GPT3_ITEMS, GPT3_SHOTS = 12, (0, 1, 10)
