@@ -93,9 +93,8 @@ def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Loc
     if _steps(before) == _steps(manifest):
         return None
     builds = earlier_builds(root)
-    if (
-        builds and builds[-1].fingerprint == before.fingerprint[:_DIGITS]
-    ):  # kept by a build that was killed before it published
+    # A build that was killed before it published may have kept it.
+    if builds and builds[-1].fingerprint == before.fingerprint[:_DIGITS]:
         return builds[-1].file
     number = builds[-1].number + 1 if builds else 1
     name = f"{EARLIER}{number:04d}-{before.fingerprint[:_DIGITS]}.json"
