@@ -63,13 +63,13 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
     """Return the names in the first row, and the delimiter."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
+    wanted = (source.text_field,) if source.text is None else source.text.names()
     order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS
     for delimiter in order:
         try:
             names = next(csv.reader([line], delimiter=delimiter, strict=True))
         except csv.Error:
             continue
-        wanted = (source.text_field,) if source.text is None else source.text.names()
         if set(wanted) <= set(names):
             if len(set(names)) < len(names):
                 raise SourceError(

@@ -57,7 +57,7 @@ def test_losses_and_predictions_are_the_same_packed_or_padded(name, kind):
     )
     assert packed == pytest.approx(padded, abs=1e-6, rel=5e-6)
     assert packed == pytest.approx(two, abs=1e-6, rel=5e-6)
-    assert packed.std() > 1e-3
+    assert packed.std() > 5e-4
 
 
 @pytest.mark.parametrize(
