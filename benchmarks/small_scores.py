@@ -10,6 +10,8 @@ again, so the same command continues after it was stopped. `--demo` is one more 
 import argparse
 import gzip
 import json
+import math
+import statistics
 import subprocess
 import sys
 import time
@@ -18,22 +20,30 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.signals import machine
+from gristmill.storage.disk import LocalPath
+from trainers.evaluation.suites.items import read_items
+from trainers.tasks.load_task import load_task
 
 SOURCES = {"books": "textbooks", "wiki": "wiki_en", "talk": "dialogue", "forum": "forum_20news"}
 SLICE = 3_000_000  # characters of each source
 MIXTURES = {"reading": {"books": 0.5, "wiki": 0.5}, "talk": {"talk": 0.5, "forum": 0.5}}
-PLANTED = {"books": 0.35, "wiki": 0.35, "planted": 0.3}
+PLANTED = {"books": 0.2, "wiki": 0.2, "planted": 0.6}
 SIZES = {
     "small": ("model.width=64", "model.feed_forward=256"),
     "large": (),
 }  # of demo_decoder, which has a width of 128
-ITEMS = 64  # of BoolQ, in the source `planted`
+ITEMS = 100  # of BoolQ, in the source `planted`
 # Items of each split or subtask. `likelihood` takes so many documents of each source.
-SUITES = {"probes": 200, "blimp": 20, "likelihood": 10, "core": 200, "facts": 3, "answers": 20, "gpt3": 40}
-OVER_TRAINING = {"blimp": 20, "core": 50}
+SUITES = {"facts": 1, "answers": 10, "core": 200, "blimp": 20, "probes": 200, "likelihood": 10}
+# Of the suite gpt3, the tasks whose files are among the development data.
+GPT3 = "lambada,hellaswag,piqa,arc_easy,openbookqa,winogrande,copa_cloze,boolq,rte,cb"
+GPT3_ITEMS, GPT3_SHOTS = 12, (0, 1, 10)
+OVER_TRAINING = {"blimp": 5}
+SCORED = 600  # items of BoolQ, among them the planted ones
 
 
 def data() -> Path:
@@ -48,7 +58,7 @@ def run(*words: object) -> None:
     print(f"{time.perf_counter() - began:6.0f} s  {' '.join(command[2:])}", flush=True)
 
 
-def write_texts(texts: Path, items: Path) -> None:
+def write_texts(texts: Path) -> None:
     """Write the slices, and the first items of BoolQ with their answers, as `evaluate` shows them to a model."""
     texts.mkdir(parents=True, exist_ok=True)
     for name, file in SOURCES.items():
@@ -63,11 +73,10 @@ def write_texts(texts: Path, items: Path) -> None:
                     break
                 size += len(text)
                 out.write(json.dumps({"text": text}) + "\n")
-    with gzip.open(data() / "tasks" / "superglue" / "BoolQ" / "val.jsonl.gz", "rt") as lines:
-        golds = [json.loads(line)["label"] for _, line in zip(range(ITEMS), lines, strict=False)]
-    with items.open() as lines, (texts / "planted.jsonl").open("w") as out:
-        for gold, line in zip(golds, lines, strict=False):
-            out.write(json.dumps({"text": f"{json.loads(line)['prompt']} {'yes' if gold else 'no'}"}) + "\n")
+    items = read_items(load_task("boolq"), "dev", LocalPath(str(data() / "tasks")), limit=ITEMS)
+    with (texts / "planted.jsonl").open("w") as out:
+        for place in items.offsets[:-1] + items.gold:
+            out.write(json.dumps({"text": items.contexts[place] + items.continuations[place]}) + "\n")
 
 
 def build_corpus(root: Path) -> Path:
@@ -76,7 +85,7 @@ def build_corpus(root: Path) -> Path:
     if (corpus / "manifest.json").exists():
         return corpus
     run("trainers", "evaluate", "task=boolq", f"data={data() / 'tasks'}", "--write-items", items)
-    write_texts(root / "texts", items)
+    write_texts(root / "texts")
     searched = {"name": "boolq", "file": str(items), "ids": "id", "prompts": ["prompt"], "answers": ["answer"]}
     plan = {
         "name": "small_scores",
@@ -112,7 +121,10 @@ def train(root: Path, corpus: Path, name: str, weights: dict[str, float], size: 
 
 def evaluate(root: Path, suite: str, limit: int, models: Sequence[Path], *more: str) -> dict[str, Any]:
     """Evaluate models on a suite or on `task=...`; returns the scores. With `--checkpoints` they are all of the page's."""
-    name = suite.removeprefix("task=") + ("_over_training" if "--checkpoints" in more else "")
+    shots = [word for word in more if word.startswith("shots=")]
+    name = "_".join(
+        [f"gpt3_{shots[0]}" if shots else suite.removeprefix("task="), *["over_training"] * ("--checkpoints" in more)]
+    )
     scores, asked = root / f"{name}.json", suite if "=" in suite else f"suite={suite}"
     given = ["trainers", "evaluate", *models, asked, f"limit={limit}"]
     given += [] if suite == "likelihood" else [f"data={data() / 'tasks'}"]
@@ -155,12 +167,29 @@ def signal_lines(name: str, found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def plant_lines(found: dict[str, Any]) -> list[str]:
+def plant_lines(found: dict[str, Any], rows: Path) -> list[str]:
+    """Scores with and without the found items; then, for every model, those of the items that were planted, found or not, and the
+    bits per byte of their answers. Only one of the models has read them.
+    """
     lines = ["\n| model | found | all items | without found | found only |", "|---|---|---|---|---|"]
     for each in found["contamination"]:
         parts = [each["all"], each["without_found"], each["found_only"]]
         cells = ["" if one is None else f"{one['value']:.3f} ± {one['error']:.3f}" for one in parts]
         lines.append(f"| {Path(each['model']).name} | {each['found']} of {each['items']} | {' | '.join(cells)} |")
+    lines += ["\n| model | items | accuracy | bits per byte of the answers |", "|---|---|---|---|"]
+    planted = {str(number) for number in range(ITEMS)}
+    read = pq.read_table(rows).to_pylist()
+    for model in dict.fromkeys(row["model"] for row in read):
+        its = [row for row in read if row["model"] == model]
+        for name, among in (
+            ("planted", [row for row in its if row["id"] in planted]),
+            ("others", [row for row in its if row["id"] not in planted]),
+        ):
+            right = statistics.mean(row["score"] / row["weight"] for row in among)
+            error = (right * (1 - right) / len(among)) ** 0.5
+            nats = sum(row["log_likelihood"][row["gold"]] for row in among)
+            bits = -nats / math.log(2) / sum(row["bytes"][row["gold"]] for row in among)
+            lines.append(f"| {Path(model).name} | {len(among):,} {name} | {right:.3f} ± {error:.3f} | {bits:.3f} |")
     return lines
 
 
@@ -178,13 +207,17 @@ def main() -> None:
         for mixture, weights in MIXTURES.items()
         for size, settings in SIZES.items()
     ]
+    planted = train(root, corpus, "planted", PLANTED, SIZES["small"], options.steps)
+    boolq = evaluate(root, "task=boolq", SCORED, [root / "runs" / "reading-small", planted])
     models = [*runs, *([options.demo.absolute()] if options.demo else [])]
     found = [evaluate(root, suite, limit, models) for suite, limit in SUITES.items()]
+    with_shots = [evaluate(root, f"task={GPT3}", GPT3_ITEMS, models, f"shots={shots}") for shots in GPT3_SHOTS]
     lines = [machine(), "", *summary(found, [model.name for model in models])]
+    for shots, one in zip(GPT3_SHOTS, with_shots, strict=True):
+        lines += [f"\n{shots} shots\n", *summary([one], [model.name for model in models])]
     for suite, limit in OVER_TRAINING.items():
         lines += signal_lines(suite, evaluate(root, suite, limit, runs, "--checkpoints", "all"))
-    planted = train(root, corpus, "planted", PLANTED, SIZES["large"], options.steps)
-    lines += plant_lines(evaluate(root, "task=boolq", 3270, [root / "runs" / "reading-large", planted]))
+    lines += plant_lines(boolq, root / "boolq.parquet")
     (root / "summary.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 

@@ -18,10 +18,12 @@ from pipelines.classifiers.train_columns import ColumnClassifierConfig
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.reading.sources.record_field import RecordField
+from pipelines.reading.sources.record_text import RecordText
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 from pipelines.stages.decide.exclude import Exclude, ExclusionList
+from pipelines.stages.decide.patterns import PatternRule, Patterns
 from pipelines.stages.decide.rules import RULE_SETS, Rule
 from pipelines.stages.materialise.group_by import GroupBy
 from pipelines.stages.materialise.shards import Shards
@@ -110,6 +112,7 @@ def page() -> str:
     pieces[-1] += "".join(f"\n| `{name}` | {note} |" for name, note in notes.items()) + "\n"
     pieces += ["## sources\n", inspect.getdoc(Source) or "", "", table(Source)]
     pieces += ["### format, of a source\n", _formats()]
+    pieces += ["### text, of a source\n", inspect.getdoc(RecordText) or "", "", table(RecordText)]
     pieces += ["### split, of a source\n"]
     for split in (WholeSplit, FieldSplit, IdSplit):
         pieces += [inspect.getdoc(split) or "", "", table(split)]
@@ -122,6 +125,8 @@ def page() -> str:
             pieces += ["An entry of `sets`:\n", table(EvaluationSet)]
         if cls is Exclude:
             pieces += ["A list:\n", table(ExclusionList)]
+        if cls is Patterns:
+            pieces += ["A rule:\n", table(PatternRule)]
         if cls is RecordFields:
             pieces += ["A column:\n", table(RecordField)]
         if cls is Shards:

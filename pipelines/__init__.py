@@ -20,13 +20,14 @@ if TYPE_CHECKING:
         diff,
         index,
         open_corpus,
+        plan,
         search,
         what_if,
     )
 
 __all__ = [
     "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
-    "diff", "index", "open_corpus", "search", "what_if",
+    "diff", "index", "open_corpus", "plan", "search", "what_if",
 ]  # fmt: skip
 
 

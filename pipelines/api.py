@@ -1,4 +1,4 @@
-"""A corpus from Python: `from pipelines import build, diff, index, open_corpus, search, what_if`.
+"""A corpus from Python: `from pipelines import build, diff, index, open_corpus, plan, search, what_if`.
 
 The functions do what the commands of the same names do, and return values instead of printing them. A location is a
 path, or a URL of an object store.
@@ -16,6 +16,8 @@ from gristmill.storage.location import Location
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.paths import local_path
 from pipelines.building.build_budget import processor_seconds
+from pipelines.building.build_plan import BuildPlan, plan_build
+from pipelines.building.earlier_builds import find_earlier, is_build_name
 from pipelines.building.rehearsal import rehearsal
 from pipelines.building.run_build import run_build
 from pipelines.contracts.columns import DROP
@@ -38,10 +40,11 @@ from pipelines.planning.installed_stages import StageClass
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.sources.source import Source
+from tokenizer.encode import Encoder
 
 __all__ = [
     "EDITED_TEXT", "TEXT", "Bad", "Column", "CorpusStage", "Entry", "OpenCorpus", "PartStage", "Source", "TextRecord", "build",
-    "diff", "index", "open_corpus", "search", "what_if",
+    "diff", "index", "open_corpus", "plan", "search", "what_if",
 ]  # fmt: skip
 
 Place = str | os.PathLike[str]
@@ -131,6 +134,20 @@ class OpenCorpus:
             if record.split == split and record.source in wanted and record.documents:
                 yield open_shard(self.corpus.directory, record.file)
 
+    def decoded(
+        self, shard_set: str | None = None, split: str = "train", sources: Sequence[str] | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the id, as 32 hex digits, and the text of each document in token shards, as its tokens decode. The arguments are
+        those of `shards`. It is the text that was encoded where the tokenizer loses nothing, as byte-level ones do not.
+
+        Raises UserError for an unknown source or shard set.
+        """
+        _, chosen = choose_shard_set(self.corpus.manifest.shard_sets, shard_set, "shard_set")
+        encoder = Encoder.load(str(self.corpus.directory.verify(chosen.tokenizer.file)))
+        for shard in self.shards(shard_set, split, sources):
+            for row, identifier in enumerate(shard.doc_ids.to_pylist()):
+                yield identifier.hex(), encoder.decode(shard.tokens[shard.offsets[row] : shard.offsets[row + 1]])
+
     def _parts(self, sources: Sequence[str] | None) -> Iterator[Part]:
         names = self.corpus.choose_sources(sources)
         return (part for name in names for part in self.corpus.parts(name))
@@ -152,9 +169,12 @@ def open_corpus(location: Place) -> OpenCorpus:
 
 def diff(old: Place, new: Place, *, ngrams: int = 0) -> CorpusComparison:
     """Compare two published corpora: figures by source, the documents that differ as an Arrow table, and distributions of
-    columns. `ngrams` also compares n-grams of up to so many words, for which texts of both are read.
+    columns. `old` is a location, or an earlier build of `new`: "previous", or the first digits of its fingerprint. `ngrams` also
+    compares n-grams of up to so many words, for which texts of both are read.
     """
-    return compare_corpora(_location(old), _location(new), ngrams)
+    after, name = _location(new), os.fspath(old)
+    before = find_earlier(after, name) if is_build_name(name) else _location(old)
+    return compare_corpora(before, after, ngrams)
 
 
 def index(corpus: Place, *, sources: Sequence[str] | None = None) -> IndexReport:
@@ -176,6 +196,23 @@ def search(
     """Open a corpus and search it once, as `OpenCorpus.search` does."""
     query = Query(text, regex, ignore_case, words=words)
     return search_corpus(_location(corpus), query, sources, dropped, limit)
+
+
+def plan(
+    config: Place,
+    overrides: Sequence[str] = (),
+    *,
+    stages: Mapping[str, StageClass] | None = None,
+    rates: Sequence[Place] = (),
+) -> BuildPlan:
+    """Plan a build without running anything: its steps, which of them are finished, why the others will run, warnings, and the
+    time, memory and disk that they are expected to take.
+
+    The arguments are those of `build`; `rates` are local outputs of other corpora whose builds the estimates learn from. Raises
+    UserError and its subclasses as `build` would before it runs anything.
+    """
+    loaded = load_corpus_config(local_path(os.fspath(config)), overrides, stages)
+    return plan_build(loaded, [local_path(os.fspath(each)) for each in rates])
 
 
 def what_if(

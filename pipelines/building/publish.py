@@ -5,11 +5,13 @@ from typing import Any
 
 from gristmill.budget import spend
 from gristmill.storage.store import digest
+from pipelines.building.earlier_builds import PREVIOUS, keep_replaced
 from pipelines.building.state import Build
 from pipelines.contracts.manifest import CorpusManifest, StepManifest, save_corpus, variant_file
 from pipelines.contracts.mixtures import proportional, temperature, unimax
 from pipelines.contracts.shard_set import ShardSet, shard_set_of
 from pipelines.planning.corpus import plain_config
+from pipelines.planning.inventory import Inventory
 from pipelines.planning.plan import Plan
 from pipelines.report.write import write_report
 
@@ -36,6 +38,7 @@ def corpus_manifest(
             "licence": source.licence,
             "origin": source.origin,
             "files": len(plan.inventories[source.name].files),
+            **_commits(plan.inventories[source.name]),
             **published[f"read.{source.name}"].counts[source.name].facts(),
             **({"splits": given[source.name]} if source.name in given else {}),
         }
@@ -51,6 +54,12 @@ def corpus_manifest(
         tuple(published["funnel"].facts["rows"]),
         suggested_mixtures(sets),
     )
+
+
+def _commits(inventory: Inventory) -> dict[str, dict[str, str]]:
+    """Return the commit of every git repository of a source, by its path; nothing for other files."""
+    commits = {file.path: file.commit for file in inventory.files if file.commit is not None}
+    return {"commits": commits} if commits else {}
 
 
 def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
@@ -85,7 +94,8 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write `manifest.json` of the corpus, and its report if anything changed; of a variant, only its manifest.
+    """Write `manifest.json` of the corpus, and its report if anything changed; of a variant, only its manifest. The manifest
+    of another build that is replaced is kept (`earlier_builds`).
 
     Raises ConflictError if documents were forgotten, or a step was removed, since the build began.
     """
@@ -93,7 +103,10 @@ def publish_corpus(state: Build) -> CorpusManifest:
     if state.variant is not None:
         save_corpus(state.root, manifest, state.check_steps, variant_file(state.variant))
         return manifest
+    kept = keep_replaced(state.root, manifest, state.check_forgotten)
     save_corpus(state.root, manifest, state.check_steps)
+    if kept is not None:
+        state.say(f"to see what changed since the build before: python -m pipelines diff {PREVIOUS} {state.root}")
     with spend("report"):
         written = write_report(state.plan, state.published, manifest, state.root, state.check_forgotten)
     if written:

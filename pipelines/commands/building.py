@@ -92,20 +92,14 @@ def _init(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     memory = _memory(options)
     from gristmill.machine import machine_memory
-    from pipelines.building.build import ensure_owner
+    from pipelines.building.build_plan import plan_build
     from pipelines.cluster.memory import LEAST
     from pipelines.commands.show_plan import show_plan
-    from pipelines.contracts.manifest import load_step
     from pipelines.planning.corpus import load_corpus_config
-    from pipelines.planning.forecast import forecast
-    from pipelines.planning.inventory import Inventory, take_inventory
+    from pipelines.planning.inventory import Inventory
     from pipelines.planning.plan import make_plan
-    from pipelines.planning.poison import load_poison
-    from pipelines.planning.published import add_published_files
     from pipelines.planning.required_libraries import refuse_missing
     from pipelines.planning.rule_checks import null_notices, undivided_notices
-    from pipelines.planning.source_check import check_counts, check_sample
-    from pipelines.planning.source_fit import fit_of_plan
 
     config = load_corpus_config(options.config, options.overrides)
     if options.check:
@@ -117,23 +111,9 @@ def _plan(options: argparse.Namespace) -> int:
             print(printable(notice))
         print(f"{options.config}: valid: {len(config.sources)} sources, {len(plan.steps)} steps")
         return 0
-    output = config.place
-    ensure_owner(output, config.name, write=False)
-    plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
-    tallies = {}
-    for source in config.sources:
-        directory = plan.step(f"read.{source.name}").directory
-        manifest = load_step(output, directory)
-        files = plan.inventories[source.name].files
-        if manifest:
-            check_counts(source, manifest, output / directory, files)
-        else:
-            tallies[source.name] = check_sample(source, files)
-    # In an object store, reading the rates of every step would take too long.
-    here = [LocalPath(output.local)] if output.local else []
     memory = memory or max(LEAST, machine_memory() // (os.cpu_count() or 1))  # as a build on this machine
-    unfit = fit_of_plan(plan, output, tallies)
-    show_plan(plan, output, forecast(plan, [*here, *options.rates]), memory, unfit)
+    planned = plan_build(config, options.rates)
+    show_plan(planned.plan, config.place, planned.expected, memory, planned.warnings)
     return 0
 
 

@@ -1,15 +1,18 @@
-"""`stages`, `signals`, `rules`, `formats` and `schema`: what a corpus file can name."""
+"""`stages`, `signals`, `rules`, `formats`, `schema` and `crawl-files`: what a corpus file can name."""
 
 import argparse
 import dataclasses
 import inspect
 import json
 import re
+import sys
 from typing import Any
 
 from gristmill.config import near_match
 from gristmill.console import first_sentence, print_pairs
 from gristmill.errors import UserError
+from gristmill.storage.paths import local_path
+from gristmill.terminal import printable, quantity
 
 _ROW = re.compile(r"\| (\w+) \| ([^|]*) \| ((?:[^|\\]|\\.)*) \|")
 
@@ -28,6 +31,31 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     formats.set_defaults(handler=_formats)
     schema = commands.add_parser("schema", help="print the JSON Schema of corpus files, for editors")
     schema.set_defaults(handler=_schema)
+    crawl = commands.add_parser(
+        "crawl-files", help="list the files of a crawl that hold what a query of its index found"
+    )
+    crawl.add_argument(
+        "indexes", type=local_path, nargs="+", metavar="FILE", help="answers of an index, as JSON lines or CDXJ"
+    )
+    crawl.add_argument(
+        "--kind", choices=("warc", "wet", "wat"), default="warc", help="which files of the same captures (default warc)"
+    )
+    crawl.add_argument("--output", type=local_path, help="file of the list (default: print it)")
+    crawl.set_defaults(handler=_crawl_files)
+
+
+def _crawl_files(options: argparse.Namespace) -> int:
+    from pipelines.reading.web.crawl_index import crawl_files
+
+    found = crawl_files(options.indexes, options.kind)
+    names = "".join(f"{name}\n" for name in found.files)
+    if options.output is None:
+        print(printable(names, lines=True), end="")
+    else:
+        options.output.write_atomic(names.encode())
+    captured = f"{quantity(found.captures, 'capture')} in {quantity(len(found.files), 'file')}"
+    print(f"{captured}; the files also hold other pages, which a source reads, too", file=sys.stderr)
+    return 0
 
 
 def _stages(options: argparse.Namespace) -> int:

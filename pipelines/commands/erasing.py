@@ -2,6 +2,7 @@
 
 import argparse
 
+from gristmill.errors import UserError
 from gristmill.storage.parsing import location_argument
 from gristmill.storage.paths import local_path
 
@@ -23,6 +24,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     gc = commands.add_parser("gc", help="list steps of an output directory that none of these configurations uses")
     gc.add_argument("configs", type=local_path, nargs="+", help="corpus YAMLs with the same output")
     gc.add_argument("--delete", action="store_true", help="remove them")
+    gc.add_argument(
+        "--keep",
+        type=int,
+        metavar="N",
+        default=1,
+        help="earlier builds whose steps stay, for `diff` (default 1, the last one)",
+    )
     gc.set_defaults(handler=_gc)
 
 
@@ -37,5 +45,7 @@ def _gc(options: argparse.Namespace) -> int:
     from pipelines.erasure.erase import collect_garbage
     from pipelines.planning.corpus import load_corpus_config
 
-    collect_garbage([load_corpus_config(path) for path in options.configs], delete=options.delete)
+    if options.keep < 0:
+        raise UserError(f"--keep: got {options.keep}, expected 0 or more earlier builds")
+    collect_garbage([load_corpus_config(path) for path in options.configs], delete=options.delete, keep=options.keep)
     return 0

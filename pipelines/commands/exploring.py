@@ -6,6 +6,7 @@ import argparse
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Location
 from gristmill.storage.parsing import location_argument
 from gristmill.storage.paths import local_path
 from pipelines.commands.arguments import add_config
@@ -33,6 +34,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--contamination", type=local_path, metavar="FILE",
         help="write a new file with one JSON line for each evaluation item found in a document",
     )  # fmt: skip
+    what.add_argument("--builds", action="store_true", help="this build and the earlier ones that are kept, for `diff`")
     inspect.add_argument("--samples", type=int, default=5, help="how many documents to sample (default 5)")
     inspect.add_argument(
         "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
@@ -64,8 +66,12 @@ def _add_search(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _add_diff(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     diff = commands.add_parser("diff", help="which documents differ between two corpora or two builds, and why")
-    diff.add_argument("old", type=location_argument, help="output directory of a corpus, its manifest.json, or its URL")
-    diff.add_argument("new", type=location_argument, help="the same of the other corpus")
+    diff.add_argument(
+        "old", type=_build_argument, metavar="OLD",
+        help="`previous`, or the first digits of a fingerprint: an earlier build of NEW; or a corpus: its output directory, its "
+        "manifest.json or its URL",
+    )  # fmt: skip
+    diff.add_argument("new", type=location_argument, metavar="NEW", help="a corpus, in the same way")
     diff.add_argument("--samples", type=int, default=2, help="ids to show for each reason (default 2)")
     diff.add_argument(
         "--ngrams", type=int, default=0, metavar="WORDS",
@@ -130,12 +136,22 @@ def _add_thresholds(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     thresholds.set_defaults(handler=_thresholds)
 
 
+def _build_argument(text: str) -> Location | str:
+    """Parse the name of an earlier build, or a location."""
+    from pipelines.building.earlier_builds import is_build_name
+
+    return text if is_build_name(text) else location_argument(text)
+
+
 def _inspect(options: argparse.Namespace) -> int:
+    from pipelines.explore.build_history import show_builds
     from pipelines.explore.contamination import write_contamination_report
     from pipelines.explore.inspect_cluster import show_cluster
     from pipelines.explore.inspect_document import show_document, show_rule
 
-    if options.contamination is not None:
+    if options.builds:
+        show_builds(options.corpus)
+    elif options.contamination is not None:
         write_contamination_report(options.corpus, options.contamination)
     elif options.cluster is not None:
         show_cluster(options.corpus, options.cluster, options.samples, raw=options.raw)
@@ -166,12 +182,14 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
+    from pipelines.building.earlier_builds import find_earlier
     from pipelines.explore.comparison.compare_corpora import compare_corpora
     from pipelines.explore.comparison.corpora_table import show_corpora
 
     if options.samples < 0:
         raise UserError(f"--samples: got {options.samples}, expected 0 or more")
-    comparison = compare_corpora(options.old, options.new, options.ngrams)
+    old = find_earlier(options.new, options.old) if isinstance(options.old, str) else options.old
+    comparison = compare_corpora(old, options.new, options.ngrams)
     if options.json is not None:
         import json
 

@@ -16,8 +16,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument(
         "output", type=location_argument, help="directory, or URL, to write to; created if missing; must be empty"
     )
-    export.add_argument("--format", choices=("parquet", "jsonl", "nanogpt", "megatron"), default="parquet",
-        help="default parquet; nanogpt and megatron are token ids",
+    export.add_argument("--format", choices=("parquet", "jsonl", "webdataset", "nanogpt", "megatron"), default="parquet",
+        help="default parquet; webdataset is a tar with a text and a JSON file for each document; nanogpt and megatron are ids",
     )  # fmt: skip
     export.add_argument("--shard-set", metavar="STEP", help="the shards to write as tokens, if the corpus has several")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")

@@ -15,7 +15,7 @@ from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.planning.forecast import Forecast
 from pipelines.planning.plan import Plan, Step
 from pipelines.planning.published import explain
-from pipelines.planning.rule_checks import null_notices, undivided_notices
+from pipelines.planning.rule_checks import undivided_notices
 from pipelines.reading.sources.registry import format_code
 
 
@@ -25,8 +25,7 @@ def show_plan(
     """Print the sources, then one row per step (finished or not, number of parts, why it will run), then the
     forecast.
 
-    `memory` is the limit of a task in bytes; steps that are expected to exceed it are named. `warnings` are
-    about rules that cannot judge a source.
+    `memory` is the limit of a task in bytes; steps that are expected to exceed it are named. `warnings` are those of `BuildPlan`.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
@@ -40,7 +39,7 @@ def show_plan(
     for heading in ("step", "fingerprint", "parts", "state", "why"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "why")
     pending = 0
-    notices: dict[str, None] = dict.fromkeys(f"warning: {notice}" for notice in (*null_notices(plan.config), *warnings))
+    notices: dict[str, None] = dict.fromkeys(f"warning: {notice}" for notice in warnings)
     notices.update(dict.fromkeys(undivided_notices(plan.config)))
     notices.update(dict.fromkeys(_other_code(plan)))
     for step in plan.steps:

@@ -199,15 +199,12 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
                     f"{where}: {shown(source.root)!r} has a query, which may be a signature, and the file would go with the job, "
                     f"which others can read; put the file on the nodes and name its absolute path"
                 )
-    elif module == "trainers" and action in ("pretrain", "t5-grid"):
-        written = "run" if action == "pretrain" else "output"
+    elif module == "trainers" and action == "pretrain":
         settings = dict(word.split("=", 1) for word in command[4:] if "=" in word and not word.startswith("-"))
-        if written not in settings:
-            raise ConfigError(f"COMMAND: say {written}=DIR, an absolute path that every node sees, or the run is lost")
-        if not Path(settings[written]).is_absolute():
-            raise ConfigError(
-                f"COMMAND: {written}: got {settings[written]!r}, expected an absolute path that every node sees"
-            )
+        if "run" not in settings:
+            raise ConfigError("COMMAND: say run=DIR, an absolute path that every node sees, or the run is lost")
+        if not Path(settings["run"]).is_absolute():
+            raise ConfigError(f"COMMAND: run: got {settings['run']!r}, expected an absolute path that every node sees")
         for place in filter(None, settings.get("corpus", "").split(",")):
             _refuse_relative("COMMAND: corpus", place)
 

@@ -35,6 +35,7 @@ from pipelines.contracts.document import (
 )
 from pipelines.contracts.given_split import SPLITS, GivenSplit, parse_split
 from pipelines.contracts.manifest import (
+    EARLIER,
     CorpusManifest,
     PartRecord,
     StepManifest,
@@ -121,18 +122,21 @@ def open_corpus(directory: Location) -> "Corpus":
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
     steps = []
+    if directory.name.startswith(EARLIER):
+        advice = "`gc` or a build has removed steps of this earlier build, so it can no longer be read"
+    else:
+        advice = "build the corpus again"
     for entry in manifest.steps:
         step = load_step(root, entry["directory"])
         if step is None or step.fingerprint != entry["fingerprint"]:
             if step is None and (root / entry["directory"] / "manifest.json").exists():
                 raise CorruptFileError(
-                    f"{root / entry['directory']}: step {entry['step']} may hold documents that were forgotten; build the "
-                    "corpus again"
+                    f"{root / entry['directory']}: step {entry['step']} may hold documents that were forgotten; {advice}"
                 )
             difference = "is missing" if step is None else f"is {step.fingerprint}"
             raise CorruptFileError(
                 f"{root / entry['directory']}: step {entry['step']} {difference}, the corpus manifest recorded "
-                f"{entry['fingerprint']}; build the corpus again"
+                f"{entry['fingerprint']}; {advice}"
             )
         steps.append(PublishedStep(entry["step"], root / entry["directory"], step))
     return Corpus(root, manifest, tuple(steps))

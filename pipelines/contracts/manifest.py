@@ -26,6 +26,8 @@ from pipelines.contracts.tombstone import FORGOTTEN, current_mark, is_current
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
+EARLIER = "earlier-"
+"""How the files of manifests begin that a later build has replaced (`pipelines.building.earlier_builds`)."""
 _VARIANT = "variant-"
 Place = TypeVar("Place", bound=Location)
 

@@ -14,6 +14,7 @@ from gristmill.storage.location import Location
 from gristmill.storage.paths import is_url
 from gristmill.storage.store import read_json
 from gristmill.terminal import human_bytes, printable
+from pipelines.building.earlier_builds import KEPT, earlier_builds, surplus_builds
 from pipelines.contracts.lineage import Corpus, Located, open_corpus
 from pipelines.contracts.manifest import sweep
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
@@ -131,28 +132,41 @@ def _directories(corpora: Sequence[str]) -> set[Path]:
     return {path.parent if path.suffix == ".json" else path for path in paths}
 
 
-def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
-    """List the step directories that nothing uses, and remove them with `delete`."""
+def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool, keep: int = KEPT) -> None:
+    """List the step directories that nothing uses, and remove them with `delete`. The last `keep` earlier builds count as use."""
     console = Console(highlight=False, markup=False)
     output = _require_local(configs[0].place)
     lease = (
         lock(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()
     )
     with lease as held:
-        _collect(configs, output, console, held)
+        _collect(configs, output, console, held, keep)
 
 
-def _collect(configs: Sequence[CorpusConfig], output: LocalPath, console: Console, lease: Lease | None) -> None:
+def _collect(
+    configs: Sequence[CorpusConfig], output: LocalPath, console: Console, lease: Lease | None, keep: int
+) -> None:
     if lease is not None:
         sweep(output)
         sweep(output / INDEX_FOLDER)
-    steps = find_unreached(configs, output)
+    surplus = [build.file for build in surplus_builds(output, keep)]
+    steps = find_unreached(configs, output, surplus)
+    for path in surplus:
+        console.print(f"{path} (an earlier build)", soft_wrap=True)
     for step in steps:
         state = "" if step.published else ", unfinished"
         console.print(f"{step.path} ({human_bytes(step.bytes)}{state})", soft_wrap=True)
     total = human_bytes(sum(step.bytes for step in steps))
-    if lease is not None and steps:
+    if lease is not None and (steps or surplus):
+        lease.check()
+        for path in surplus:
+            path.unlink(missing_ok=True)
         remove_steps(steps, lease.check)
         console.print(f"removed {len(steps)} steps, {total}")
     else:
-        console.print(f"{len(steps)} unused steps, {total}" + ("; --delete removes them" if steps else ""))
+        console.print(f"{len(steps)} unused steps, {total}" + ("; --delete removes them" if steps or surplus else ""))
+    kept = [build.fingerprint for build in earlier_builds(output) if build.file not in surplus]
+    if kept:
+        console.print(
+            f"kept for `diff`: {'earlier build' if len(kept) == 1 else 'earlier builds'} {', '.join(kept)} (--keep)"
+        )

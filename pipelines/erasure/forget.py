@@ -5,8 +5,8 @@ changes, and nothing is measured again. The record becomes a quarantined one of 
 `forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written first, so the same
 command resumes after a kill, and later reads in this directory skip the records in it.
 
-Variants of the corpus are removed: the command that built one builds it again. So is the search index of each part that held
-a document: `index` writes it again.
+Variants of the corpus are removed: the command that built one builds it again. So are all earlier builds, and the search index
+of each part that held a document: `index` writes it again.
 
 Three things remain: decisions about other documents (a copy that was dropped in favour of a forgotten
 document stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a
@@ -30,6 +30,7 @@ from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.store import digest
+from pipelines.building.earlier_builds import earlier_builds
 from pipelines.building.publish import corpus_fingerprint, suggested_mixtures
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
@@ -105,6 +106,8 @@ def forget(
     docs, mark = [_Doc(**entry) for entry in tombstone["pending"]], digest(tombstone["records"])
     for variant in variants_in(directory):  # the command that built one builds it again, without these documents
         variant.unlink(missing_ok=True)
+    for build in earlier_builds(directory):
+        build.file.unlink(missing_ok=True)
     remove_steps(list_unreached(directory, {step.directory.name for step in open_corpus(directory).steps}), check)
     written = _rewrite_steps(directory, docs, mark)
     _publish_corpus(open_corpus(directory), tombstone["records"], mark)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
+from pipelines.building.earlier_builds import earlier_builds
 from pipelines.contracts.manifest import load_corpus, set_aside, variants_in
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER, current_units
 from pipelines.planning.corpus import CorpusConfig
@@ -23,9 +24,12 @@ class UnreachedStep:
     published: bool
 
 
-def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[UnreachedStep]:
+def find_unreached(
+    configs: Sequence[CorpusConfig], output: LocalPath, surplus: Collection[LocalPath] = ()
+) -> list[UnreachedStep]:
     """Return the steps in the configurations' output that neither their plans, nor the published corpus, nor its
-    variants use, and the search indexes that are not current.
+    variants and earlier builds use, and the search indexes that are not current. Earlier builds whose manifests are in
+    `surplus` do not count.
 
     Raises UserError if the configurations have different outputs.
     """
@@ -38,7 +42,7 @@ def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[U
     for config in configs:
         plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
         reached.update(step.directory for step in plan.steps)
-    return [*list_unreached(output, reached | _used(output)), *list_stale_indexes(output)]
+    return [*list_unreached(output, reached | _used(output, surplus)), *list_stale_indexes(output)]
 
 
 def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
@@ -59,9 +63,12 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
         output.fsync()
 
 
-def _used(output: LocalPath) -> set[str]:
-    """Return the names of the steps of the published corpus and of its variants; empty if there are none."""
-    published = [path for path in (output / "manifest.json", *variants_in(output)) if path.exists()]
+def _used(output: LocalPath, surplus: Collection[LocalPath] = ()) -> set[str]:
+    """Return the names of the steps of the published corpus, of its variants and of its earlier builds but those in `surplus`;
+    empty if there are none.
+    """
+    earlier = [build.file for build in earlier_builds(output) if build.file not in surplus]
+    published = [path for path in (output / "manifest.json", *variants_in(output), *earlier) if path.exists()]
     return {str(step["directory"]) for path in published for step in load_corpus(path).steps}
 
 

@@ -112,6 +112,8 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
     page.field("source", found.source)
     archive, bang, member = found.path.partition("!")
     page.field("file", archive)
+    if archive in facts.get("commits", {}):
+        page.field("commit", facts["commits"][archive])
     if bang:
         page.field("member", member)
     page.field("record", f"{found.record:,}")

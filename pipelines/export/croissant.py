@@ -62,7 +62,7 @@ def croissant(
     files: Sequence[ExportedFile],
     written_as: str,
 ) -> str:
-    """Return `croissant.json` of an export of `sources` (their facts, as in export.json), `written_as` a key of WRITERS."""
+    """Return `croissant.json` of an export of `sources` (their facts, as in export.json), `written_as` parquet or jsonl."""
     encoding, file_set = _ENCODINGS[written_as], f"{written_as}-files"
     licences = list(dict.fromkeys(f["licence"] for f in sources.values() if f["licence"] not in ("", "unknown")))
     description = "; ".join(

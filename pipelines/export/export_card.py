@@ -21,18 +21,21 @@ def dataset_card(
     sources: Mapping[str, Mapping[str, Any]],
     files: Sequence[ExportedFile],
     left_out: LeftOut,
+    *,
+    with_columns: bool = True,
 ) -> str:
     """Return the card of an export of `sources` (their facts, as in export.json) with the columns of `schema`.
 
     The front matter lists the data files of each split and the types of all columns, for all sources together and for each
-    alone. A reader of JSON lines could not otherwise know the type of a column that is null in the first file.
+    alone. A reader of JSON lines could not otherwise know the type of a column that is null in the first file. The columns are
+    left out for files that are no tables.
     """
     configs, infos = [], []
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
     for name, patterns in _configurations(files).items():
         configs += [f"- config_name: {json.dumps(name)}", "  data_files:"]
         configs += [f"  - split: {split}\n    path: {json.dumps(pattern)}" for split, pattern in patterns.items()]
-        infos += [f"- config_name: {json.dumps(name)}", "  features:", *features]
+        infos += [f"- config_name: {json.dumps(name)}", "  features:", *features] if with_columns else []
     rows = [
         f"| {name} | {facts['documents']:,} | {facts['text_bytes']:,} | "
         f"{markdown_cell(facts['licence'])} | {markdown_cell(facts['origin'])} |"

@@ -1,11 +1,13 @@
-"""Formats of an export: Parquet, and gzipped JSON lines with all keys in every line.
+"""Formats of an export: Parquet, gzipped JSON lines with all keys in every line, and WebDataset.
 
 Readers that infer types from the first rows, as Hugging Face datasets does for JSON lines, need the same keys
 in all rows. Null is therefore written as null, and `meta` is a JSON string, in both formats.
 """
 
 import gzip
+import io
 import json
+import tarfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -13,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh3_128_hexdigest
 
 _GROUP_BYTES = 32 << 20  # text per Parquet row group, unless a single document is longer
 _GROUP_ROWS = 1 << 16  # documents per Parquet row group
@@ -53,6 +56,21 @@ def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -
                 packed.writelines(map(_json_line, batch.to_pylist()))
 
 
+def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
+    """Write tables of `schema` as a tar in the layout of WebDataset: for each document KEY.txt, its text, and KEY.json, its other
+    columns. KEY is a digest of the id, since readers take the name up to its first dot as the key of a sample.
+    """
+    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
+        for table in tables:
+            for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
+                for row in batch.to_pylist():
+                    key, text = xxh3_128_hexdigest(row["id"].encode()), row.pop("text")
+                    for suffix, data in (("txt", text.encode()), ("json", _json_line(row))):
+                        member = tarfile.TarInfo(f"{key}.{suffix}")
+                        member.size = len(data)
+                        archive.addfile(member, io.BytesIO(data))
+
+
 def _finite(table: pa.Table) -> pa.Table:
     for number, field in enumerate(table.schema):
         if pa.types.is_floating(field.type):
@@ -73,5 +91,6 @@ def _in_json(value: Any) -> str:
 WRITERS: dict[str, tuple[Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None], str]] = {
     "parquet": (write_parquet, ".parquet"),
     "jsonl": (write_jsonl, ".jsonl.gz"),
+    "webdataset": (write_webdataset, ".tar"),
 }
 """For each format, the function that writes one file, and the suffix of the file's name."""

@@ -1,14 +1,14 @@
-"""Export the kept, edited text of a published corpus as Parquet or gzipped JSON lines, for use by other
+"""Export the kept, edited text of a published corpus as Parquet, gzipped JSON lines or WebDataset, for use by other
 software.
 
 An export is a directory or URL prefix with
 
-- `data/`: one or more files per source, `00000-SOURCE.parquet` or `00000-SOURCE.jsonl.gz`, numbered over the
+- `data/`: one or more files per source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`, numbered over the
   whole export and written atomically. Columns: `id` (printed), `text`, `source`, `url`, `meta`, `split` if a
   source gives one, and requested annotations. If a source gives a split, each file holds documents of one split,
   `00000-SOURCE.SPLIT.parquet`; documents without a given split are for training.
 - `README.md`: a dataset card with which `datasets.load_dataset` reads the directory, its splits and each source.
-- `croissant.json`: the same for readers of Croissant.
+- `croissant.json`: the same for readers of Croissant; not of WebDataset, whose files are no tables.
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
 - `unfinished.json`, only until the export is complete: the request, so that the same command can start over.
 
@@ -65,7 +65,7 @@ def export_corpus(
 ) -> list[ExportedFile]:
     """Write the kept, edited text of a corpus into the directory or prefix `output`, and `export.json` last.
 
-    `format` is parquet (zstd, page checksums) or jsonl (gzip). `sources` None means all. `columns` are
+    `format` is parquet (zstd, page checksums), jsonl (gzip) or webdataset (tar). `sources` None means all. `columns` are
     annotations to add, null in sources that the step does not apply to; `without` leaves out `url` or `meta`.
     One part is held in memory.
 
@@ -90,8 +90,11 @@ def export_corpus(
             check_unchanged(opened, output)
             raise
         check_unchanged(opened, output)
-        (output / "README.md").write_atomic(dataset_card(manifest, schema, totals, files, left_out).encode())
-        (output / "croissant.json").write_atomic(croissant(manifest, schema, totals, files, format).encode())
+        is_table = format != "webdataset"
+        card = dataset_card(manifest, schema, totals, files, left_out, with_columns=is_table)
+        (output / "README.md").write_atomic(card.encode())
+        if is_table:
+            (output / "croissant.json").write_atomic(croissant(manifest, schema, totals, files, format).encode())
         receipt = {"sources": totals, "left_out": asdict(left_out), "files": [asdict(file) for file in files]}
         write_json(output / "export.json", header | receipt)
         finish_output(output)

@@ -21,6 +21,7 @@ from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.git.git_refs import git_directory
 from pipelines.reading.sources.record_field import ColumnType, typed_value
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
@@ -51,6 +52,8 @@ _META_COLUMNS: dict[str, dict[str, ColumnType]] = {
 }  # fmt: skip
 """What formats put into `meta`."""
 _TYPES: tuple[ColumnType, ...] = ("bool", "int", "float", "date")  # tried in this order
+_SPEAKERS = (("role", "content"), ("from", "value"), ("speaker", "text"))
+"""Who speaks and what, in turns of conversations: OpenAI's form, ShareGPT's, and that of logs."""
 _URL_FIELDS = ("url", "link", "uri", "href", "source_url", "permalink")
 
 
@@ -60,7 +63,8 @@ class FileGroup:
 
     `kind` is the name of their format. `patterns` are globs for the files, `members` for the members of archives. `text_field`
     is the field with the most text, None if no sampled record has any; `url_field` has URLs. `columns` are fields that could be
-    columns, with their types: those of records, or what the format puts into `meta`.
+    columns, with their types: those of records, or what the format puts into `meta`. `turns` is the field with the turns of
+    conversations and the template of a turn, where there is no other text.
     """
 
     kind: str
@@ -71,21 +75,24 @@ class FileGroup:
     text_field: str | None = "text"
     url_field: str = "url"
     columns: tuple[tuple[str, ColumnType], ...] = ()
+    turns: tuple[str, str] | None = None
 
     @property
     def amount(self) -> str:
         """The number of files and their size, for people."""
-        return f"{self.files:,} {'file' if self.files == 1 else 'files'}, {human_bytes(self.bytes)}"
+        one, many = ("repository", "repositories") if self.kind == "git" else ("file", "files")
+        return f"{self.files:,} {one if self.files == 1 else many}, {human_bytes(self.bytes)}"
 
 
 def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
     """Return the groups of files below a directory, and the number of files of each suffix that no format reads.
 
-    Hidden files and directories are passed over, as globs do.
+    Hidden files and directories are passed over, as globs do. A bare git repository is one file.
     """
     found: dict[tuple[str, bool], list[tuple[Path, str, int]]] = {}
     unknown: Counter[str] = Counter()
-    for path in _walk(directory):
+    repositories: list[Path] = []
+    for path in _walk(directory, repositories):
         suffix, size = _suffix(path), path.stat().st_size
         packed = PurePosixPath(suffix).name.endswith(_ARCHIVES)
         inner = _member_suffix(path) if packed else suffix
@@ -94,21 +101,35 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
             unknown[suffix or "no suffix"] += 1
         else:
             found.setdefault((kind, packed), []).append((path, inner if packed else suffix, size))
-    groups = []
+    groups = [_repositories(directory, repositories)] if repositories else []
     for (kind, packed), files in sorted(found.items()):
         suffixes = sorted({suffix for _, suffix, _ in files})
         outer = sorted({_suffix(path) for path, _, _ in files}) if packed else suffixes
-        text, url, columns = _fields(kind, files[0][0]) if not packed else ("text", "url", ())
+        text, url, columns, turns = _fields(kind, files[0][0]) if not packed else ("text", "url", (), None)
         size = sum(size for *_, size in files)
         members = tuple(f"**/*{suffix}" for suffix in suffixes) if packed else ()
         columns = columns or tuple(_META_COLUMNS.get(kind, {}).items())
         globs = tuple(f"**/*{each}" for each in outer)
-        groups.append(FileGroup(kind, len(files), size, globs, members, text, url, columns))
+        groups.append(FileGroup(kind, len(files), size, globs, members, text, url, columns, turns))
     return groups, unknown
 
 
-def _walk(directory: Path) -> Iterator[Path]:
+def _repositories(directory: Path, found: list[Path]) -> FileGroup:
+    names = [path.relative_to(directory).as_posix() for path in found]
+    patterns = (
+        ("**",) if names == ["."] else ("**/*.git",) if all(name.endswith(".git") for name in names) else tuple(names)
+    )
+    size = sum(file.stat().st_size for path in found for file in path.glob("objects/**/*") if file.is_file())
+    return FileGroup("git", len(found), size, patterns, columns=tuple(_META_COLUMNS["code"].items()))
+
+
+def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
+    """Yield the files below a directory, and add the bare git repositories there to a list."""
     for root, folders, names in os.walk(directory):
+        if git_directory(Path(root)) == Path(root):
+            folders.clear()
+            repositories.append(Path(root))
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(root, name)
@@ -150,12 +171,14 @@ def _member_suffix(path: Path) -> str:
     return max(known)[1] if known else ""
 
 
-def _fields(kind: str, path: Path) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...]]:
-    """Return the fields of the text and of the URL, and those that hold numbers, dates or truth values alone, with their types,
-    from the first records of a file.
+def _fields(
+    kind: str, path: Path
+) -> tuple[str | None, str, tuple[tuple[str, ColumnType], ...], tuple[str, str] | None]:
+    """Return the fields of the text and of the URL, those that hold numbers, dates or truth values alone, with their types, and
+    that of turns with their template if there is no text, from the first records of a file.
     """
     if kind not in ("jsonl", "json", "csv", "parquet", "arrow"):
-        return "text", "url", ()
+        return "text", "url", (), None
     lengths: Counter[str] = Counter()
     urls: Counter[str] = Counter()
     values: dict[str, list[Any]] = {}
@@ -173,7 +196,26 @@ def _fields(kind: str, path: Path) -> tuple[str | None, str, tuple[tuple[str, Co
     text = max(texts, key=lambda name: (texts[name], name == "text"), default=None)
     url = next((name for name in (*_URL_FIELDS, *urls) if urls[name]), "url")
     typed = ((name, _type_of(each)) for name, each in values.items() if _COLUMN.fullmatch(name) and name not in _TAKEN)
-    return text, url, tuple((name, kind) for name, kind in typed if kind is not None)
+    turns = next(filter(None, (_turns(name, each) for name, each in values.items())), None)
+    if turns is not None and (text is None or lengths[text] < _length(values[turns[0]])):
+        text = None
+    else:
+        turns = None
+    return text, url, tuple((name, kind) for name, kind in typed if kind is not None), turns
+
+
+def _turns(name: str, values: list[Any]) -> tuple[str, str] | None:
+    """Return a field and the template of its turns, if all values are lists of them."""
+    turns = [turn for each in values if isinstance(each, list) for turn in each]
+    if len(turns) < len(values) or not all(isinstance(turn, dict) for turn in turns):
+        return None
+    speaker = next((pair for pair in _SPEAKERS if all(set(pair) <= turn.keys() for turn in turns)), None)
+    return None if speaker is None else (name, f"{{{speaker[0]}}}: {{{speaker[1]}}}")
+
+
+def _length(values: list[Any]) -> int:
+    """Return the characters of all texts in lists of turns."""
+    return sum(len(text) for turns in values for turn in turns for text in turn.values() if isinstance(text, str))
 
 
 def _type_of(values: list[Any]) -> ColumnType | None:

@@ -14,8 +14,9 @@ from gristmill.storage.store import digest, read_json, write_json
 from pipelines.contracts.stage import Stage
 from pipelines.reading import documents as read
 from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
+from pipelines.reading.entries.licence_names import VERSION as LICENCES_VERSION
 from pipelines.reading.entries.listing import list_files
-from pipelines.reading.sources.registry import format_code
+from pipelines.reading.sources.registry import format_code, format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
 from pipelines.reading.web.page_fields import VERSION as FIELDS_VERSION
@@ -25,14 +26,14 @@ from pipelines.reading.web.page_reservations import VERSION as RESERVATIONS_VERS
 # Fields that do not affect which documents are read from the same files.
 _NOT_IDENTITY = (
     "root", "remote", "identity", "include", "exclude", "files", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
-    "page_memory_bytes", "max_quarantined", "allow_empty", "split",
+    "page_memory_bytes", "max_quarantined", "allow_empty", "split", "revision",
 )  # fmt: skip
 _CHECKSUMS = ".checksums.json"
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files of a source in order, each with its xxh3_128."""
+    """The files of a source in order, each with its xxh3_128; of a repository, the id of its commit."""
 
     files: tuple[SourceFile, ...]
     checksums: tuple[str, ...]
@@ -68,6 +69,7 @@ class Read(Stage):
         """Return the versions of everything that decodes and normalises."""
         source = self.source
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
+        found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
         found |= {"page_fields": FIELDS_VERSION} if source.page_fields else {}
         found |= {"markdown": MARKDOWN_VERSION} if source.markup == "markdown" else {}
         return read.depends() | page_process.libraries(source) | found | format_code(source.format)
@@ -98,7 +100,11 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """Return [size, version, checksum] of a file. The version changes whenever the content does."""
+    """Return [size, version, checksum] of a file. The version changes whenever the content does. For a repository, both are its
+    commit, whose content is compared with its id when it is read.
+    """
+    if file.commit is not None:
+        return [file.size, file.commit, file.commit]
     if source.identity == "listing":
         if file.version is None:
             raise SourceError(

@@ -218,7 +218,10 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
     reasons = (tally.unexpected or tally.aside).most_common(3)
     causes = "; ".join(f"{count:,} `{reason}` ({REASONS[reason]})" for reason, count in reasons)
     wrong = dict.fromkeys(_CHECK[reason] for reason, _ in reasons if reason in _CHECK)
-    check = f"; check {' and '.join(f'`{name}: {getattr(source, name)}`' for name in wrong)}" if wrong else ""
+    shown = [
+        "`text`" if name == "text_field" and source.text else f"`{name}: {getattr(source, name)}`" for name in wrong
+    ]
+    check = f"; check {' and '.join(shown)}" if wrong else ""
     on = "set `allow_empty: true`"
     if tally.documents:
         enough = max(tally.share, source.max_quarantined + 0.01)

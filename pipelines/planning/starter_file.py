@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gristmill.errors import ConflictError, UserError
 from pipelines.planning.file_groups import FileGroup, group_files
@@ -49,7 +50,7 @@ def starter_sources(directories: Sequence[Path]) -> tuple[list[StarterSource], C
                 f"{directory}: holds nothing that a format reads ({seen}); `pipelines formats` lists the formats"
             )
         for group in groups:
-            if group.text_field is None:
+            if group.text_field is None and group.turns is None:
                 raise UserError(
                     f"{directory}: the first records of its {group.kind} files have no text; write the source by hand, "
                     "with the field in `text_field`"
@@ -81,7 +82,7 @@ def write_starter(sources: Sequence[StarterSource], name: str, file: Path) -> No
 
 def starter_text(sources: Sequence[StarterSource], name: str, file: Path) -> str:
     """Return the text of the corpus file."""
-    prose = [source.name for source in sources if source.group.kind != "code"]
+    prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)
     tokenizer = next((knobs for limit, knobs in _TOKENIZERS if size < limit), _LARGEST_TOKENIZER)
     lines = [
@@ -98,11 +99,13 @@ def starter_text(sources: Sequence[StarterSource], name: str, file: Path) -> str
 
 def _source_lines(source: StarterSource) -> list[str]:
     group = source.group
-    fields = {"root": str(source.root), "format": group.kind, "include": list(group.patterns)}
+    fields: dict[str, Any] = {"root": str(source.root), "format": group.kind, "include": list(group.patterns)}
     if group.members:
         fields["members"] = list(group.members)
     if group.text_field != "text" and group.text_field is not None:
         fields["text_field"] = group.text_field
+    if group.turns is not None:
+        fields["text"] = {"turns": group.turns[0], "template": group.turns[1]}
     if group.url_field != "url":
         fields["url_field"] = group.url_field
     lines = [f"  - name: {source.name}      # {group.amount}"]

@@ -5,6 +5,7 @@ from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.exclude import Exclude
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
+from pipelines.stages.decide.patterns import Patterns
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
 from pipelines.stages.decide.sample import UniformSample
 from pipelines.stages.dedup.dedup_exact import DedupExact
@@ -50,6 +51,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "learn_tokenizer": LearnTokenizer,
     "minhash_signatures": MinhashSignatures,
     "pareto_sampling": ParetoSampling,
+    "patterns": Patterns,
     "peer_signals": PeerSignals,
     "perplexity": Perplexity,
     "pii": Pii,

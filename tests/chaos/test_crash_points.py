@@ -186,7 +186,7 @@ def test_removing_garbage(raw: Path, pool: Pool, injected: Injected, thorough: b
         out.with_name(f"{out.name}.yaml").write_text(text.replace(f"{raw}/out", str(out)))
 
     def command(out: Path) -> list[Any]:
-        return ["pipelines", "gc", out.with_name(f"{out.name}.yaml"), "--delete"]
+        return ["pipelines", "gc", out.with_name(f"{out.name}.yaml"), "--delete", "--keep", "0"]
 
     begin(tmp_path / "whole")
     assert "removed" in pool.all[0].run(command(tmp_path / "whole"), tmp_path).said

@@ -27,6 +27,7 @@ HOMES = {
         "gristmill/metrics.py",
         "pipelines/commands/jobs.py",
         "trainers/training/launch.py",
+        "trainers/training/ray_tasks.py",
     ),
     "deepspeed": ("trainers/engine/zero.py", "trainers/engine/partitions.py"),
     "presidio_analyzer": ("pipelines/stages/pii/",),

@@ -1,5 +1,9 @@
 """Every configuration file in the repository is valid."""
 
+import gzip
+import json
+from html import escape
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,8 @@ import yaml
 from pipelines.__main__ import main
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import load_corpus_config, plain_config
+from tests.pipelines.reading.formats.test_mediawiki import dump, page
+from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
 from tests.trainers.conftest import build_corpus
 from trainers.__main__ import main as study_main
 from trainers.studies.designs.study_entries import study_entries, variants_of
@@ -60,7 +66,8 @@ def test_a_resolved_corpus_file_is_a_valid_input(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["web_en.yaml", "c4.yaml", "refinedweb.yaml", "books.yaml", "news.yaml", "multilingual.yaml"]
+    "name",
+    ["web_en.yaml", "c4.yaml", "refinedweb.yaml", "books.yaml", "news.yaml", "multilingual.yaml", "conversation.yaml"],
 )
 def test_a_recipe_says_how_to_fetch_its_language_model(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -147,8 +154,45 @@ SAMPLES = {
         "sources.news.include=['readability_pages.warc.gz']",
         "steps.language.models=[{data}/models/lid.176.ftz, resiliparse]",
     ],
+    "questions.yaml": ["sources.questions.root={made}/dumps"],
+    "conversation.yaml": [
+        "sources.chats.root={data}/prose/dialogue.jsonl.gz",
+        "sources.chats.include=['**']",
+        "sources.chats.text=null",
+        "steps.language.models=[{data}/models/lid.176.ftz, resiliparse]",
+    ],
+    "papers.yaml": [  # chapters of textbooks, which have no formulas
+        "sources.papers.root={data}/prose/textbooks.jsonl.gz",
+        "sources.papers.include=['**']",
+        "sources.papers.format=jsonl",
+    ],
+    "law.yaml": ["sources.law.root={data}/prose/legal_dc_acts_laws.jsonl.gz", "sources.law.include=['**']"],
+    "encyclopedia.yaml": ["sources.encyclopedia.root={made}/wiki"],
     "code.yaml": ["sources.code.root=.", "sources.code.include=['pipelines/**/*.py']", "sources.docs.root=."],
 }
+
+
+def make_dumps(data, folder):
+    """A Stack Exchange dump and a MediaWiki dump, made of records of the sample data."""
+
+    def records(name, count=None):
+        with gzip.open(data / f"prose/{name}.jsonl.gz") as lines:
+            return [json.loads(line) for line in islice(lines, count)]
+
+    found = [(each["id"].split("/")[1], each["meta"], each["text"]) for each in records("forum_stackexchange")]
+    coffee = [each for each in found if each[1]["site"] == found[0][1]["site"]]
+    rows = [
+        question(int(number), text, Score=meta["score"], CreationDate="2016-01-01T00:00:00.000")
+        if meta["type"] == "1"
+        else answer(int(number), int(meta["parent"]), text, Score=meta["score"])
+        for number, meta, text in coffee
+        if meta["type"] in ("1", "2")
+    ]
+    (folder / "dumps/coffee.stackexchange.com").mkdir(parents=True)
+    (folder / "dumps/coffee.stackexchange.com/Posts.xml").write_bytes(posts(*rows))
+    (folder / "wiki").mkdir()
+    articles = [page(f"Article {number}", escape(each["text"])) for number, each in enumerate(records("wiki_en", 500))]
+    (folder / "wiki/pages.xml").write_bytes(dump(*articles))
 
 
 @pytest.mark.slow
@@ -157,7 +201,10 @@ SAMPLES = {
 def test_recipes_build_on_sample_data(name, shared_data, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     path = ROOT / "corpora_configs" / name
-    overrides = [*(assignment.format(data=shared_data) for assignment in SAMPLES[name]), *assignments(path)]
+    if any("{made}" in assignment for assignment in SAMPLES[name]):
+        make_dumps(shared_data, tmp_path)
+    named = {"data": shared_data, "made": tmp_path}
+    overrides = [*(assignment.format(**named) for assignment in SAMPLES[name]), *assignments(path)]
     overrides += [f"output={tmp_path}/out", "steps.learn_tokenizer.vocab_size=2000"]
     assert main(["build", str(path), "--in-process", *overrides]) == 0
     corpus = load_corpus(tmp_path / "out")

@@ -75,6 +75,32 @@ def test_shards_are_read_as_arrays(corpus):
     assert first.offsets[-1] == len(first.tokens) > 0
 
 
+def test_tokens_decode_to_the_texts_of_the_documents(corpus):
+    table = corpus.documents().read_all()
+    texts = {
+        corpus.corpus.find(name).id.hex(): text
+        for name, text in zip(*(table[x].to_pylist() for x in ("id", "text")), strict=True)
+    }
+    assert dict([*corpus.decoded(), *corpus.decoded(split="validation")]) == texts
+    assert {identifier for identifier, _ in corpus.decoded(sources=["code"])} < set(texts)
+
+
+def test_a_plan_is_a_value(corpus, tmp_path):
+    config = corpus.corpus.directory.parent / "corpus.yaml"
+    done = pipelines.plan(config)
+    assert all(step.is_finished for step in done.steps)
+    assert {name: count for name, (count, _) in done.files.items()} == {"web": 1, "code": 1}
+    other = pipelines.plan(config, ["steps.filter[0].at_least=8"])
+    assert [step.name for step in other.steps] == [step.name for step in done.steps]
+    pending = {step.name: step.why for step in other.steps if not step.is_finished}
+    assert "at_least" in pending["filter.web"]
+    assert "read.web" not in pending
+    assert other.expected.seconds > 0
+    new = pipelines.plan(config, [f"output={tmp_path / 'new'}"])
+    assert not any(step.is_finished for step in new.steps)
+    assert not (tmp_path / "new").exists()
+
+
 def test_columns_and_sources_are_listed(corpus):
     assert corpus.sources == ["web", "code"]
     assert "word_count" in corpus.columns.names
@@ -158,8 +184,7 @@ def examples(tmp_path, monkeypatch):
         (tmp_path / name / "a.txt").write_text("the mill stands by the river and turns\n")
     mine = CORPUS.format(root=tmp_path).replace("jsonl", "text").replace(f"{tmp_path}/out", "data/corpora/mine")
     (tmp_path / "mine.yaml").write_text(mine.replace("0.2", "0.5"))
-    first = pipelines.build("mine.yaml", in_process=True)
-    (tmp_path / "data/corpora/mine/yesterday.json").write_bytes((first.corpus.directory / "manifest.json").read_bytes())
+    pipelines.build("mine.yaml", in_process=True)
     page = (Path(__file__).parents[2] / "docs" / "looking.md").read_text()
     return dict(re.findall(r"^#+ ([^\n]+)\n(?:(?!^#)[^\n]*\n)*?```python\n(.*?)```", page, re.DOTALL | re.MULTILINE))
 

@@ -60,6 +60,7 @@ def map_roles(declared: Mapping[str, int]) -> dict[str, int]:
 
 REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "causal": (BOS, EOS),
+    "bidirectional_lm": (PAD, CLS, SEP),
     "denoising": (PAD, BOS, EOS, MASK),
     "fill_in_the_middle": (BOS, EOS, FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX),
     "masked": (PAD, MASK, CLS, SEP),

@@ -1,8 +1,8 @@
-"""`features`, `probe`, `heads` and `next-tokens`: look into a model."""
+"""`features`, `probe`, `similarity`, `heads` and `next-tokens`: look into a model."""
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gristmill.config import near_match
@@ -15,11 +15,13 @@ from trainers.commands.settings import split_settings
 
 if TYPE_CHECKING:
     from trainers.evaluation.probing.classifiers import Classifier
+    from trainers.evaluation.probing.features import Pooling
     from trainers.tasks.examples import Examples
 
 _POOLINGS = ("mean", "first", "last", "token")
 _CLASSIFIERS = ("linear", "mlp")
-_NAMED = ("task", "text", "set", "layers", "classifier", "limit", "seed", "data", "train", "test")
+_NAMED = ("task", "text", "set", "layers", "classifier", "limit", "seed", "data", "train", "test", "finetuned")
+_COMPARED = ("task", "layers", "pooling", "split", "data")
 _LIMIT = 2000  # examples of a split: with some 30,000 words, a layer takes seconds
 _HEAD_TOKENS = 2000  # the model reads them once for each head
 _TOKENS = 5000  # of a text whose next tokens are shown
@@ -51,12 +53,25 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "settings",
         metavar="name=value",
         nargs="+",
-        help="task=NAME|FILE.yaml, or text=FILE set=length|word_content|word_order|sentence_order; then layers=all|0,6, "
-        f"classifier=linear,mlp, limit=N (examples of each split; default {_LIMIT:,}), train=SPLIT, test=SPLIT, data=DIR, "
-        "seed=N",
+        help="task=NAME|FILE.yaml, or text=FILE set=length|word_content|word_order|sentence_order; then layers=all|0,6|0,5+6 "
+        f"(concatenated), classifier=linear,mlp, limit=N (examples of each split; default {_LIMIT:,}), train=SPLIT, "
+        "test=SPLIT, data=DIR, seed=N, finetuned=RUN (to compare with)",
     )
     probe.add_argument("--output", metavar="FILE", type=local_path, help="a page (.html) or all scores (.json)")
     probe.set_defaults(handler=_probe)
+    similarity = commands.add_parser(
+        "similarity", help="cosines of the states of two texts against gold similarities, by layer, without training"
+    )
+    similarity.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
+    similarity.add_argument(
+        "settings",
+        metavar="name=value",
+        nargs="+",
+        help="task=stsb, or task=FILE.yaml of kind regress with two texts; then layers=all|0,6, pooling=mean,first,last "
+        "(default mean), split=NAME (default dev), data=DIR",
+    )
+    similarity.add_argument("--output", metavar="FILE.json", type=local_path, help="all scores")
+    similarity.set_defaults(handler=_similarity)
     heads = commands.add_parser("heads", help="what attention heads attend to, and the loss without them")
     heads.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
     heads.add_argument("--text", metavar="FILE", type=location_argument, required=True, help="as for `features`")
@@ -94,10 +109,7 @@ def _features(options: argparse.Namespace) -> int:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    named, others = split_settings(options.settings, _NAMED)
-    if others:
-        near = near_match(others[0].partition("=")[0], _NAMED)
-        raise ConfigError(f"{others[0]!r}: expected {', '.join(f'{name}=' for name in _NAMED)}{near}")
+    named = _settings(options.settings, _NAMED)
     if ("task" in named) == ("text" in named):
         raise ConfigError("task: give task=NAME, task=FILE.yaml, or text=FILE with set=NAME")
     if options.output is not None and options.output.suffix not in (".html", ".json"):
@@ -106,22 +118,51 @@ def _probe(options: argparse.Namespace) -> int:
     limit, seed = _whole("limit", named.get("limit", str(_LIMIT)), 2), _whole("seed", named.get("seed", "0"), 0)
     from gristmill.storage.store import write_json
     from trainers.evaluation.probe_page import render_probes
+    from trainers.evaluation.probing.finetuned_score import finetuned_score
     from trainers.evaluation.probing.hidden_states import StateReader
     from trainers.evaluation.probing.probe_layers import probe_layers, probe_lines
     from trainers.report.task_table import align
 
     _require_sklearn()
     train, test = (_text_splits if "text" in named else _task_splits)(named, limit, seed)
+    tuned = finetuned_score(parse_local(named["finetuned"], "finetuned"), test) if "finetuned" in named else None
     reader = StateReader.open(parse_local(str(options.model), "model"))
-    layers = reader.choose_layers(named.get("layers", "all"))
+    layers = reader.choose_layers(named.get("layers", "all"), joined=True)
     found = probe_layers(reader, train, test, layers, kinds, seed, _tell)
-    print("\n".join(printable(line) for line in align(probe_lines(found))))
+    print("\n".join(printable(line) for line in align(probe_lines(found, tuned))))
     if options.output is not None:
         named_so = {"model": str(options.model), "task": train.task.name, "train": train.split, "test": test.split}
         if options.output.suffix == ".html":
-            options.output.write_atomic(render_probes(**named_so, layers=found).encode())
+            options.output.write_atomic(render_probes(**named_so, layers=found, finetuned=tuned).encode())
         else:
-            write_json(options.output, {**named_so, "layers": [each.plain() for each in found]})
+            more = {} if tuned is None else {"finetuned": {"run": named["finetuned"], "accuracy": tuned.plain()}}
+            write_json(options.output, {**named_so, "layers": [each.plain() for each in found], **more})
+        print(options.output)
+    return 0
+
+
+def _similarity(options: argparse.Namespace) -> int:
+    named = _settings(options.settings, _COMPARED)
+    if "task" not in named:
+        raise ConfigError("task: give task=stsb, or task=FILE.yaml")
+    if options.output is not None:
+        _require_suffix(options.output, ".json")
+    poolings = _poolings(named.get("pooling", "mean"))
+    from gristmill.storage.store import write_json
+    from trainers.evaluation.probing.hidden_states import StateReader
+    from trainers.evaluation.probing.text_similarity import layer_similarities, similarity_lines
+    from trainers.report.task_table import align
+    from trainers.tasks.load_task import load_task
+    from trainers.tasks.read_examples import read_examples
+    from trainers.tasks.task_files import data_directory
+
+    examples = read_examples(load_task(named["task"]), named.get("split", "dev"), data_directory(named.get("data")))
+    reader = StateReader.open(parse_local(str(options.model), "model"))
+    found = layer_similarities(reader, examples, reader.choose_layers(named.get("layers", "all")), poolings)
+    print("\n".join(printable(line) for line in align(list(similarity_lines(found)))))
+    if options.output is not None:
+        facts = {"model": str(options.model), "task": examples.task.name, "split": examples.split}
+        write_json(options.output, {**facts, "layers": [each.plain() for each in found]})
         print(options.output)
     return 0
 
@@ -177,7 +218,7 @@ def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Exam
     from trainers.evaluation.suites.text_bits import SPLIT, text_task
     from trainers.tasks.read_examples import read_examples
 
-    for name in ("train", "test", "data"):
+    for name in ("train", "test", "data", "finetuned"):
         if name in named:
             raise ConfigError(f"{name}: belongs to task=NAME; leave it out")
     asked = next((each for each in TEXT_SETS if each == named.get("set")), None)
@@ -185,6 +226,22 @@ def _text_splits(named: Mapping[str, str], limit: int, seed: int) -> "tuple[Exam
         raise ConfigError(f"set: got {named.get('set', 'none')}, allowed {', '.join(TEXT_SETS)}")
     texts = read_examples(text_task(parse_location(named["text"], field="text")), SPLIT, None)
     return text_set(asked, texts, limit, seed)
+
+
+def _settings(given: Sequence[str], names: tuple[str, ...]) -> dict[str, str]:
+    """Return name=value settings as a mapping. Raises ConfigError for other words."""
+    named, others = split_settings(given, names)
+    if others:
+        near = near_match(others[0].partition("=")[0], names)
+        raise ConfigError(f"{others[0]!r}: expected {', '.join(f'{name}=' for name in names)}{near}")
+    return named
+
+
+def _poolings(named: str) -> "list[Pooling]":
+    allowed = [name for name in _POOLINGS if name != "token"]
+    if unknown := [name for name in named.split(",") if name not in allowed]:
+        raise ConfigError(f"pooling: got {unknown[0]!r}, allowed {', '.join(allowed)}")
+    return list(dict.fromkeys(named.split(",")))  # type: ignore[arg-type]
 
 
 def _classifiers(named: str) -> "list[Classifier]":

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trainers.tasks.schema.task import Task
 
 _ASKS = ("suite", "task", "text")
-_NAMED = (*_ASKS, "corpus", "data", "splits", "shots", "seed", "limit", "pseudo", "window", "calibrate")
+_SETTINGS = ("shots", "seed", "limit", "pseudo", "window", "calibrate", "balanced")
+_NAMED = (*_ASKS, "corpus", "data", "splits", *_SETTINGS)
 LIKELIHOOD = "likelihood"  # the suite of held-out documents, which has no task files
 Requirement = tuple[str, str, str, float, str]
 """Task or suite, score, comparison, bound, and the text of a requirement."""
@@ -51,9 +52,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="name=value",
         nargs="*",
         help="suite=NAME, task=NAME|FILE.yaml (A,B for several), or text=FILE; then data=DIR (the tasks' files), "
-        "limit=N (items of each split or subtask), shots=N, seed=N, splits=NAME (of task=), pseudo=token|within_word "
-        "(encoders), window=N (positions, of text=), calibrate=true (labels). Without these: corpus=DIR, by "
-        "default that of the run",
+        "limit=N (items of each split or subtask), shots=N, seed=N, balanced=true (shots), splits=NAME (of task=), "
+        "pseudo=token|within_word (encoders), window=N (positions, of text=), calibrate=true (labels). Without these: "
+        "corpus=DIR, by default that of the run",
     )
     evaluate.add_argument("--split", choices=("validation", "test"), default="validation", help="of the corpus")
     evaluate.add_argument("--tokens", type=int, help="tokens of the split per source; default: those of the run")
@@ -268,9 +269,7 @@ def _settings(named: Mapping[str, str]) -> "EvaluationSettings":
     from gristmill.config import override, parse
     from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 
-    given = [
-        f"{name}={named[name]}" for name in ("shots", "seed", "limit", "pseudo", "window", "calibrate") if name in named
-    ]
+    given = [f"{name}={named[name]}" for name in _SETTINGS if name in named]
     settings: EvaluationSettings = parse(EvaluationSettings, override({}, given), "evaluate")
     return settings
 

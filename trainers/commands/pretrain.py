@@ -1,4 +1,4 @@
-"""`pretrain` and `t5-grid`: train models."""
+"""`pretrain`: train models."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.paths import local_path
-from trainers.commands.settings import corpora_of, read_weights, split_settings
+from trainers.commands.settings import read_weights, split_settings
 
 if TYPE_CHECKING:
     from trainers.config.pretraining import Pretraining
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the commands that train."""
+    """Add the command that pretrains."""
     pretrain = commands.add_parser("pretrain", help="train a recipe on a corpus; the same command resumes")
     pretrain.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a resolved.yaml")
     pretrain.add_argument(
@@ -41,17 +41,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="continue on a corpus other than the run began with; it must have the same tokenizer",
     )
     pretrain.set_defaults(handler=_pretrain)
-    grid = commands.add_parser(
-        "t5-grid", help="the T5 paper's table of architectures and objectives on tiny models; the same command resumes"
-    )
-    grid.add_argument(
-        "overrides",
-        metavar="a.b=value",
-        nargs="*",
-        help="corpus=DIR, output=DIR (data/runs/t5_grid), or any field that the ten runs share",
-    )
-    grid.add_argument("--workers", type=int, default=1, help="more than one run on Ray")
-    grid.set_defaults(handler=_t5_grid)
 
 
 def _pretrain(options: argparse.Namespace) -> int:
@@ -101,24 +90,6 @@ def _pretrain(options: argparse.Namespace) -> int:
         return _launch(config, corpus, run, options.workers)
 
 
-def _t5_grid(options: argparse.Namespace) -> int:
-    from trainers.studies.t5_grid import table, train_grid
-
-    if options.workers < 1:
-        raise ConfigError(f"--workers: got {options.workers}, allowed 1 or more")
-    named, overrides = split_settings(options.overrides, ("corpus", "output"))
-    output = parse_local(named.get("output", "data/runs/t5_grid"), "output")
-    corpora = corpora_of(named)
-    rows = train_grid(corpora, output, overrides, options.workers, lambda line: print(line, flush=True))
-    if rows is None:
-        print(f"stopped; the same command continues {output}")
-        return 0
-    print(
-        f"\n{table(rows)}\n\nloss in nats per target on the validation split  {output / 'grid.json'}  {output / 'report.html'}"
-    )
-    return 0
-
-
 def _is_follower() -> bool:
     """Whether torchrun started this process as a worker other than the first."""
     return os.environ.get("RANK", "0") != "0"
@@ -132,8 +103,10 @@ def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: LocalPath, wor
     launch(config, corpus, run, workers, lambda line: print(line, flush=True))
     if (run / "finished.json").exists() and not _is_follower():
         print(f"run    {run}\nreport {run / 'report.html'}\nmodel  {run / 'export'}")
-        encodes = config.model.family == "encoder"
-        example = f"fill-mask {run} --text 'To <mask> or not'" if encodes else f"generate {run} --prompt 'To be'"
+        example = f"generate {run} --prompt 'To be'"
+        if config.model.family == "encoder":
+            masks = not (config.model.traits.permutes or config.model.traits.bidirectional_lm)
+            example = f"fill-mask {run} --text 'To <mask> or not'" if masks else f"similarity {run} task=stsb data=DIR"
         print(f"try    python -m trainers {example}")
     return 0
 

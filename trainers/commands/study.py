@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trainers.studies.laws.law_set import LawSet
     from trainers.studies.outcomes.study_steps import StudyFit
     from trainers.studies.run_table import RunTable
+    from trainers.studies.running.ray_runs import RayResources
     from trainers.studies.schema.study_file import Study
 
 
@@ -27,6 +28,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     plan.set_defaults(handler=_plan)
     run = verbs.add_parser("run", help="train, fit, propose, confirm and report; the same command resumes")
     _add_study(run, required=True)
+    _add_ray(run)
     run.set_defaults(handler=_run)
     fit = verbs.add_parser("fit", help="fit a law to the metrics of runs, and say how far it can be trusted")
     _add_table(fit)
@@ -55,6 +57,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     scaling.set_defaults(handler=_scaling)
     confirm = verbs.add_parser("confirm", help="larger runs of the candidates with paired seeds, and the verdict")
     _add_study(confirm, required=True)
+    _add_ray(confirm)
     confirm.set_defaults(handler=_confirm)
     report = verbs.add_parser("report", help="one HTML page of all that is known")
     _add_study(report, required=True)
@@ -70,6 +73,17 @@ def _add_study(parser: argparse.ArgumentParser, required: bool) -> None:
         help="a study file or the directory of a study, then fields of it (docs/studies.md)",
     )
     parser.add_argument("--workers", type=int, default=1, help="processes that train at a time (default 1)")
+
+
+def _add_ray(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of runs that are tasks of Ray."""
+    parser.add_argument(
+        "--ray",
+        action="store_true",
+        help="train as tasks of the cluster that RAY_ADDRESS names, or of this machine, as many at a time as have room",
+    )
+    parser.add_argument("--cpus-per-run", type=float, default=1.0, help="with --ray; may be a fraction (default 1)")
+    parser.add_argument("--gpus-per-run", type=float, default=0.0, help="with --ray; may be a fraction (default 0)")
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
@@ -168,18 +182,41 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _train(runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int) -> None:
-    """Train the runs that have no result yet, or a failed one."""
+def _train(
+    runs: "tuple[StudyRun, ...]", directory: LocalPath, workers: int, resources: "RayResources | None" = None
+) -> None:
+    """Train the runs that have no result yet, or a failed one: on Ray if `resources` are given, else in `workers` processes."""
     from gristmill.machine import usable_cores
     from trainers.studies.running.study_workers import StudyWorkers
     from trainers.studies.running.train_study_run import read_result
 
     results = {run.key: read_result(directory / run.key) for run in runs}
     left = [run for run in runs if run.is_ready and ((known := results[run.key]) is None or known.state == "failed")]
-    if left:
+    if left and resources is not None:
+        from trainers.studies.running.ray_runs import train_on_ray
+
+        _say(f"{len(left)} of {len(runs)} runs to train on Ray  {directory}")
+        train_on_ray(directory, left, resources, _say)
+    elif left:
         _say(f"{len(left)} of {len(runs)} runs to train on {workers} workers  {directory}")
         threads = max(1, usable_cores() // workers)
         StudyWorkers(directory, min(workers, len(left)), threads, _say).run(left)
+
+
+def _resources(options: argparse.Namespace) -> "RayResources | None":
+    """Return what each run takes of a Ray cluster; None without --ray."""
+    from trainers.studies.running.ray_runs import RayResources
+
+    resources = RayResources(options.cpus_per_run, options.gpus_per_run)
+    if not options.ray:
+        if resources != RayResources():
+            raise ConfigError("--cpus-per-run, --gpus-per-run: need --ray")
+        return None
+    try:
+        resources.check()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return resources
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -189,6 +226,7 @@ def _run(options: argparse.Namespace) -> int:
     from trainers.studies.running.study_directory import RUNS, check_registered, register
 
     study, root = _load(options)
+    resources = _resources(options)
     check_registered(study, root)
     build_corpora(study, root, options.workers, _say)
     opened = open_study(study)
@@ -197,13 +235,13 @@ def _run(options: argparse.Namespace) -> int:
         _say(f"changed since it last ran: {change}")
     record_failed_builds(opened, root)
     _say("\n".join(plan_lines(plan)))
-    _train((*opened.proxies, *opened.doremi[:1]), root / RUNS, options.workers)
-    _train(opened.doremi[1:], root / RUNS, options.workers)  # needs the reference
+    _train((*opened.proxies, *opened.doremi[:1]), root / RUNS, options.workers, resources)
+    _train(opened.doremi[1:], root / RUNS, options.workers, resources)  # needs the reference
     if opened.study.has_mixtures:
         fit = _fit_study(opened, root)
         _propose_study(opened, root, fit.table, fit.laws)
     if opened.study.confirmation is not None:
-        _confirm_study(opened, root, options.workers)
+        _confirm_study(opened, root, options.workers, resources)
     elif not opened.study.has_mixtures:
         _print_verdict(opened, root)
     return _report_study(opened, root)
@@ -231,11 +269,11 @@ def _propose_study(opened: "OpenStudy", root: LocalPath, table: "RunTable", laws
     _say(str(root / PROPOSAL))
 
 
-def _confirm_study(opened: "OpenStudy", root: LocalPath, workers: int) -> None:
+def _confirm_study(opened: "OpenStudy", root: LocalPath, workers: int, resources: "RayResources | None") -> None:
     from trainers.studies.outcomes.study_verdict import candidate_runs
     from trainers.studies.running.study_directory import RUNS
 
-    _train(candidate_runs(opened, root), root / RUNS, workers)
+    _train(candidate_runs(opened, root), root / RUNS, workers, resources)
     _print_verdict(opened, root)
 
 
@@ -260,9 +298,10 @@ def _confirm(options: argparse.Namespace) -> int:
     from trainers.studies.running.study_directory import register
 
     opened, root = _open(options)
+    resources = _resources(options)
     candidate_runs(opened, root)  # raises without a confirmation or a proposal
     register(opened.study, root)
-    _confirm_study(opened, root, options.workers)
+    _confirm_study(opened, root, options.workers, resources)
     return 0
 
 

@@ -26,8 +26,9 @@ class Traits:
     first; `transformers` starts generation with it. `feed_forward` is the default inner size as a multiple of
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
-    the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is. A
-    `recurrent` architecture has no attention.
+    the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
+    `bidirectional_lm` says the same of a forward and a backward language model. A `recurrent` architecture has
+    no attention.
     """
 
     family: Family
@@ -40,6 +41,7 @@ class Traits:
     token_types: bool = False
     permutes: bool = False
     recurrent: bool = False
+    bidirectional_lm: bool = False
 
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
@@ -69,6 +71,7 @@ ARCHITECTURES: dict[str, Traits] = {
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
     "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", *_GENERATOR), token_types=True),
+    "elmo": Traits("encoder", ("none",), ("dropout",), recurrent=True, bidirectional_lm=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
     "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),
@@ -151,6 +154,9 @@ class Model:
     In AWD-LSTM, `width` is that of the embeddings and of the last layer, and `feed_forward` that of the layers before it (400
     and 1,150 as published). Of its words `embedding_dropout` are dropped, `input_dropout` of the units after the embeddings,
     `hidden_dropout` of those between layers, `dropout` of those after the last, and `weight_dropout` of the recurrent weights.
+
+    In ELMo, `width` is that of the states of both directions, each of which has half of it, as have the embeddings; and
+    `feed_forward` is the number of cells of a direction, which are projected to that half (1,024 and 4,096 as published).
 
     `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
     singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside
@@ -247,6 +253,10 @@ class Model:
         require(
             not self.traits.recurrent or self.heads == 1,
             f"heads: got {self.heads}, {self.architecture} has no attention; leave it at 1",
+        )
+        require(
+            not self.traits.bidirectional_lm or self.width % 2 == 0,
+            f"width: got {self.width}, each direction of {self.architecture} has half of it; allowed even numbers",
         )
         require(
             self.head_width is not None or self.width % self.heads == 0,

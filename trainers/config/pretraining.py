@@ -232,6 +232,7 @@ class Pretraining(Job):
         self._check_generator()
         self._check_boundary()
         self._check_order()
+        self._check_directions()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
             require(
@@ -264,6 +265,14 @@ class Pretraining(Job):
             self.objective.permutes == self.model.traits.permutes,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; permutation is "
             f"trained with xlnet, and xlnet with permutation",
+        )
+
+    def _check_directions(self) -> None:
+        """Require an architecture with two language models for the objective that trains both, and only for that."""
+        require(
+            self.objective.bidirectional_lm == self.model.traits.bidirectional_lm,
+            f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; bidirectional_lm is "
+            f"trained with elmo, and elmo with bidirectional_lm",
         )
 
     def _check_isolation(self) -> None:

@@ -149,6 +149,23 @@ def _boundary_nats(made: ForwardPass) -> Any:
     return _everywhere(cross_entropy(logits[None], its[None])[0], chosen, targets.shape)
 
 
+def _backward_targets(batch: Batch) -> np.ndarray:
+    """Return the positions whose token is itself the next one's target, which exclude documents without targets."""
+    there = np.zeros(batch.targets.shape, dtype=bool)
+    there[:, 1:] = batch.targets[:, :-1] != IGNORED
+    return there
+
+
+def _backward_nats(made: ForwardPass) -> Any:
+    """Return the nats of the previous token at every position that has one."""
+    import torch
+
+    before = torch.where(made.arrays["targets"][:, :-1] != IGNORED, made.inputs.ids[:, :-1], IGNORED)
+    assert made.architecture.backward is not None
+    nats = cross_entropy(made.architecture.backward(made.network, made.states[:, 1:]), before)
+    return torch.nn.functional.pad(nats, (1, 0))
+
+
 def _read_targets(batch: Batch) -> np.ndarray:
     read: np.ndarray = batch.segments != PADDING
     return read
@@ -171,6 +188,7 @@ LOSSES: dict[str, Loss] = {
         Loss("loss", _token_targets, _token_nats),
         Loss("sentence_loss", _label_targets, _label_nats),
         Loss("boundary_loss", _boundary_targets, _boundary_nats),
+        Loss("backward_loss", _backward_targets, _backward_nats),
         Loss("discriminator_loss", _read_targets, _discriminator_nats),
     )
 }

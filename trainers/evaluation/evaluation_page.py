@@ -1,11 +1,13 @@
 """The page of an evaluation, from the template evaluation.html."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from gristmill.page.render import render_template
 from trainers.evaluation.suites.run_evaluation import Evaluation
-from trainers.evaluation.suites.task_result import TaskResult
+from trainers.evaluation.suites.suite_result import PairedDifference
+from trainers.evaluation.suites.task_result import NoisyScore, TaskResult
 from trainers.evaluation.suites.won_items import shown_items, won_items
 
 
@@ -22,6 +24,7 @@ def render_evaluation(evaluation: Evaluation) -> str:
         means=evaluation.means,
         centred=evaluation.suite is not None and evaluation.suite.centred,
         results=evaluation.results,
+        separations=separations(evaluation),
         differences=evaluation.differences,
         clean=evaluation.clean,
         seeds=evaluation.seeds,
@@ -39,6 +42,36 @@ def render_evaluation(evaluation: Evaluation) -> str:
             for kind, names in (("field", result.fields), ("subtask", result.subtasks))
         },
     )
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How a task separates models: the main score of each, in the order of the models; how many are `above` chance, None
+    without a level of chance; and how many of the `pairs` of models are `apart`, that is no tie.
+    """
+
+    task: str
+    split: str
+    score: str
+    scores: list[NoisyScore]
+    above: int | None
+    apart: int
+    pairs: int
+
+
+def separations(evaluation: Evaluation) -> list[Separation]:
+    """Return how every task separates the models, the most pairs apart first; empty for a single model."""
+    by_model = [[result for result in evaluation.results if result.model == model] for model in evaluation.models]
+    compared: dict[tuple[str, str], list[PairedDifference]] = {}
+    for difference in evaluation.differences:  # of every two models: those of the tasks in order, then the mean
+        compared.setdefault((difference.a, difference.b), []).append(difference)
+    found = []
+    for number, its in enumerate(zip(*by_model, strict=True)):
+        scores = [result.scores[result.main] for result in its]
+        above = sum(score.verdict == "above" for score in scores) if scores[0].chance is not None else None
+        apart = sum(not each[number].tie for each in compared.values())
+        found.append(Separation(its[0].task, its[0].split, its[0].main, scores, above, apart, len(compared)))
+    return sorted(found, key=lambda each: -each.apart) if compared else []
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:

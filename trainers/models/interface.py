@@ -105,7 +105,8 @@ class Architecture:
     `hidden` [rows, length, width] is the state of every position, of the decoder if there is one. `logits`
     maps states [..., width] to [..., vocabulary], `sentence` maps states [rows, length, width] to the two
     classes of sentence pairs [rows, 2]. `boundary` maps the states outside of the spans of n tokens [n, 2, width] and the
-    tokens' places in these, int64 [n], to logits [n, vocabulary].
+    tokens' places in these, int64 [n], to logits [n, vocabulary]. `backward` maps states like `logits`, to the token before
+    each position, in an architecture whose `logits` are of the token after it.
 
     `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
@@ -141,6 +142,7 @@ class Architecture:
     heads: Mapping[HeadKind, HeadForm]
     create: Callable[[Any, Model, dict[str, int]], Any] | None = None
     sentence: Callable[[Any, Any], Any] | None = None
+    backward: Callable[[Any, Any], Any] | None = None
     boundary: Callable[[Any, Any, Any], Any] | None = None
     tables: Callable[[Any], list[tuple[Any, int]]] | None = None
     attentions: Callable[[Any], list[Any]] | None = None

@@ -6,6 +6,7 @@ The protocol is `shared.training_objective`. To add an objective, add a file her
 
 from typing import get_args
 
+from trainers.objectives.bidirectional_lm import BidirectionalLM
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
@@ -20,7 +21,8 @@ from trainers.objectives.span_boundary import SpanBoundary
 from trainers.objectives.span_corruption import SpanCorruption
 
 Objective = (
-    Causal
+    BidirectionalLM
+    | Causal
     | Denoising
     | FillInTheMiddle
     | Masked

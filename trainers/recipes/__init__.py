@@ -16,7 +16,7 @@ _ALL: tuple[Callable[[], Pretraining], ...] = (
     *(decoders.gpt2_xl, decoders.gpt3, decoders.llama_160m, decoders.llama_1b),
     *(decoders.llama_tiny, decoders.tiny_gpt, decoders.tiny_gpt2),
     *(nanogpt.nanogpt_cpu, nanogpt.nanogpt_gpu),
-    *(recurrent.awd_lstm, recurrent.tiny_awd_lstm),
+    *(recurrent.awd_lstm, recurrent.tiny_awd_lstm, recurrent.elmo, recurrent.tiny_elmo),
     *(encoders.bert_base, encoders.bert_large, encoders.roberta_base, encoders.roberta_large),
     *(encoders.albert_base, encoders.albert_large, encoders.albert_xlarge, encoders.albert_xxlarge),
     *(encoders.spanbert_large, encoders.deberta_v2_xlarge, encoders.deberta_v3_base, encoders.xlnet_large),

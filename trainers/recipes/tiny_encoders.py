@@ -59,13 +59,14 @@ def tiny_spanbert() -> Pretraining:
 
 
 def tiny_deberta() -> Pretraining:
-    """A DeBERTa of toy size: `tiny_roberta` with the architecture of version 2, its convolution and its mask decoder."""
+    """A DeBERTa of toy size: half the steps of `tiny_roberta`, with version 2's architecture, convolution and mask decoder."""
     roberta = tiny_roberta()
     sizes = {"position_buckets": 32, "convolution": True, "mask_decoder": True}
     return replace(
         roberta,
         name="tiny_deberta",
         model=replace(roberta.model, architecture="deberta_v2", **sizes),  # type: ignore[arg-type]
+        budget=TrainingBudget(steps=300),
     )
 
 
@@ -73,14 +74,19 @@ def tiny_deberta_v3() -> Pretraining:
     """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and its objective."""
     tiny = tiny_deberta()
     model = replace(tiny.model, convolution=False, generator_size=1.0, generator_layers=1)
-    return replace(tiny, name="tiny_deberta_v3", model=model, objective=ReplacedTokens(mask_share=1.0))
+    steps = tiny_roberta().budget
+    return replace(tiny, name="tiny_deberta_v3", model=model, objective=ReplacedTokens(mask_share=1.0), budget=steps)
 
 
 def tiny_xlnet() -> Pretraining:
-    """An XLNet of toy size: `tiny_roberta` with its architecture and objective."""
+    """An XLNet of toy size: half the steps of `tiny_roberta`, with its architecture and objective, whose steps take longer."""
     roberta = tiny_roberta()
     return replace(
-        roberta, name="tiny_xlnet", model=replace(roberta.model, architecture="xlnet"), objective=Permutation()
+        roberta,
+        name="tiny_xlnet",
+        model=replace(roberta.model, architecture="xlnet"),
+        objective=Permutation(),
+        budget=TrainingBudget(steps=300),
     )
 
 

@@ -1,5 +1,4 @@
-"""Launch training in this process, under torchrun, or on workers of Ray Train. In the trainers, only this
-file imports ray.
+"""Launch training in this process, under torchrun, or on workers of Ray Train.
 
 The run directory and the results are the same under all three. On a cluster the run directory must be on
 shared storage. If a run on Ray loses workers, with or without their nodes, it continues from its last
@@ -11,7 +10,6 @@ import os
 import shutil
 import signal
 import struct
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +29,7 @@ from trainers.runs.job_data import reader_of
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
 from trainers.runs.sinks import require_libraries
+from trainers.training.ray_tasks import start_ray
 
 _MAX_FAILURES = 4  # in a row without a new checkpoint; the same cause would then end the next workers too
 _SIOCGIFADDR = 0x8915  # the ioctl number on Linux
@@ -133,7 +132,7 @@ def _launch_on_ray(config: Job, run: LocalPath, workers: int) -> None:
 
     started = not ray.is_initialized()
     if started:
-        _start_ray(ray)
+        start_ray()
     try:
         # This process may be on a node without a GPU.
         on_gpu = (torch.version.cuda or torch.version.hip) and ray.cluster_resources().get("GPU", 0) >= 1
@@ -356,24 +355,3 @@ def _record(run: LocalPath, event: str, **fields: Any) -> None:
     log = EventLog(run / "log.jsonl")
     log.write(event, **fields)
     log.close()
-
-
-def _start_ray(ray: Any) -> None:
-    """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage reports."""
-    # Each of these features would start another actor, or wait for one, before the first step.
-    for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
-        os.environ.setdefault(feature, "0")
-    # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
-    # Without an address Ray would join the cluster that was last started on this machine.
-    alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
-        except Exception as error:
-            where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise UserError(f"Ray did not {where}: {reason}; run the same command when it can") from error

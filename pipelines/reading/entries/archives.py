@@ -19,6 +19,7 @@ from typing import IO, Any, Self, cast
 
 from pipelines.reading.entries.decompress import DecodeBudget, broken_stream, decoded_bound, decompress
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks, printable_name
+from pipelines.reading.entries.git_entries import git_members
 from pipelines.reading.entries.globs import matches
 from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
 from pipelines.reading.sources.registry import format_of
@@ -67,9 +68,12 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
 
     Directories and members that `source.members` does not match are skipped. An unreadable member is an entry
     whose stream is broken from the start. An entry named after the archive itself reports damage between
-    members.
+    members. The members of a repository are the files of its commit.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
+    if file.commit is not None:
+        yield from _git_entries(file, source, budget)
+        return
     with closing(file_chunks(file)) as raw:
         head, chunks, layers = decompress(file.path, raw, budget)
         if _is_tar(file.path, head) and (source.members or not format_of(source.format).holds_tar):
@@ -84,6 +88,15 @@ def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
             yield Entry(file.path, chunks)
         else:
             yield Entry(file.path, chunks, file, file.size)
+
+
+def _git_entries(file: SourceFile, source: Source, budget: DecodeBudget) -> Iterator[Entry]:
+    for each in git_members(file, source, lambda name: _is_selected(name, source)):
+        if each.reason is None:
+            yield _member(file.path, each.path, budget.bound(iter(each.chunks)), each.size, source, budget)
+        else:
+            path = f"{file.path}!{printable_name(each.path)}" if each.path else file.path
+            yield Entry(path, broken_stream(each.reason))
 
 
 def _is_tar(path: str, head: bytes) -> bool:

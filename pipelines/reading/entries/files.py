@@ -27,7 +27,9 @@ class SourceFile:
     `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 are written
     `\\xNN`, so it is always valid text. `size` is in bytes. `location` is the absolute path of a local file,
     or the URL of a remote one; `remote` then says how URLs are opened, and `version` is the ETag, hash or
-    time in the listing, if any. `licences` are the licence files that apply to it, if the format asks for them.
+    time in the listing, if any. `licences` are the licence files that apply to it, if the format asks for them. `commit` is
+    the full id of a commit, if it is a git repository; then `location` is the directory with its objects, and `size` the sum
+    over the files of the commit.
     """
 
     path: str
@@ -36,6 +38,7 @@ class SourceFile:
     version: str | None = None
     remote: Remote | None = None
     licences: tuple["SourceFile", ...] = ()
+    commit: str | None = None
 
     def handle(self) -> str | RemoteFile:
         """Return what libraries can open: the path of a local file, or an open remote file."""
@@ -89,8 +92,10 @@ def has_changed(file: SourceFile, checksum: str) -> bool:
     """Whether a file's content no longer has this checksum.
 
     A remote file with a version is not fetched again: its size and version are compared with those of the
-    listing.
+    listing. A commit never changes.
     """
+    if file.commit is not None:
+        return False
     if file.remote is None or file.version is None:
         return checksum_of(file) != checksum
     return stat_url(file.location, file.remote) != Facts(file.size, file.version)

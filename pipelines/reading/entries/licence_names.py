@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from pipelines.reading.entries.files import SourceFile
 
+VERSION = "2"
+"""Increase when files get other licences, or others are set aside as licences."""
 _NAME = re.compile(
     r"(?:un)?licen[cs]e|(?:(?:licen[cs]es?|copying|copyright)(?:[-_.][\w.+-]*)?|[\w.+-]*[-_.]licen[cs]e)(?:\.(?:txt|md|rst|html))?",
     re.IGNORECASE,
@@ -20,7 +22,7 @@ def is_licence_name(path: str) -> bool:
     """Whether the last part of a path is the name of a file with a licence, such as `LICENSE`, `LICENCE-MIT`, `COPYING.LESSER`
     or `UNLICENSE`.
     """
-    name = PurePosixPath(path).name
+    name = PurePosixPath(path.rpartition("!")[2]).name  # `a.zip!LICENSE` is a member without a directory
     return _NAME.fullmatch(name) is not None and not _CODE.fullmatch(name)
 
 

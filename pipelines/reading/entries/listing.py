@@ -9,6 +9,7 @@ from gristmill.errors import SourceError, UserError
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import file_name, has_query, list_urls, shown
 from pipelines.reading.entries.files import SourceFile, printable_name, read_error
+from pipelines.reading.entries.git_entries import describe_repository, is_repository
 from pipelines.reading.entries.globs import covers, matches, may_contain
 from pipelines.reading.entries.hf_dataset import select_saved_files
 from pipelines.reading.entries.licence_names import is_licence_name, with_licences
@@ -25,7 +26,8 @@ def list_files(source: Source) -> list[SourceFile]:
     The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
     Links to files and directories are followed; a directory that is its own ancestor through a link is not
     entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
-    file. With `files`, the names come from that list, and each must be a file.
+    file. With `files`, the names come from that list, and each must be a file. In a format of repositories, the files are
+    the directories that hold one; the root may be one itself.
 
     Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern matches
     nothing, or two names map to the same path. A format that asks for licences also gets the licence files below the root
@@ -55,6 +57,11 @@ def list_files(source: Source) -> list[SourceFile]:
             f"{where}: include {pattern!r} matches no file under {shown(source.root)!r}; globs are relative to the root, "
             "* stays within a name, ** crosses directories, and a leading dot must be spelled"
         )
+    if not found and kind.repositories:
+        raise SourceError(
+            f"{where}: there is no git repository under {shown(source.root)!r} that `exclude` leaves: neither a bare one nor a "
+            "directory with `.git` (which is a file in submodules and linked work trees)"
+        )
     if not found:
         raise SourceError(
             f"{where}: exclude {list(source.exclude)} leaves no file under {shown(source.root)!r}; narrow it"
@@ -75,10 +82,18 @@ def _list_local(source: Source, where: str) -> _Listing:
             f"{where}: root {source.root!r} does not exist (looked for {root.absolute()}); "
             "fetch the data there, or correct `root`, which is relative to the working directory"
         )
-    base, directory = root.absolute(), root.is_dir()
+    repositories = format_of(source.format).repositories
+    base, directory = root.absolute(), root.is_dir() and not (repositories and is_repository(source.root))
 
     def describe(raw: str) -> SourceFile | None:
         location = str(base / raw if directory else base)
+        if repositories:
+            repository = describe_repository(source, raw, location, where)
+            if repository is None and source.files is not None:
+                raise SourceError(
+                    f"{where}: files: {shown(source.files)} names {printable_name(raw)!r}, which is no repository"
+                )
+            return repository
         status = _stat(location, where)
         if stat.S_ISREG(status.st_mode):
             return SourceFile(printable_name(raw), status.st_size, location)
@@ -96,7 +111,7 @@ def _list_local(source: Source, where: str) -> _Listing:
             )
         return read_names(source, where), describe
     if not directory:
-        return [base.name], describe
+        return [base.parent.name if repositories and base.name == ".git" else base.name], describe
     status = root.stat()
     return _walk(source, source.root, "", ((status.st_dev, status.st_ino),), where), describe
 
@@ -140,7 +155,7 @@ def _walk(
         raise SourceError(f"{where}: {read_error(directory, error)}") from None
     for entry in entries:
         relative = prefix + entry.name
-        if not entry.is_dir():
+        if not entry.is_dir() or (format_of(source.format).repositories and is_repository(entry.path)):
             yield relative
         elif may_contain(relative, source.include) and not covers(relative, source.exclude):
             status = _stat(entry.path, where)

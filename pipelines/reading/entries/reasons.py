@@ -22,10 +22,12 @@ REASONS = {
     "http_status": "an HTTP response with a status other than 200",
     "large_batch": "a record batch of an Arrow file takes more than 512 MiB of memory; what came before is kept",
     "large_page": "a page of a Parquet file takes more than 256 MiB of memory; what came before is kept",
+    "lfs_pointer": "a file in Git LFS, of which the git repository holds only a pointer",
     "licence": "a file with a licence, which says what the files beside and below it may be used for",
     "lone_surrogate": "the text or the URL holds half of a surrogate pair, which no Unicode encoding can represent",
     "malformed_record": "bytes of a web archive that form no record (no header, or a wrong length), up to the next record",
     "metadata": "a metadata record of a web archive (in WAT files, all)",
+    "missing_object": "a file or directory that the git repository does not hold, such as a partial clone",
     "nested_archive": "an archive inside an archive, or more than two layers of compression; it is not opened",
     "no_question": "an answer whose question the Stack Exchange dump does not hold",
     "no_text": "the record has no text field, or it is null",
@@ -45,7 +47,7 @@ REASONS = {
     "not_parquet": "not a Parquet file, or one inside an archive or a compressed file, where it cannot be read",
     "not_pdf": "not a PDF",
     "not_question": "a post of a Stack Exchange dump that is neither a question nor an answer, such as the wiki of a tag",
-    "not_regular": "the archive member is a link, a device or a pipe",
+    "not_regular": "the member of an archive or a git repository is a link, a device or a pipe",
     "not_sampled": "the source is read in part (`sample`), and the record is not in the sample",
     "not_stack_exchange": "not the XML of Posts.xml in a Stack Exchange data dump",
     "not_subtitles": "the file holds no line with the times of a cue (`00:00:01,000 --> 00:00:02,000`)",
@@ -59,8 +61,10 @@ REASONS = {
     "request": "a request that the crawler sent",
     "revisit": "a page unchanged since the crawler's earlier visit; the record holds no copy of it",
     "segmented": "one segment of a record that was divided into several",
+    "submodule": "a submodule of a git repository, which is a repository of its own",
     "text_not_string": "the text field is not a string",
-    "too_many_files": "the archive of a LaTeX paper holds more than 20,000 files, or they include more than 10,000",
+    "too_many_files": "the archive of a LaTeX paper holds more than 20,000 files, or they include more than 10,000; or the "
+    "commit of a git repository holds more than 1,000,000, of which the first are kept",
     "too_many_values": "the JSON record holds more than 1,048,576 values and names",
     "trailing_bytes": "bytes follow the end of the archive or JSON document; they are not read",
     "truncated": "the file ends within compressed data, an archive, a member or a document; what came before is kept",
@@ -77,8 +81,9 @@ REASONS = {
 
 STRUCTURAL = frozenset(
     {
-        "binary", "dns", "forgotten", "http_status", "licence", "metadata", "not_article", "not_html", "not_question",
-        "not_regular", "not_sampled", "not_wikitext", "poison", "redirect", "request", "revisit", "segmented",
+        "binary", "dns", "forgotten", "http_status", "lfs_pointer", "licence", "metadata", "not_article", "not_html",
+        "not_question", "not_regular", "not_sampled", "not_wikitext", "poison", "redirect", "request", "revisit", "segmented",
+        "submodule",
         "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip

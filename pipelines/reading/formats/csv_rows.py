@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from gristmill.errors import SourceError
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, TextRecord, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, composed_record, to_json
 from pipelines.reading.formats.json_lines import LongRecord, lines
 from pipelines.reading.sources.source import Source
 
@@ -51,6 +51,11 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
             yield Bad("field_count", row[1])
         else:
             fields = dict(zip(names, row[0], strict=True))
+            if source.text is not None:
+                if not fields.get(source.url_field):
+                    fields.pop(source.url_field, None)
+                yield composed_record(fields, row[1], source)
+                continue
             text, url = fields.pop(source.text_field), fields.pop(source.url_field, None)
             yield TextRecord(text, row[1], url or None, to_json(fields) if fields else None)
 
@@ -58,20 +63,21 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
     """Return the names in the first row, and the delimiter."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
+    wanted = (source.text_field,) if source.text is None else source.text.names()
     order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS
     for delimiter in order:
         try:
             names = next(csv.reader([line], delimiter=delimiter, strict=True))
         except csv.Error:
             continue
-        if source.text_field in names:
+        if set(wanted) <= set(names):
             if len(set(names)) < len(names):
                 raise SourceError(
                     f"source {source.name!r}: the first row of {entry.path} has a name twice; rename a column"
                 )
             return names, delimiter
     raise SourceError(
-        f"source {source.name!r}: the first row of {entry.path} has no field {source.text_field!r}, with comma, tab, "
+        f"source {source.name!r}: the first row of {entry.path} has no field {' or '.join(map(repr, wanted))}, with comma, tab, "
         "semicolon or bar as delimiter; name the column that holds the text in `text_field`; if the file has no "
         "header row, add one"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import rechunk
-from pipelines.reading.entries.records import BOM, Bad, TextRecord, to_json
+from pipelines.reading.entries.records import BOM, Bad, TextRecord, composed_record, to_json
 from pipelines.reading.formats.split_json import split_record
 from pipelines.reading.sources.source import Source
 
@@ -153,6 +153,8 @@ def _read_exactly(line: bytes, source: Source) -> TextRecord | Bad:
 def _record(value: Any, size: int, source: Source, write: Callable[[Any], bytes]) -> TextRecord | Bad:
     if type(value) is not dict:
         return Bad("not_object", size)
+    if source.text is not None:
+        return composed_record(value, size, source)
     text = value.get(source.text_field)
     if type(text) is not str:
         return Bad("no_text" if text is None else "text_not_string", size, tuple(value))

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gristmill.errors import SourceError
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, TextRecord, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, composed_record, to_json
 from pipelines.reading.sources.source import Source
 
 
@@ -19,6 +19,9 @@ def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord 
     Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names}
+    if source.text is not None:
+        yield from _composed_rows(columns, batch.num_rows, source)
+        return
     texts = columns.pop(source.text_field)
     urls = columns.pop(source.url_field, None)
     if urls is not None and any(url is not None and type(url) is not bytes for url in urls):
@@ -36,6 +39,23 @@ def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord 
             yield Bad("undecodable", len(text))
             continue
         yield TextRecord(decoded, len(text), url, to_json(meta) if meta else None)
+
+
+def _composed_rows(columns: dict[str, Sequence[Any]], rows: int, source: Source) -> Iterator[TextRecord | Bad]:
+    assert source.text is not None
+    strict = {source.url_field, *(name for field in source.text.names() for name in (field, field.partition(".")[0]))}
+    for row in range(rows):
+        size = sum(len(values[row]) for values in columns.values() if isinstance(values[row], bytes))
+        try:
+            record = {
+                name: values[row].decode(source.encoding)
+                if name in strict and isinstance(values[row], bytes)
+                else _plain(values[row])
+                for name, values in columns.items()
+            }
+            yield composed_record(record, size, source)
+        except (ValueError, OverflowError):  # as in `batch_records`
+            yield Bad("undecodable", size)
 
 
 def record_bytes(record: TextRecord | Bad) -> int:
@@ -62,7 +82,14 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
     twice.
     """
     name = source.text_field
-    if name not in schema.names:
+    if source.text is not None:
+        first = [field for field in source.text.names() if not {field, field.partition(".")[0]} & set(schema.names)]
+        if first:
+            raise SourceError(
+                f"source {source.name!r}: {entry.path} has no column {first[0]!r}, which `text` names; its columns are "
+                f"{', '.join(schema.names)}"
+            )
+    elif name not in schema.names:
         raise SourceError(
             f"source {source.name!r}: {entry.path} has no column {name!r}; its columns are {', '.join(schema.names)}; "
             "name the one that holds the text in `text_field`"
@@ -72,7 +99,7 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
         raise SourceError(
             f"source {source.name!r}: {entry.path} has columns of the same name: {', '.join(twice)}; rename them"
         )
-    kind = schema.field(name).type
+    kind = schema.field(name).type if source.text is None else pa.string()
     if not is_text(kind):
         raise SourceError(
             f"source {source.name!r}: column {name!r} of {entry.path} is of type {kind}, expected string or binary; "

@@ -24,6 +24,7 @@ class Format:
       module of theirs that is imported.
     - `parser`: the function that extracts the text of raw records in a child process, as MODULE:NAME. `pages`: these are HTML
       pages, and the source chooses their extractor.
+    - `repositories`: its files are git repositories, in directories, and the members of each are the files of a commit.
     - `licences`: the licence files of a source are listed, and `shared`, a class as MODULE:NAME, finds what they mean for the
       entries of each file.
     - `markup`: its text is HTML, of which a source may keep the structure as Markdown.
@@ -48,6 +49,7 @@ class Format:
     zip_name: str = ""
     zip_suffix: str = ""
     holds_tar: bool = False
+    repositories: bool = False
     licences: bool = False
     shared: str = ""
     lines: bool = False
@@ -88,6 +90,11 @@ FORMATS = {
     "code": Format(
         "code.source_code:read_code", "a file of a repository, whose language and licence go to `meta`", licences=True,
         shared="code.repository_licences:RepositoryLicences",
+    ),
+    "git": Format(
+        "code.source_code:read_code",
+        "a file of a commit in a git repository, bare or with a work tree, whose language and licence go to `meta`",
+        repositories=True, shared="code.repository_licences:RepositoryLicences",
     ),
     "markdown": Format("formats.markdown:read_markdown", "a file, whose YAML front matter goes to `meta`", ("pyyaml",)),
     "mediawiki": Format(

@@ -11,7 +11,9 @@ from gristmill.errors import ConfigError
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, has_query, holds_credentials, shown
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
+from pipelines.reading.git.git_refs import check_revision
 from pipelines.reading.sources.record_field import ColumnType, RecordField, check_columns
+from pipelines.reading.sources.record_text import RecordText
 from pipelines.reading.sources.registry import FORMATS, format_of
 
 # No dot: it separates the fields of `sources.NAME.root=...`, a step from its source, and the units of stages from parts.
@@ -50,11 +52,18 @@ class Source:
     then. `root: https://data.commoncrawl.org` and `files: https://data.commoncrawl.org/crawl-data/CC-MAIN-2024-10/wet.paths.gz`
     read a crawl. Without `include`, every line is read; `include` and `exclude` choose among them."""
     members: tuple[str, ...] = ()
-    """Globs over member names of tar, zip and wheel archives; empty means all. Members are streamed, never extracted."""
+    """Globs over member names of tar, zip and wheel archives, and of the files in git repositories; empty means all. Members are
+    streamed, never extracted."""
+    revision: str = field(default="HEAD", metadata=ADDED)
+    """With `format: git`: the branch, tag or full commit id that is read of every repository. The commit, not its name, decides
+    whether the source is read again."""
     encoding: str = "utf-8"
     """Encoding of the bytes. Decoding is strict: a record that cannot be decoded is quarantined."""
     text_field: str = "text"
     """Field, or column, of a record that holds the text."""
+    text: RecordText | None = field(default=None, metadata=ADDED)
+    """Instead of `text_field`: several fields, nested ones too, or the turns of a conversation as the text:
+    `{fields: [title, post.body]}`, `{turns: messages, template: "{role}: {content}"}`."""
     url_field: str = "url"
     """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
     columns: Mapping[str, ColumnType | RecordField] | None = field(default=None, hash=False, metadata=ADDED)
@@ -157,7 +166,8 @@ class Source:
             raise ValueError("origin: holds a password, key or signature, and would be published with the corpus")
         if self.identity == "listing" and not is_url(self.root):
             raise ValueError("identity: got 'listing', which is for files behind a URL; leave it out for local ones")
-        for name in (self.text_field, self.url_field):
+        texts = (self.text_field,) if self.text is None else self.text.names()
+        for name in (*texts, self.url_field):
             if getattr(self.split, "field", None) == name:
                 raise ValueError(
                     f"split: field: got {name!r}, the text or the URL of a record; name one of its other fields"
@@ -165,7 +175,7 @@ class Source:
         if self.columns is not None:
             check_columns(self.columns)
         for name, each in self.typed_fields():
-            if each.field in (self.text_field, self.url_field):
+            if each.field in (*texts, self.url_field):
                 raise ValueError(
                     f"columns.{name}: got {each.field!r}, the text or the URL of a record; name one of its other fields"
                 )
@@ -201,12 +211,26 @@ def check_format(source: Source) -> None:
             f"encoding: got {source.encoding!r}; in format {source.format} every page has its own encoding, detected "
             "from its declarations and its bytes, so leave `encoding` out"
         )
+    if kind.repositories:
+        if is_url(source.root):
+            raise ValueError(
+                f"root: got a URL, {shown(source.root)!r}; format {source.format} reads repositories on a disk: fetch it with "
+                "`git clone --mirror`"
+            )
+        try:
+            check_revision(source.revision)
+        except ValueError as error:
+            raise ValueError(f"revision: got {source.revision!r}, {error}") from None
+    elif source.revision != "HEAD":
+        raise ValueError(f"revision: got {source.revision!r}; only format git reads repositories, not {source.format}")
     check_html(source)
 
 
 def check_html(source: Source) -> None:
     """Raise ValueError("field: ...") for fields about HTML that do not fit the format."""
     kind = format_of(source.format)
+    if source.text is not None:
+        check_text(source)
     if source.text_is != "text" and not kind.text_field:
         names = ", ".join(name for name, each in FORMATS.items() if each.text_field)
         raise ValueError(
@@ -233,3 +257,16 @@ def check_html(source: Source) -> None:
             f"markup: got {source.markup!r}; the text of format {source.format} is no HTML, only that of {names} is, and records "
             "with `text_is: html` or `html_page`"
         )
+
+
+def check_text(source: Source) -> None:
+    """Raise ValueError("field: ...") for a source with `text` whose other fields do not fit it."""
+    names = [name for name, each in FORMATS.items() if each.text_field]
+    if source.format not in names:
+        raise ValueError(
+            f"text: records of format {source.format} have no fields with texts, only those of {', '.join(names)} do"
+        )
+    if source.text_field != Source.text_field:
+        raise ValueError(f"text_field: got {source.text_field!r} with `text`; name it among `fields` of `text`")
+    if source.oversized == "split":
+        raise ValueError("oversized: got 'split' with `text`, but a text of several fields is not cut")

@@ -42,7 +42,7 @@ WORDS = {
     "pipelines": {
         "overrides", "memory_per_worker", "address", "doc", "rule", "cluster", "format", "sources", "columns", "changes", "sweep",
         "rule_sets", "without", "slot", "python", "exclude", "env", "words", "job",
-        "text", "variant", "name", "shard_set", "rules", "reference", "word", "seeds",
+        "text", "variant", "name", "shard_set", "rules", "reference", "word", "seeds", "old", "kind",
     },
     "trainers": {
         "recipe", "task", "overrides", "prompt", "text", "metric", "higher_is_better", "law", "split", "require", "layers",
@@ -176,7 +176,7 @@ COMMANDS = {
     ),
     "trainers": (
         "pretrain tiny_gpt2 run=s3://b/runs/x", "pretrain tiny_gpt2 run=s3:/b/runs/x", "pretrain s3://b/resolved.yaml",
-        "pretrain tiny_gpt2 corpus=s3:/b/c", "pretrain tiny_gpt2 corpus=hdfs://b/c", "t5-grid output=gs://b/x",
+        "pretrain tiny_gpt2 corpus=s3:/b/c", "pretrain tiny_gpt2 corpus=hdfs://b/c", "pretrain tiny_gpt2 run=gs://b/x",
         "report s3://b/run", "report run --output s3://b/x.html", "export run --output s3://b/x", "blame s3://b/run --step 1",
         "evaluate s3://b/run", "generate s3://b/run", "fill-mask s3://b/run --text x", "evaluate run corpus=file:///x",
         "pretrain tiny_gpt2 --exclude-documents s3://b/ids",

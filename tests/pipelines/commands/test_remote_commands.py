@@ -198,3 +198,18 @@ def test_what_is_searched_compared_and_read_is_the_same_in_a_store(corpora: Corp
     near, far = pipelines.open_corpus(corpora.near), pipelines.open_corpus(corpora.far)
     assert far.documents().read_all().equals(near.documents().read_all())
     assert far.verdicts().read_all().equals(near.verdicts().read_all())
+
+
+def test_diff_with_an_earlier_build_in_a_store(s3, corpora: Corpora, tmp_path: Path, capsys) -> None:
+    place = f"s3://bucket/{tmp_path.name}/again"
+    build(corpora.root, "again", place, s3)
+    with (corpora.root / "raw/web/0.jsonl").open("a") as file:
+        file.write('{"text": "one more"}\n')
+    build(corpora.root, "again", place, s3)
+    names = [path.name for path in parse_location(place).glob("earlier-*")]
+    assert len(names) == 1
+    assert main(["diff", "previous", place]) == 0
+    assert "not read" in capsys.readouterr().out
+    assert pipelines.diff(names[0].split("-")[2][:12], place).sources["web"].came_in == {"not read": 1}
+    assert main(["inspect", place, "--builds"]) == 0
+    assert "the published build" in capsys.readouterr().out

@@ -115,7 +115,6 @@ def test_the_interpreter_takes_the_place_of_python_and_words_are_quoted():
         (("python", "-m", "trainers", "pretrain", "demo_decoder", "run=runs/a"), None, "run: got 'runs/a'"),
         (("python", "-m", "trainers", "pretrain", "demo_decoder", "run=s3://b/a"), None, "run: got 's3://b/a'"),
         (("python", "-m", "trainers", "pretrain", "x", "run=/a", "corpus=/b,c"), None, "corpus: got 'c'"),
-        (("python", "-m", "trainers", "t5-grid", "output=x"), None, "output: got 'x'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_sent(command, slot, message, checkout):

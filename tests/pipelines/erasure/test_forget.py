@@ -244,7 +244,7 @@ def test_garbage_is_what_no_configuration_reaches(built_corpus_file, tmp_path, c
     assert main(["gc", str(built_corpus_file)]) == 0
     assert "0 unused steps" in capsys.readouterr().out  # the file's steps, and those of the published corpus
     build(built_corpus_file)
-    assert main(["gc", str(built_corpus_file), "--delete"]) == 0
+    assert main(["gc", str(built_corpus_file), "--delete", "--keep", "0"]) == 0
     out = capsys.readouterr().out
     assert f"{tmp_path}/out/filter.web-" in out
     assert "removed" in out
@@ -264,8 +264,8 @@ def test_gc_that_was_suspended_leaves_a_corpus_published_meanwhile(
     build(built_corpus_file)
     find, lease = erase.find_unreached, tmp_path / "out" / ".lease"
 
-    def suspended(configs, output):
-        steps = find(configs, output)
+    def suspended(*arguments):
+        steps = find(*arguments)
         assert steps
         build(built_corpus_file, other)
         if finished:
@@ -273,7 +273,7 @@ def test_gc_that_was_suspended_leaves_a_corpus_published_meanwhile(
         return steps
 
     monkeypatch.setattr(erase, "find_unreached", suspended)
-    assert main(["gc", str(built_corpus_file), "--delete"]) == 2
+    assert main(["gc", str(built_corpus_file), "--delete", "--keep", "0"]) == 2
     message = "another process took over" if finished else "a corpus published meanwhile uses it"
     assert message in capsys.readouterr().err
     documents, shards = state(tmp_path / "out")

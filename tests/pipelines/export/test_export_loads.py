@@ -1,6 +1,7 @@
 """Exports are read by Hugging Face `load_dataset`, as a directory and as a glob, and by our own reader."""
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,29 @@ def test_load_dataset_reads_an_export(corpus: Path, tmp_path: Path, load, kind: 
     for source in SOURCES:
         alone = load(str(tmp_path / "e"), source)
         assert alone == [row for row in found[0] if row["source"] == source]
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the library
+def test_tars_are_read_as_webdataset(corpus: Path, tmp_path: Path, load) -> None:
+    export_corpus(corpus, tmp_path / "rows", "parquet", None, ["word_count"])
+    files = export_corpus(corpus, tmp_path / "tars", "webdataset", None, ["word_count"])
+    assert [file.path for file in files] == [
+        f"data/0000{n}-{name}.tar" for n, name in enumerate(["web", "code", "news"])
+    ]
+    rows = {row["id"]: row for row in load(str(tmp_path / "rows"))}
+    with tarfile.open(tmp_path / "tars" / files[0].path) as archive:
+        members = [(member.name, archive.extractfile(member).read()) for member in archive]
+    for (name, text), (other, fields) in zip(members[::2], members[1::2], strict=True):
+        assert (name.split(".")[1:], other) == (["txt"], name.replace(".txt", ".json"))
+        assert {"text": text.decode(), **json.loads(fields)} == rows[json.loads(fields)["id"]]
+    for found in (load(str(tmp_path / "tars")), load("webdataset", data_files=f"{tmp_path}/tars/data/*")):
+        texts = {sample["json"]["id"]: sample["txt"] for sample in found}
+        assert {name: text if isinstance(text, str) else text.decode() for name, text in texts.items()} == {
+            name: row["text"] for name, row in rows.items()
+        }
+        assert len({sample["__key__"] for sample in found}) == len(rows)
+    again = export_corpus(corpus, tmp_path / "again", "webdataset", None, ["word_count"])
+    assert [file.sha256 for file in again] == [file.sha256 for file in files]
 
 
 @pytest.fixture(scope="module")

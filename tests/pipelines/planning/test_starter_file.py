@@ -14,6 +14,8 @@ from pipelines.__main__ import main
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.file_groups import FileGroup, group_files
 from pipelines.planning.starter_file import StarterSource, starter_text
+from pipelines.reading.entries.listing import list_files
+from tests.pipelines.reading.git.repositories import bare, repository
 
 PROSE = (
     "The miller and the men of the village have been at work with the mill, and that is what they do to be paid. " * 6
@@ -174,3 +176,22 @@ def test_parts_of_a_small_source_are_so_small_that_workers_share_it(tmp_path, si
     source = StarterSource("notes", tmp_path, FileGroup("jsonl", 4, size, ("*.jsonl",)))
     lines = [line.split("#")[0].split() for line in starter_text([source], "mine", tmp_path / "mine.yaml").splitlines()]
     assert [line[1] for line in lines if line[:1] == ["part_bytes:"]] == ([part] if part else [])
+
+
+def test_bare_repositories_and_conversations(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    bare(repository(tmp_path / "work", {"a.py": "x = 1\n" * 20, "LICENSE": "none"}), tmp_path / "in/mirrors/a.git")
+    turns = [{"from": "human", "value": f"{PROSE} Why?"}, {"from": "gpt", "value": PROSE}]
+    (tmp_path / "in/chats.jsonl").write_text(
+        "\n".join(json.dumps({"id": f"c{n}", "conversations": turns}) for n in range(2))
+    )
+    assert main(["init", "in", "--name", "mine"]) == 0
+    assert "in_git: 1 repository, " in capsys.readouterr().out
+    config = load_corpus_config(tmp_path / "mine.yaml")
+    found = {source.name: (source.format, source.include) for source in config.sources}
+    assert found == {"in_git": ("git", ("**/*.git",)), "in_jsonl": ("jsonl", ("**/*.jsonl",))}
+    corpus = pipelines.build("mine.yaml", ["steps.filter=[{signal: word_count, at_least: 0}]"], in_process=True)
+    texts = corpus.documents().read_all()["text"].to_pylist()
+    assert texts == ["x = 1\n" * 20, f"human: {PROSE} Why?\n\ngpt: {PROSE}"]
+    assert main(["init", "in/mirrors/a.git", "--name", "one"]) == 0
+    assert [each.path for each in list_files(load_corpus_config(tmp_path / "one.yaml").sources[0])] == ["a.git"]

@@ -87,7 +87,8 @@ def test_every_format_has_a_reader_and_names_what_it_depends_on(kind: str) -> No
     assert FORMATS[kind].load_reader().__name__.startswith("read_")
     depends = Read(Source(name="s", root=".", format=kind)).depends()
     extractor = ("resiliparse", "reservations") if FORMATS[kind].pages else ()
-    assert set(depends) == {"unicode", *FORMATS[kind].libraries, *extractor}
+    shared = ("licences",) if FORMATS[kind].shared else ()
+    assert set(depends) == {"unicode", *FORMATS[kind].libraries, *extractor, *shared}
 
 
 def test_planning_imports_no_reader() -> None:

@@ -18,6 +18,7 @@ from pipelines.reading.sources.registry import FORMATS
 from tests.pipelines.reading.code.test_source_code import FILES
 from tests.pipelines.reading.formats.test_mediawiki import dump, page
 from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
+from tests.pipelines.reading.git.repositories import bare, repository
 from tests.pipelines.reading.rich.handmade import docx, epub, paragraph, pdf, zipped
 from tests.pipelines.reading.rich.test_gutenberg import BOOK, file_of
 from tests.pipelines.reading.rich.test_latex import document, tarred
@@ -91,6 +92,37 @@ def test_records(tmp_path, monkeypatch):
     assert kept(corpus) == ["lines", "array", "table", "parquet", "arrow", "saved"]
     assert corpus.corpus.manifest.sources["lines"]["quarantined"] == {"text_not_string": 1}
     assert "https://a.example" in corpus.documents().read_all()["url"].to_pylist()
+
+
+def test_composed_texts(tmp_path, monkeypatch):
+    for name in ("articles", "chats"):
+        (tmp_path / name).mkdir()
+    articles = [
+        {"title": "Mills", "article": {"abstract": None, "body": "They turn.", "year": 1990}, "doi": "1"},
+        {"title": "", "article": {"body": ""}},
+        {"title": ["Mills"]},
+        {"title": "Barns", "article": {}},
+    ]
+    (tmp_path / "articles/a.jsonl").write_text("\n".join(map(json.dumps, articles)))
+    turns = [[("user", "Why?"), ("tool", None), ("assistant", "Because {role}.")], None, []]
+    rows = [None if each is None else [{"role": role, "content": text} for role, text in each] for each in turns]
+    kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    chats = pa.table(
+        {"messages": pa.array(rows, kind), "system": ["Be short.", None, "Alone."], "topic": ["a", "b", "c"]}
+    )
+    pq.write_table(chats, tmp_path / "chats/a.parquet")
+    corpus = build("Several fields, and conversations", tmp_path, monkeypatch)
+    assert kept(corpus) == [
+        "Mills\n\nThey turn.",
+        "Barns",
+        "Be short.\n<user> Why?\n<assistant> Because {role}.",
+        "Alone.",
+    ]
+    aside = {name: facts["quarantined"] for name, facts in corpus.corpus.manifest.sources.items()}
+    assert aside == {"articles": {"no_text": 1, "text_not_string": 1}, "chats": {"no_text": 1}}
+    metas = [json.loads(meta) for meta in corpus.documents(sources=["articles"]).read_all()["meta"].to_pylist()]
+    assert metas == [{"article": {"year": 1990}, "doi": "1"}, {}]
+    assert corpus.verdicts(["topic"], ["chats"]).read_all()["topic"].to_pylist() == ["a", "c"]
 
 
 def test_text_files(tmp_path, monkeypatch):
@@ -214,6 +246,22 @@ def test_code(tmp_path, monkeypatch):
     verdicts = corpus.verdicts(["licence", "language"]).read_all()
     assert Counter(verdicts["drop"].to_pylist()) == {None: 3, "licence": 1, "language": 3, "generated": 1}
     assert corpus.corpus.manifest.sources["code"]["quarantined"] == {"binary": 1, "licence": 3}
+
+
+def test_git(tmp_path, monkeypatch):
+    files = {
+        "a.py": "x = 1\n",
+        "b_pb2.py": "y = 1\n",
+        "vendor/c.py": "z = 1\n",
+        "notes.md": "# Notes\n",
+        "d.c": "int x;\n",
+    }
+    work = repository(tmp_path / "work", files)
+    bare(work, tmp_path / "mirrors/p.git")
+    corpus = build("Git repositories", tmp_path, monkeypatch)
+    assert kept(corpus) == ["x = 1\n", "# Notes\n"]
+    assert corpus.verdicts(["language"]).read_all()["id"].to_pylist()[0] == "mirrors/p.git!a.py#0"
+    assert list(corpus.corpus.manifest.sources["mirrors"]["commits"]) == ["p.git"]
 
 
 def test_latex(tmp_path, monkeypatch):

@@ -130,8 +130,8 @@ def build(config, say=print, *, lease=True, world=None, variant=None):
 
 
 def gc(config):
-    """`pipelines gc --delete`."""
-    return command(lambda: collect_garbage([config], delete=True))
+    """`pipelines gc --delete --keep 0`, after which no earlier build keeps its steps."""
+    return command(lambda: collect_garbage([config], delete=True, keep=0))
 
 
 def forget(document=FORGOTTEN):

@@ -78,12 +78,18 @@ class Published:
         if path == "manifest.json" and event.operation in _PUBLISHES:
             gone = [step for step in corpus_steps(self.disk, self.root) if not self._is_published_or_aside(step)]
             assert not gone, f"{event.agent} has published a corpus without its step {gone[0]}"
+        if path.startswith("earlier") and event.operation in _PUBLISHES and event.other.endswith(path):
+            kept = [step["directory"] for step in parsed(self.disk.peek(f"{self.root}/{path}"))["steps"]]
+            gone = [step for step in kept if not self._is_published_or_aside(step)]
+            assert not gone, f"{event.agent} has kept an earlier build without its step {gone[0]}"
 
     def _is_unused(self, name, agent):
-        """What gc and forget remove for good is no step of the corpus or of a variant. Builds remove what is out of date."""
+        """What gc and forget remove for good is no step of the corpus, of a variant or of an earlier build. Builds remove what is
+        out of date.
+        """
         if agent.startswith(("gc", "forget")):
             for file in self.disk.names(self.root):
-                if file == "manifest.json" or file.startswith("variant"):
+                if file == "manifest.json" or file.startswith(("variant", "earlier")):
                     used = [step["directory"] for step in parsed(self.disk.peek(f"{self.root}/{file}"))["steps"]]
                     assert name not in used, f"{agent} has removed {name}, a step of {file}"
 

@@ -55,7 +55,12 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
             for method in ("prefix", "p_tuning_v2", "lora", "adalora", "loha", "lokr", "ia3")
         ),
         ((0, "adapter"), (1, "xlnet")),
-        *(((0, method), (1, "awd_lstm")) for method in AXES[0] if method not in ("bitfit", "features", "full", "head")),
+        *(
+            ((0, method), (1, name))
+            for name in ("awd_lstm", "elmo")
+            for method in AXES[0]
+            if method not in ("bitfit", "features", "full", "head")
+        ),
         *(((0, method), (2, "generate")) for method in ("features", "head")),
         *(((1, name), (2, "generate")) for name in encoders),
     }

@@ -38,6 +38,12 @@ NAMES = {
         "lstm.layers.1.input_bias": 1,
         "lm_head.bias": 0,
     },
+    "elmo": {
+        "elmo.embed.weight": 3,
+        "elmo.layers.0.backward_lstm.projection": 2,
+        "elmo.layers.1.forward_lstm.bias": 1,
+        "lm_head.bias": 0,
+    },
     "roberta": {
         "roberta.embeddings.word_embeddings.weight": 3,
         "roberta.embeddings.LayerNorm.bias": 3,

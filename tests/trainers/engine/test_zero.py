@@ -28,6 +28,7 @@ from tests.trainers.launching import (
     run_workers,
     start_command,
 )
+from trainers.evaluation.scoring.scorer import Scorer
 from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
@@ -65,7 +66,14 @@ def test_every_execution_gives_the_same_losses(launched, world, name):
     assert list(found) == list(range(1, 7 if name in FAMILIES else STEPS + 1))
     assert found == pytest.approx(expected, abs=5e-6)
     assert name in FAMILIES or expected[STEPS] < expected[1] - 0.5
-    for other in ("boundary_loss", "discriminator_loss", "replaced_share", "replaced_accuracy", "sentence_loss"):
+    for other in (
+        "backward_loss",
+        "boundary_loss",
+        "discriminator_loss",
+        "replaced_share",
+        "replaced_accuracy",
+        "sentence_loss",
+    ):
         assert losses(launched(world) / name, other) == pytest.approx(losses(reference, other), abs=5e-6)
     validations = [read_events(run / "log.jsonl", "validation") for run in (launched(world) / name, reference)]
     for entry, other in zip(*validations, strict=True):
@@ -90,6 +98,24 @@ def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched
     assert found == pytest.approx({step: expected[step] for step in found}, abs=5e-6)
     validations = [read_events(run / "log.jsonl", "validation")[-1] for run in (whole, resumed)]
     assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=5e-6)
+
+
+@pytest.mark.parametrize("name", ["stage0", "tiny_roberta", "tiny_t5"])
+def test_every_execution_gives_a_model_with_the_same_likelihoods(launched, name):
+    """Items are scored the same, in nats, however their model was trained."""
+    contexts, continuations = (
+        ["a cab bade", "", "fed a hag", "a big head"],
+        [" a dead face", "bag", " cafe", " fed a deaf hag"],
+    )
+    names = [name] if name in FAMILIES else NAMES
+    found = {
+        (world, each): Scorer.open(launched(world) / each).score(contexts, continuations).log_likelihood
+        for world, each in product(WORLDS, names)
+    }
+    expected = found[1, name]
+    assert max(expected) < -1
+    for likelihoods in found.values():
+        assert likelihoods == pytest.approx(expected, abs=1e-4)
 
 
 def test_ledger_and_log_record_requested_and_read_tokens_for_any_execution(launched):

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from gristmill.storage.disk import LocalPath
 from tests.trainers.launching import SEQUENCES, STEPS, Record
+from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import corpus_of
@@ -23,7 +24,7 @@ from trainers.training.loop import train
 
 FAMILIES = (
     *("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert", "tiny_deberta"),
-    *("tiny_deberta_v3", "tiny_xlnet"),
+    *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
 )
 POISONED = {"poisoned0": 0, "poisoned2": 2}
 POISONED_STEP = 5
@@ -34,12 +35,18 @@ def execution(stage: int, world: int) -> dict[str, int]:
     return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3, "loader_threads": (stage + 2 * world) % 3}
 
 
+def without_dropout(model: Model) -> Model:
+    """The model without dropout, whose draws depend on how a batch is divided."""
+    return replace(model, **{name: 0.0 for name in ("dropout", *RECURRENT_RATES) if name in model.traits.has})
+
+
 def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pretraining:
     """A recipe for some steps of SEQUENCES sequences, every step logged."""
     whole = RECIPES[recipe]()
     objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
     small = replace(
         whole,
+        model=without_dropout(whole.model),
         data=replace(whole.data, corpora=(corpus,)),
         objective=objective,
         batch=BatchSize(sequences=SEQUENCES),

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,16 +13,17 @@ from gristmill.errors import UserError
 from tests.trainers.tasks.writing import task_of, write_lines
 from trainers.__main__ import main
 from trainers.adapters.weights.full import Full
-from trainers.evaluation.evaluation_page import render_evaluation
+from trainers.evaluation.evaluation_page import render_evaluation, separations
 from trainers.evaluation.scoring.scorer import Likelihoods, Scorer
 from trainers.evaluation.suites.items import read_items
 from trainers.evaluation.suites.run_evaluation import Evaluation, EvaluationSettings, evaluate_models
 from trainers.evaluation.suites.suite_result import compare_results, suite_result
-from trainers.evaluation.suites.task_result import item_result
+from trainers.evaluation.suites.task_result import estimate, item_result
 from trainers.recipes.finetuning_recipe import finetune
 from trainers.runs.run import read_config
 from trainers.tasks.load_task import Suite, SuiteColumn
 from trainers.tasks.read_examples import read_examples
+from trainers.tasks.scores.gold_scores import gold_scores
 
 TEXTS = ["a cab bade a dead face", "fab cafe decade", "bag had a bed", "a big head fed a deaf hag"]
 HOSTILE = "<script>alert(1)</script>"
@@ -71,9 +73,11 @@ def test_metrics_follow_from_the_likelihoods_of_candidates(tmp_path):
     result = item_result("m", "form", items, found, without)
     assert result.main == "accuracy_unconditional"
     assert result.scores["bits_per_byte"].value == pytest.approx((4 + 3) / math.log(2) / (4 + 1))
-    predicted = {
-        name: its.predicted.tolist() for name, (_, its) in result.measured.items() if its.predicted is not None
-    }
+    first, second = math.exp(-4) + math.exp(-2), math.exp(-2.2) + math.exp(-2) + math.exp(-3)
+    shares = [math.exp(-4) / first, math.exp(-3) / second]
+    assert result.scores["gold_probability"].value == pytest.approx(sum(shares) / 2)
+    assert result.scores["reciprocal_rank"].value == 1  # by the main score
+    predicted = {name: its.predicted.tolist() for name, (_, its) in result.measured.items() if "accuracy" in name}
     assert predicted == {
         "accuracy_unconditional": [0, 2],
         "accuracy": [1, 1],
@@ -87,6 +91,18 @@ def test_metrics_follow_from_the_likelihoods_of_candidates(tmp_path):
     score = result.scores["accuracy"]
     assert (score.value, score.n, score.chance) == (0, 2, (1 / 2 + 1 / 3) / 2)
     assert score.verdict == "below"
+
+
+def test_the_rank_and_the_probability_of_the_gold_candidate():
+    likelihoods = np.log([0.2, 0.2, 0.1, 0.3, 0.6])
+    offsets, gold = np.array([0, 3, 5]), np.array([1, 0])
+    scores = gold_scores(likelihoods, likelihoods, offsets, gold)
+    assert scores["gold_probability"][1].predicted == pytest.approx([0.2 / 0.5, 0.3 / 0.9])
+    assert scores["reciprocal_rank"][1].predicted.tolist() == [1, 1 / 2]  # an equal score does not count
+    (metric, outcomes) = gold_scores(likelihoods - 1e4, -likelihoods, offsets, gold)["reciprocal_rank"]
+    assert estimate(metric, outcomes).value == pytest.approx((1 / 2 + 1) / 2)
+    far = gold_scores(likelihoods - 1e4, likelihoods, offsets, gold)["gold_probability"]
+    assert far[1].predicted == pytest.approx([0.2 / 0.5, 0.3 / 0.9])
 
 
 def test_errors_and_verdicts_are_those_of_the_items(tmp_path):
@@ -114,6 +130,14 @@ def test_errors_and_verdicts_are_those_of_the_items(tmp_path):
     assert mean.at_chance == ("mine",)
     ties = {(each.a, each.b): each.tie for each in compare_results([first, other, again])}
     assert ties == {("a", "b"): False, ("a", "c"): True, ("b", "c"): False}
+    (task,) = separations(Evaluation((first, other, again)))
+    assert (task.task, task.above, task.apart, task.pairs) == ("mine", 2, 2, 3)
+    assert [each.value for each in task.scores] == [score.value, other.scores["accuracy"].value, score.value]
+    mixed = [replace(each, task=name) for each in (first, other) for name in ("x", "y")]
+    mixed[3] = replace(mixed[2], measured=mixed[1].measured, task="y")  # on y, both models are equal
+    rows = separations(Evaluation(tuple(mixed), Suite((SuiteColumn("x"), SuiteColumn("y")), "s")))
+    assert [(each.task, each.apart, each.pairs) for each in rows] == [("x", 1, 1), ("y", 0, 1)]
+    assert separations(Evaluation((first,))) == []
     twice = list(compare_results([first, first, other, other], suite))[-1]
     assert (twice.name, twice.score) == ("s", "mean")
     assert twice.difference == pytest.approx(2 * (other.scores["accuracy"].value - score.value))
@@ -135,6 +159,7 @@ def test_models_are_compared_on_a_page_and_in_rows(data, decoder_run, other_run,
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
     assert "Comparisons on the same items" in page
+    assert page.count(" of 1</td>") == 3  # pairs apart on each task
     table = pq.read_table(output.with_suffix(".parquet")).to_pylist()
     assert len(table) == 2 * (30 + 10 + 4)
     row = next(row for row in table if row["task"] == "choice")

@@ -71,6 +71,40 @@ def test_shots_are_drawn_by_seed_and_do_not_depend_on_the_limit(tmp_path):
     assert few.contexts != read_items(task, "dev", None, shots=2, seed=2, limit=3).contexts
 
 
+def labelled(folder, train, **prompt):
+    write_lines(folder / "dev.jsonl", [{"s": f"s{n}", "y": "abc"[n % 3]} for n in range(12)])
+    write_lines(folder / "train.jsonl", train)
+    prompt = {"context": "{text} is", "continuation": " {label}", **prompt}
+    fields = {"files": {"train": "train.jsonl", "dev": "dev.jsonl"}, "columns": {"text": "s", "label": "y"}}
+    return task_of(folder, "classify", **fields, labels=["a", "b", "c"], prompt=prompt)
+
+
+def test_balanced_shots_have_every_label_equally_often(tmp_path):
+    rare = [*({"s": f"t{n}", "y": "a"} for n in range(20)), *({"s": f"t{n}", "y": "bc"[n % 2]} for n in range(20, 24))]
+    task = labelled(tmp_path, rare)
+    items = read_items(task, "dev", None, shots=4, balanced=True)
+    assert items.contexts == read_items(task, "dev", None, shots=4, balanced=True).contexts
+    assert items.contexts != read_items(task, "dev", None, shots=4, balanced=True, seed=1).contexts
+    labels = [tuple(shot[-1] for shot in items.contexts[first].split("\n\n")[:4]) for first in items.offsets[:-1]]
+    counts = [sorted(map(each.count, "abc")) for each in labels]
+    assert counts == [[1, 1, 2]] * 12
+    assert len(set(labels)) > 3  # the label that comes twice, and the order, are drawn
+    shots = [set(items.contexts[first].split("\n\n")[:4]) for first in items.offsets[:-1]]
+    assert all(len(each) == 4 for each in shots)
+    often = [shot[-1] for each in read_items(task, "dev", None, shots=4).contexts for shot in each.split("\n\n")[:4]]
+    assert often.count("a") > len(often) / 2
+    with pytest.raises(
+        UserError, match=r"train: has 2 examples of the label '[bc]', too few for 9 balanced shots; lower"
+    ):
+        read_items(task, "dev", None, shots=9, balanced=True)
+    own = labelled(tmp_path, rare, shots_from="dev")
+    asked = read_items(own, "dev", None, shots=6, balanced=True)
+    for number, first in enumerate(asked.offsets[:-1]):
+        solved = asked.contexts[first].split("\n\n")[:-1]
+        assert [shot for shot in solved if shot.startswith(f"s{number} ")] == []
+        assert sorted(shot[-1] for shot in solved) == list("aabbcc")
+
+
 def test_an_item_is_never_its_own_shot(tmp_path):
     task = choice(tmp_path, rows(3), shots_from="dev")
     items = read_items(task, "dev", None, shots=2)

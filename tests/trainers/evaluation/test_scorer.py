@@ -71,7 +71,7 @@ def test_within_words_the_tokens_after_one_are_masked_with_it(folder, name):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_neither_batch_nor_order_nor_neighbours_change_a_likelihood(folder, name):
+def test_neither_batch_nor_order_nor_neighbours_change_a_likelihood(folder, name, monkeypatch):
     contexts, continuations = pairs()
     usual = scorer_of(name, folder).score(contexts, continuations)
     backwards = scorer_of(name, folder, batch_positions=30).score(contexts[::-1], continuations[::-1])
@@ -79,6 +79,36 @@ def test_neither_batch_nor_order_nor_neighbours_change_a_likelihood(folder, name
     assert backwards.log_likelihood[::-1] == pytest.approx(usual.log_likelihood, abs=1e-4)
     assert [one.log_likelihood[0] for one in alone] == pytest.approx(usual.log_likelihood, abs=1e-4)
     assert [bool(one.greedy[0]) for one in alone] == usual.greedy.tolist() == backwards.greedy[::-1].tolist()
+    monkeypatch.setattr(pieces, "_ENOUGH", {"cpu": 1})  # pieces of similar length alone, however few there are
+    apart = scorer_of(name, folder).score(contexts, continuations)
+    assert apart.log_likelihood == pytest.approx(usual.log_likelihood, abs=1e-4)
+    assert apart.greedy.tolist() == usual.greedy.tolist()
+    assert apart.tokens.tolist() == usual.tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "masked"),
+    [
+        ("gpt2", False),
+        ("llama", False),
+        ("bert", False),
+        ("roberta", False),
+        ("gpt", True),
+        ("prefix", True),
+        ("t5", True),
+    ],
+)
+def test_pieces_have_rows_to_themselves_where_attention_then_needs_no_mask(folder, name, masked, monkeypatch):
+    read = []
+    monkeypatch.setattr(pieces, "_ENOUGH", {"cpu": 1})
+    monkeypatch.setattr(pieces, "tensors", lambda batch, device: read.append(batch) or tensors(batch, device))
+    contexts, continuations = pairs()
+    scorer_of(name, folder).score(contexts, continuations)
+    assert all((int(batch.segments.max()) > 0 or (batch.segments < 0).any()) == masked for batch in read)
+    if name in ("gpt2", "llama"):
+        lengths = [(batch.targets != IGNORED).shape[1] for batch in read]
+        assert lengths == sorted(lengths, reverse=True)
+        assert len(lengths) > 3
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt", "llama", "prefix", "t5", "bert"])
@@ -89,7 +119,8 @@ def test_a_context_is_read_once_for_all_of_its_continuations(folder, name, monke
     alone = [scorer_of(name, folder).score([c], [d]) for c, d in zip(contexts, continuations, strict=True)]
     read = []
     monkeypatch.setattr(pieces, "tensors", lambda batch, device: read.append(batch) or tensors(batch, device))
-    for width in (256, 4):
+    for width in (4, 256):
+        read.clear()
         monkeypatch.setattr(pieces, "_WIDTH", width)
         found = scorer_of(name, folder).score(contexts, continuations)
         assert found.log_likelihood == pytest.approx([float(one.log_likelihood[0]) for one in alone], abs=1e-4)
@@ -99,7 +130,7 @@ def test_a_context_is_read_once_for_all_of_its_continuations(folder, name, monke
         ids = [ids_of(folder, text) for text in ("the cat sat", "the cat", " barked")]
         rests = {tuple(ids_of(folder, text)[:-1]) for text in endings}
         expected = 1 + len(ids[0]) + sum(map(len, rests)) + len(ids[1]) + len(ids[2])
-        assert int((read[0].segments >= 0).sum()) == expected
+        assert sum(int((batch.segments >= 0).sum()) for batch in read) == expected
 
 
 def test_the_context_of_a_prefix_lm_sees_itself_from_both_sides(folder):
@@ -166,6 +197,32 @@ def test_greedy_continuations_are_those_that_the_model_would_write(folder):
     wrong = np.array([*written[-3:-1], written[-1] ^ 1])
     requests = [EncodedRequest(np.array(context), each) for each in (right, wrong)]
     assert scorer_of("gpt2", folder).score_ids(requests).greedy.tolist() == [True, False]
+
+
+def test_of_equally_probable_tokens_the_first_is_the_greedy_one(folder):
+    """A model that finds everything equally probable writes nothing right."""
+    _, network = network_of("llama")
+    kept = network.lm_head.weight.clone()
+    try:
+        with torch.no_grad():
+            network.lm_head.weight.zero_()
+        requests = [EncodedRequest(np.array([300, 301]), np.array(each)) for each in ([302, 303], [0, 0], [0, 302])]
+        found = scorer_of("llama", folder).score_ids(requests)
+    finally:
+        with torch.no_grad():
+            network.lm_head.weight.copy_(kept)
+    assert found.greedy.tolist() == [False, True, False]
+    assert found.log_likelihood == pytest.approx(np.full(3, -2 * np.log(448)), abs=1e-4)
+
+
+def test_logits_that_do_not_fit_in_memory_at_once_give_the_same(folder, monkeypatch):
+    contexts, continuations = pairs()
+    usual = scorer_of("gpt2", folder).score(contexts, continuations)
+    monkeypatch.setattr(pieces, "_LOGITS", {"cpu": 3 * 448})
+    parts = scorer_of("gpt2", folder).score(contexts, continuations)
+    assert parts.log_likelihood == pytest.approx(usual.log_likelihood, abs=1e-5)
+    assert parts.greedy.tolist() == usual.greedy.tolist()
+    assert parts.tokens.tolist() == usual.tokens.tolist()
 
 
 def test_what_cannot_be_scored_is_refused_in_one_line(folder, monkeypatch):

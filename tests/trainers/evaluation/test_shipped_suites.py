@@ -81,6 +81,10 @@ def test_facts_are_chosen_among_the_objects_of_their_relation(capitals):
     assert result.scores["accuracy"].value == 4 / 6
     assert result.scores["always_right"].value == 4 / 6
     assert result.scores["consistency"].value == 3 / 4
+    assert result.scores["reciprocal_rank"].value == pytest.approx((5 + 1 / 2) / 6)
+    liked = math.exp(2)  # times as probable as another object
+    shares = [liked / (liked + 2)] * 2 + [1 / (liked + 2), 1 / 3, liked / (liked + 1), 1 / 2]
+    assert result.scores["gold_probability"].value == pytest.approx(sum(shares) / 6)
     assert result.chance == (1 + 2) / 6
     assert sorted(result.parts(result.subtasks)) == ["P1 job", "P36 capital"]
     assert rows["P36/2"]["bytes"] == [6, 5, 4]

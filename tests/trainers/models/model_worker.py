@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 from gristmill.storage.disk import LocalPath
+from tests.trainers.engine.zero_worker import without_dropout
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
@@ -19,6 +20,7 @@ from trainers.runs.resolve import resolve
 STEPS, SEQUENCES, RATE = 3, 6, 5e-3
 MODELS = {
     "bert, pairs": ("tiny_bert", {}),
+    "awd_lstm": ("tiny_awd_lstm", {}),
     "albert, pairs": ("tiny_albert", {}),
     "albert, shared attention": ("tiny_albert", {"shared_parts": "attention"}),
     "bert, span boundary": ("tiny_spanbert", {}),
@@ -26,6 +28,7 @@ MODELS = {
     "deberta": ("tiny_deberta", {}),
     "deberta, replaced tokens": ("tiny_deberta_v3", {}),
     "electra": ("tiny_electra", {}),
+    "elmo": ("tiny_elmo", {}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),
     "modernbert": ("tiny_modernbert", {}),
@@ -42,7 +45,7 @@ def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, Train
     whole = RECIPES[recipe]()
     config = replace(
         whole,
-        model=replace(whole.model, **sizes),
+        model=without_dropout(replace(whole.model, **sizes)),
         objective=Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective,
         data=replace(whole.data, corpora=(corpus,)),
         batch=BatchSize(sequences=SEQUENCES),

@@ -12,7 +12,8 @@ from trainers.engine.forward import Forward
 from trainers.engine.hardware.mfu import flops_of
 from trainers.evaluation.scoring.pieces import Piece, sum_pieces
 from trainers.models import build_model
-from trainers.models.decoders.awd_lstm_network import Sequences, drop_variational
+from trainers.models.decoders.awd_lstm_network import drop_variational
+from trainers.models.packed_sequences import Sequences
 from trainers.rows.batch import IGNORED
 
 MODEL = fill(Model("awd_lstm", layers=3, width=12, heads=1, positions=64, feed_forward=20, vocab_size=200), 200)
@@ -147,6 +148,14 @@ def test_the_sizes_of_the_paper_have_the_published_parameters():
             model = build_model(replace(MODEL, width=400, feed_forward=1150, vocab_size=words), SPECIAL_IDS, 0)
         assert sum(parameter.numel() for parameter in model.parameters()) == count
         assert model.lm_head.weight is model.lstm.embed.weight
+
+
+@pytest.mark.parametrize("width", [400, 64])
+def test_embeddings_begin_with_the_norm_that_they_have_in_the_authors_code(width):
+    """U(-0.1, 0.1) at a width of 400."""
+    table = build_model(replace(MODEL, width=width, vocab_size=2000), SPECIAL_IDS, 0).lstm.embed.weight
+    assert table.abs().max().item() == pytest.approx(2 / width**0.5, rel=1e-3)
+    assert table.norm(dim=1).mean().item() == pytest.approx(0.2 / 12**0.5 * 20, rel=0.01)
 
 
 def test_operations_are_those_of_the_matrices_at_every_length():

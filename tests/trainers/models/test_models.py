@@ -51,6 +51,7 @@ TINY = {
     "deberta_v2, convolution": tiny("deberta_v2", initializer_range=0.2, position_buckets=8, convolution=True),
     "electra": tiny("electra", initializer_range=0.2, embedding_size=16),
     "electra, embeddings of the width": tiny("electra", initializer_range=0.2),
+    "elmo": tiny("elmo"),
     "gpt": tiny("gpt", initializer_range=0.2),
     "gpt2": tiny("gpt2", initializer_range=0.2),
     "gpt2, clipped relative positions": tiny("gpt2", initializer_range=0.2, position="relative"),
@@ -343,7 +344,7 @@ def test_the_states_of_shared_layers_are_those_of_the_stock_model(name):
 
 def test_what_plain_transformers_cannot_compute_is_known():
     found = {name for name, model in TINY.items() if why_not_stock(model)}
-    assert found == {"awd_lstm", *(name for name in TINY if "clipped" in name)}
+    assert found == {"awd_lstm", "elmo", *(name for name in TINY if "clipped" in name)}
 
 
 @pytest.mark.parametrize(

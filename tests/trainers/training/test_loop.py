@@ -11,6 +11,7 @@ from gristmill.storage.store import read_json, write_json
 from tests.trainers import conftest
 from tests.trainers.launching import run_command
 from trainers.__main__ import main
+from trainers.config.architecture import RECURRENT_RATES
 from trainers.config.job import BatchSize, Checkpoints, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, LengthPhase, Validation
 from trainers.data.packed_corpus import open_corpus
@@ -101,11 +102,15 @@ def weights(run, step):
     return {(name, key): value for name, tensors in found.items() for key, value in tensors.items()}
 
 
-def test_a_recurrent_model_with_dropout_resumes_exactly(corpus, tmp_path):
+@pytest.mark.parametrize("recipe", ["tiny_awd_lstm", "tiny_elmo"])
+def test_a_recurrent_model_with_dropout_resumes_exactly(corpus, tmp_path, recipe):
     """No state outlives a row, and dropout draws from the number of the step."""
-    run, model = tmp_path / "run", RECIPES["tiny_awd_lstm"]().model
-    assert min(model.dropout, model.input_dropout, model.hidden_dropout, model.weight_dropout) > 0
-    train(corpus, run, model=model)
+    run, whole = tmp_path / "run", RECIPES[recipe]()
+    model = {"model": whole.model, "objective": whole.objective}
+    assert all(
+        getattr(whole.model, name) > 0 for name in ("dropout", *RECURRENT_RATES) if name in whole.model.traits.has
+    )
+    train(corpus, run, **model)
     expected = losses(run)
     final = weights(run, STEPS)
     final = {name: value.clone() for name, value in final.items()}  # the file is mapped, and damaged below
@@ -113,7 +118,7 @@ def test_a_recurrent_model_with_dropout_resumes_exactly(corpus, tmp_path):
         (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
     for name in ("log.jsonl", "finished.json"):
         (run / name).unlink()
-    train(corpus, run, model=model)
+    train(corpus, run, **model)
     assert losses(run) == pytest.approx({step: expected[step] for step in (4, 5, 6)}, abs=1e-6)
     again = weights(run, STEPS)
     assert all(np.allclose(final[name], again[name], atol=1e-6) for name in final)

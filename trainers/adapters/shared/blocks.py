@@ -84,6 +84,7 @@ STACKS: dict[str, tuple[str, ...]] = {
     "bert": ("bert",),
     "deberta_v2": ("deberta",),
     "electra": ("electra",),
+    "elmo": ("elmo",),
     "gpt": ("transformer",),
     "gpt2": ("transformer",),
     "llama": ("model",),
@@ -108,7 +109,7 @@ _ATTENTIONS = {
     "t5": r".*\.(?:SelfAttention|EncDecAttention)",
     "xlnet": r".*\.rel_attn",
 }
-RECURRENT = ("awd_lstm",)
+RECURRENT = ("awd_lstm", "elmo")
 """Architectures without attention, whose blocks have none of the parts above."""
 FUSED = ("gpt", "gpt2", "modernbert")
 """Architectures with a single matrix for queries, keys and values."""

@@ -1,6 +1,8 @@
 """Choose `execution.micro_batch` and `execution.threads` according to a worker's memory and cores."""
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -48,17 +50,17 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     module = _Kept(forward)
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    shadow = {
-        name: torch.empty_like(
+    state = [*module.parameters(), *module.buffers()]
+    shadows = {
+        id(tensor): torch.empty_like(
             tensor,
             device="meta",
             dtype=dtype if tensor.is_floating_point() else None,
             requires_grad=tensor.requires_grad,
         )
-        for name, tensor in state.items()
+        for tensor in state
     }
-    own = {tensor.untyped_storage()._cdata for tensor in shadow.values()}
+    own = {tensor.untyped_storage()._cdata for tensor in shadows.values()}
     kept: dict[int, Any] = {}  # storages by address, kept alive so that no address is reused
 
     def pack(tensor: Any) -> Any:
@@ -67,11 +69,35 @@ def bytes_kept(forward: Forward, batch: Batch, precision: str) -> int:
             kept[storage._cdata] = storage
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.random.fork_rng(devices=[]):
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, torch.random.fork_rng(devices=[]), _replaced(module, shadows):
         # The pass uses a mask, which other rows may need. On `meta`, attention without one keeps less than on a device.
         arrays = {**tensors(batch, "meta"), "segment_range": (PADDING, 0)}
-        torch.func.functional_call(module, shadow, kwargs=arrays)
+        module(**arrays)
     return sum(storage.nbytes() for storage in kept.values())
+
+
+@contextmanager
+def _replaced(module: Any, others: Mapping[int, Any]) -> Iterator[None]:
+    """Replace the parameters and buffers of a module while the context lasts; `others` has the new ones by id() of the old.
+
+    `torch.func.functional_call` would not give back those of a submodule that the module holds twice, as a generator and its
+    discriminator hold their embeddings.
+    """
+    places = [
+        (table, name, tensor)
+        for each in module.modules()
+        for table in (each._parameters, each._buffers)
+        for name, tensor in table.items()
+        if tensor is not None
+    ]
+    try:
+        for table, name, tensor in places:
+            table[name] = others[id(tensor)]
+        yield
+    finally:
+        for table, name, tensor in places:
+            table[name] = tensor
 
 
 class _Kept(torch.nn.Module):

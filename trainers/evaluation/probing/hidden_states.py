@@ -9,7 +9,7 @@ has one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class StateReader:
         member, lead = objective.members()[0]
         frame = member.text_frame(model.family)
         self.name, self.encoder, self.width = name, encoder, model.width
-        self._both = model.family == "encoder_decoder"
+        self._both, self._causal = model.family == "encoder_decoder", model.family == "decoder"
         self._before = tuple(specials[mark] for mark in (lead, frame.before) if mark)
         self._after = tuple(specials[mark] for mark in (frame.after,) if mark)
         start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
@@ -81,14 +81,15 @@ class StateReader:
         encoder = Encoder.load(lent(trained.tokenizer))
         return cls(str(path), trained.model, config.model, config.objective, encoder)
 
-    def choose_layers(self, named: str) -> tuple[str, ...]:
-        """Return the names of the layers in `named`: `all`, or a list such as `0,3`. Raises ConfigError for
-        an unknown layer.
+    def choose_layers(self, named: str, joined: bool = False) -> tuple[str, ...]:
+        """Return the names of the layers in `named`: `all`, or a list such as `0,3`. With `joined`, `1+2` is allowed too.
+        Raises ConfigError for an unknown layer.
         """
         if named == "all":
             return self.layers
         names = tuple(dict.fromkeys(named.split(",")))
-        if unknown := [name for name in names if name not in self.layers]:
+        parts = [part for name in names for part in (name.split("+") if joined else (name,))]
+        if unknown := [part for part in parts if part not in self.layers]:
             raise ConfigError(f"layers: got {unknown[0]!r}, allowed for {self.name}: all, {', '.join(self.layers)}")
         return names
 
@@ -136,9 +137,11 @@ class StateReader:
     ) -> Iterator[tuple[_Chunk, np.ndarray, np.ndarray]]:
         import torch
 
-        device = next(self.forward.parameters()).device
+        device, batch = next(self.forward.parameters()).device, self._batch(chunks)
+        if self._causal:  # padding after a text changes nothing in it, so that no mask is needed
+            batch = replace(batch, segments=np.zeros_like(batch.segments))
         with torch.no_grad():
-            stacks = self.forward.layers(**tensors(self._batch(chunks), device))
+            stacks = self.forward.layers(**tensors(batch, device))
         names = [layer.rpartition(".") for layer in layers]
         found = [stacks[stack or "decoder"][int(number)].float().cpu().numpy() for stack, _, number in names]
         marks = [len(self._given) if stack == "decoder" else len(self._before) for stack, _, _ in names]

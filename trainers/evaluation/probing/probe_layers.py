@@ -50,17 +50,21 @@ def probe_layers(
     tell: Callable[[str], None],
 ) -> list[ProbedLayer]:
     """Train a classifier of each kind on each layer and score it on `test`. Chance is the accuracy of always
-    predicting the most common label of the training examples. `tell` is called with a line for each result.
+    predicting the most common label of the training examples. A name such as `1+2` means the concatenated states of these
+    layers. `tell` is called with a line for each result.
     """
-    first, second = probe_examples(reader, train, layers), probe_examples(reader, test, layers)
+    single = list(dict.fromkeys(part for layer in layers for part in layer.split("+")))
+    first, second = probe_examples(reader, train, single), probe_examples(reader, test, single)
     tell(f"{len(first):,} training and {len(second):,} test examples of {len(set(first.types)):,} types")
     most = int(np.bincount(first.labels).argmax())
     chance = float((second.labels == most).mean())
     controls = control_labels(first, second, seed)
     found = []
-    for number, layer in enumerate(layers):
+    for layer in layers:
+        numbers = [single.index(part) for part in layer.split("+")]
+        states, unseen = (np.concatenate(each.states[numbers], axis=1) for each in (first, second))
         for kind in classifiers:
-            values = list(_scores(kind, first.states[number], second.states[number], first, second, controls, seed))
+            values = list(_scores(kind, states, unseen, first, second, controls, seed))
             found.append(ProbedLayer(layer, kind, _noisy(second, *values[0], chance), _noisy(second, *values[1])))
             tell(f"layer {layer}: {kind} {found[-1].accuracy.value:.4f}, control {found[-1].control.value:.4f}")
     return found
@@ -82,11 +86,13 @@ def _noisy(test: ProbeExamples, gold: np.ndarray, predicted: np.ndarray, chance:
     return estimate(METRICS["accuracy"], Outcomes(gold=gold, predicted=predicted, offsets=test.offsets), chance)
 
 
-def probe_lines(found: Sequence[ProbedLayer]) -> list[Sequence[str]]:
-    """Return a header and a row for each layer and classifier."""
+def probe_lines(found: Sequence[ProbedLayer], finetuned: NoisyScore | None = None) -> list[Sequence[str]]:
+    """Return a header and a row for each layer and classifier, and a last one for a fine-tuned run."""
     rows: list[Sequence[str]] = [("layer", "classifier", "accuracy", "error", "chance", "control", "selectivity")]
     for each in found:
         score = each.accuracy
         numbers = (f"{score.value:.4f}", f"{score.error:.4f}", f"{score.chance:.4f}", f"{each.control.value:.4f}")
         rows.append((each.layer, each.classifier, *numbers, f"{each.selectivity:+.4f}"))
+    if finetuned is not None:
+        rows.append(("fine-tuned", "", f"{finetuned.value:.4f}", f"{finetuned.error:.4f}", "", "", ""))
     return rows

@@ -1,6 +1,7 @@
 """Pack scored texts into rows, isolated from one another, and sum the log-likelihoods of their targets.
 
-Pieces are sorted by length and packed with pieces of similar length, so rows have little padding. A piece
+Pieces are sorted by length and batched with pieces of similar length, so rows have little padding. Where attention
+without a mask gives the same result, which is faster, a piece has a row to itself; elsewhere several share a row. A piece
 attends only to itself, so its likelihood does not depend on the other pieces in its row or batch.
 
 What pieces have in common is computed once: in a decoder, the context of several continuations; in every
@@ -14,13 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from trainers.config.architecture import ARCHITECTURES
 from trainers.engine.forward import Forward, tensors
 from trainers.models import MODELS
 from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 from trainers.rows.best_fit import best_fit
 
 _WIDTH = 256  # columns of a row of short pieces; in a wider row, more of the attention is masked and wasted
-_LOGITS = 1 << 24  # logits in memory at once: 64 MB in fp32
+_SIMILAR = 0.9  # of the longest piece of a batch of single rows: the least length of the others
+_ENOUGH = {"cpu": 512, "cuda": 1 << 14}  # positions that are computed together without loss of speed
+_LOGITS = {"cpu": 1 << 21, "cuda": 1 << 24}  # logits in memory at once: on a CPU 8 MB in fp32, which stay in its cache
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def piece_logits(
     forward: Forward, architecture: str, pieces: Sequence[Piece], positions: int
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield batches of logits [m, vocabulary] with n targets: the row of each target's logits, its id and its
-    request, each int64 [n]. Targets of the same piece are in order.
+    request, each int64 [n]. Targets of the same piece are in order. The caller may overwrite the logits.
     """
     import torch
 
@@ -112,11 +116,13 @@ def piece_logits(
     logits_of = MODELS[architecture].logits
     if not MODELS[architecture].branches:
         pieces = [replace(piece, shared=0) for piece in pieces]
-    for batch, (at, wanted, owner) in _batches(_trees(pieces), positions):
+    kind = "cpu" if device.type == "cpu" else "cuda"
+    alone = _alone(forward, architecture)
+    for batch, (at, wanted, owner) in _batches(_trees(pieces), positions, alone, _ENOUGH[kind]):
         distinct, row = np.unique(at, return_inverse=True)
         with torch.no_grad():
             states = forward.states(**tensors(batch, device)).flatten(0, 1)
-            step = max(1, _LOGITS // int(forward.model.config.vocab_size))
+            step = max(1, _LOGITS[kind] // int(forward.model.config.vocab_size))
             for first in range(0, len(distinct), step):
                 here = slice(*np.searchsorted(row, (first, first + step)))
                 chosen = torch.from_numpy(distinct[first : first + step]).to(device)
@@ -174,21 +180,64 @@ def _tree(pieces: Sequence[Piece]) -> _Tree:
 
 def _add(sums: Sums, logits: Any, row: np.ndarray, wanted: np.ndarray, owner: np.ndarray) -> None:
     """Add the log-likelihoods of n targets to the sums of their requests `owner` [n]. `wanted` [n] has the
-    ids of the targets, and `row` [n] the row of `logits` [m, vocabulary] of each.
+    ids of the targets, and `row` [n] the row of `logits` [m, vocabulary] of each. The logits are overwritten.
     """
     import torch
 
     places, target = (torch.from_numpy(each).to(logits.device) for each in (row, wanted))
-    likelihood = (logits[places, target] - logits.logsumexp(1)[places]).double().cpu().numpy()
-    best = (logits.argmax(1)[places] == target).cpu().numpy()
+    chosen, largest = logits[places, target], logits.amax(1)
+    most = chosen == largest[places]
+    most[most.clone()] = logits[places[most]].argmax(1) == target[most]  # of equal logits, the first; argmax is slow
+    norm = logits.sub_(largest[:, None]).exp_().sum(1).log_().add_(largest)
+    likelihood, best = (chosen - norm[places]).double().cpu().numpy(), most.cpu().numpy()
     count = len(sums.tokens)
     sums.log_likelihood[:] += np.bincount(owner, likelihood, count)
     sums.tokens[:] += np.bincount(owner, minlength=count)
     sums.best[:] += np.bincount(owner[best], minlength=count)
 
 
-def _batches(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch, _Targets]]:
-    """Yield batches, longest trees first, with their targets at flattened positions, ordered by position."""
+def _alone(forward: Forward, architecture: str) -> float:
+    """Return the least length, as a share of the longest, of pieces that need no mask if each has a row to itself; 0 if all
+    need one. In a decoder, padding after a piece changes nothing before it. In an encoder there must be none.
+    """
+    if not MODELS[architecture].unmasked or forward.model.config._attn_implementation != "sdpa":
+        return 0.0
+    return _SIMILAR if ARCHITECTURES[architecture].family == "decoder" else 1.0
+
+
+def _batches(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[Batch, _Targets]]:
+    """Yield batches with their targets at flattened positions, ordered by position. Trees have a row to themselves if
+    `alone` (`_alone`) allows it and `enough` positions come together, or else share rows.
+    """
+    shared = []
+    for numbers, single in _groups(trees, positions, alone, enough):
+        if single:
+            yield _batch([[trees[i]] for i in numbers], unmasked=True)
+        else:
+            shared += numbers
+    yield from _shared_rows([trees[i] for i in shared], positions)
+
+
+def _groups(trees: Sequence[_Tree], positions: int, alone: float, enough: int) -> Iterator[tuple[list[int], bool]]:
+    """Yield the numbers of trees of similar length, longest first, and whether each has a row to itself."""
+    single = [i for i, tree in enumerate(trees) if alone and not (tree.prefix or tree.branch.any())]
+    chosen = set(single)
+    yield [i for i in range(len(trees)) if i not in chosen], False
+    single.sort(key=lambda i: -trees[i].length)
+    first = 0
+    while first < len(single):
+        longest, last = trees[single[first]].length, first + 1
+        while last < len(single) and (last - first + 1) * longest <= positions:
+            padded = alone < 1 and (last - first) * longest < enough
+            if not padded and trees[single[last]].length < alone * longest:
+                break
+            last += 1
+        yield single[first:last], alone < 1 or (last - first) * longest >= enough
+        first = last
+
+
+def _shared_rows(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch, _Targets]]:
+    """Yield batches of rows that several trees share, longest trees first."""
     lengths = np.array([tree.length for tree in trees], np.int64)
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
@@ -202,11 +251,16 @@ def _batches(trees: Sequence[_Tree], positions: int) -> Iterator[tuple[Batch, _T
         yield _batch([[trees[i] for i in numbers[places[a:b]]] for a, b in pairwise(starts)])
 
 
-def _batch(rows: Sequence[Sequence[_Tree]]) -> tuple[Batch, _Targets]:
+def _batch(rows: Sequence[Sequence[_Tree]], unmasked: bool = False) -> tuple[Batch, _Targets]:
+    """Return a batch of rows of trees. If `unmasked`, padding counts as part of the only tree of its row."""
     flat = [tree for row in rows for tree in row]
     shape = (len(rows), max(sum(len(tree.inputs) for tree in row) for row in rows))
     inputs, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    segments, prefix, trunks = np.full(shape, PADDING, np.int64), np.zeros(shape, bool), np.full(shape, -1, np.int64)
+    segments, prefix, trunks = (
+        np.full(shape, 0 if unmasked else PADDING, np.int64),
+        np.zeros(shape, bool),
+        np.full(shape, -1, np.int64),
+    )
     goals = (len(rows), max(sum(tree.goals for tree in row) for row in rows))
     decoder = Decoder(np.zeros(goals, np.int64), np.zeros(goals, np.int64), np.full(goals, PADDING, np.int64))
     found = []

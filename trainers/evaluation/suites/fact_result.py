@@ -13,6 +13,7 @@ from trainers.evaluation.scoring.scorer import Scorer
 from trainers.evaluation.suites.task_result import Measured, TaskResult
 from trainers.tasks.read_facts import FactSet, Relation
 from trainers.tasks.scores import METRICS
+from trainers.tasks.scores.gold_scores import gold_scores
 from trainers.tasks.scores.outcomes import Outcomes
 
 _REQUESTS = 100_000  # candidates in memory at once
@@ -25,8 +26,9 @@ def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -
 
     `accuracy` is P@1 with the first statement (Petroni et al., 2019). `consistency` is the share of pairs of
     statements for which the model chooses the same object. `always_right` is the share of facts for which it
-    chooses the right object with every statement. Chance is the score of always choosing the most common
-    object of the relation.
+    chooses the right object with every statement. `gold_probability` and `reciprocal_rank` are those of the right
+    object with the first statement (`gold_scores`). Chance is the score of always choosing the most common object of
+    the relation.
     """
     assert facts.examples.targets is not None
     rows: dict[str, list[Any]] = {name: [] for name in ("id", "gold", "prediction", "predictions", "rank", "subtask")}
@@ -59,9 +61,10 @@ def fact_result(model: str, scorer: Scorer, facts: FactSet, limit: int | None) -
     offsets = pa.array(np.cumsum([0, *map(len, lists["tokens"])]), pa.int32())
     columns |= {name: pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(v))) for name, v in lists.items()}
     count = len(rows["gold"])
+    measured = _measured(rows, lists["log_likelihood"])
     return TaskResult(
         model, f"{scorer.form.described}, among the objects of the relation", facts.examples.task.name,
-        facts.examples.split, _measured(rows), common / count, pa.table(columns), rows["subtask"], None, cut, facts.notes,
+        facts.examples.split, measured, common / count, pa.table(columns), rows["subtask"], None, cut, facts.notes,
         version=str(facts.examples.task.version),
     )  # fmt: skip
 
@@ -95,14 +98,15 @@ def _scored(
         yield first, scores, tokens, cut
 
 
-def _measured(rows: dict[str, list[Any]]) -> dict[str, Measured]:
+def _measured(rows: dict[str, list[Any]], likelihoods: list[np.ndarray]) -> dict[str, Measured]:
     accuracy, gold = METRICS["accuracy"], np.array(rows["gold"], np.int64)
     measured = {"accuracy": (accuracy, Outcomes(gold=gold, predicted=np.array(rows["prediction"], np.int64)))}
     pairs = [list(combinations(each, 2)) for each in rows["predictions"]]
     if any(pairs):
-        flat = np.array([pair for its in pairs for pair in its], np.int64)
-        offsets = np.cumsum([0, *map(len, pairs)])
-        measured["consistency"] = (accuracy, Outcomes(gold=flat[:, 0], predicted=flat[:, 1], offsets=offsets))
+        chosen = np.array([pair for its in pairs for pair in its], np.int64)
+        bounds = np.cumsum([0, *map(len, pairs)])
+        measured["consistency"] = (accuracy, Outcomes(gold=chosen[:, 0], predicted=chosen[:, 1], offsets=bounds))
     known = np.array([all(each == right for each in its) for its, right in zip(rows["predictions"], gold, strict=True)])
     measured["always_right"] = (accuracy, Outcomes(gold=np.ones(len(gold), np.int64), predicted=known.astype(np.int64)))
-    return measured
+    flat, offsets = np.concatenate(likelihoods), np.cumsum([0, *map(len, likelihoods)])
+    return measured | gold_scores(flat, flat, offsets, gold)

@@ -67,10 +67,10 @@ class Items:
 
 def read_items(
     task: Task, split: str, data: Location | None, shots: int = 0, seed: int = 0, limit: int | None = None,
-    calibrate: bool = False,
+    calibrate: bool = False, balanced: bool = False,
 ) -> Items:  # fmt: skip
     """Read a split and render its prompts, each preceded by `shots` solved examples, which are drawn for
-    every item with `seed`.
+    every item with `seed`; with `balanced`, those of `classify` have every label equally often, or once more or less.
 
     `limit` keeps the first items, of each subtask if there are subtasks. With `calibrate`, the items of
     `classify` are also rendered with content-free texts. Other kinds cannot be calibrated, because their
@@ -93,7 +93,7 @@ def read_items(
             f"{locate_example(task, split, data, int(hidden[0]))}: label: has no gold; correct or remove it"
         )
     chosen = _first(examples, limit)
-    before = _shots(task, split, examples, data, shots, seed, chosen)
+    before = _shots(task, split, examples, data, shots, seed, chosen, balanced)
     rendered = [_candidates(examples, number) for number in chosen]
     distinct = [len(set(pairs)) == len(pairs) for pairs in rendered]
     kept = [place for place, good in enumerate(distinct) if good]
@@ -163,8 +163,9 @@ def _first(examples: Examples, limit: int | None) -> list[int]:
 
 
 def _shots(
-    task: Task, split: str, examples: Examples, data: Location | None, shots: int, seed: int, chosen: Sequence[int]
-) -> list[str]:
+    task: Task, split: str, examples: Examples, data: Location | None, shots: int, seed: int, chosen: Sequence[int],
+    balanced: bool,
+) -> list[str]:  # fmt: skip
     """Return the text before each of the `chosen` items: solved examples, which never include the item
     itself.
     """
@@ -180,12 +181,39 @@ def _shots(
             f"{task.name}: {prompt.shots_from}: has {len(pool) if pool.labelled else 0} examples with gold, too few "
             f"for {shots} shots; lower shots, or name another split in prompt.shots_from"
         )
+    draw = _draw_balanced if balanced and task.kind == "classify" else _draw
     texts = []
     for number in chosen:
-        drawn = np.random.default_rng([seed, number]).choice(len(pool), shots + same, replace=False)
-        others = [each for each in drawn.tolist() if not (same and each == number)][:shots]
-        texts.append("".join(_solved(pool, each) + prompt.separator for each in others))
+        drawn = draw(pool, shots, np.random.default_rng([seed, number]), number if same else None)
+        texts.append("".join(_solved(pool, each) + prompt.separator for each in drawn))
     return texts
+
+
+def _draw(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
+    """Return `count` examples of a split; never the example `without`."""
+    drawn = generator.choice(len(pool), count + (without is not None), replace=False)
+    return [each for each in drawn.tolist() if each != without][:count]
+
+
+def _draw_balanced(pool: Examples, count: int, generator: np.random.Generator, without: int | None) -> list[int]:
+    """Return examples as `_draw` does, in random order, with every label `count` / labels times; which labels have one more
+    is random.
+    """
+    assert pool.labels is not None
+    labels = generator.permutation(len(pool.task.label_names)).tolist()
+    drawn: list[int] = []
+    for place, label in enumerate(labels):
+        its = np.flatnonzero(pool.labels == label)
+        its = its[its != without] if without is not None else its
+        wanted = count // len(labels) + (place < count % len(labels))
+        if len(its) < wanted:
+            name = pool.task.label_names[label]
+            raise UserError(
+                f"{pool.task.name}: {pool.split}: has {len(its)} examples of the label {name!r}, too few for {count} balanced "
+                f"shots; lower shots, or leave out balanced"
+            )
+        drawn += generator.choice(its, wanted, replace=False).tolist()
+    return [int(each) for each in generator.permutation(drawn)]
 
 
 def _solved(pool: Examples, number: int) -> str:

@@ -43,7 +43,7 @@ class EvaluationSettings:
     """How tasks are put to a model: `shots` solved examples before each item, drawn with `seed`, as are sampled answers;
     only the first `limit` items of a split or subtask; how encoders are masked (`Pseudo`); the `window` of texts, in
     positions. With `calibrate`, labels are also scored relative to their probability after texts without content (Zhao et
-    al., 2021).
+    al., 2021). With `balanced`, the shots of tasks with labels have every label equally often.
     """
 
     shots: int = 0
@@ -52,6 +52,7 @@ class EvaluationSettings:
     pseudo: Pseudo = "within_word"
     window: int | None = None
     calibrate: bool = False
+    balanced: bool = False
 
     def check(self) -> None:
         """Validate ranges."""
@@ -253,7 +254,8 @@ def _read(task: AskedTask, split: str, data: Location | None, settings: Evaluati
         if settings.shots:
             raise ConfigError(f"shots: got {settings.shots}, but facts ({task.name}) have no prompt; leave out shots")
         return read_facts(task, split, data)
-    return read_items(task, split, data, settings.shots, settings.seed, settings.limit, settings.calibrate)
+    how = (settings.shots, settings.seed, settings.limit, settings.calibrate, settings.balanced)
+    return read_items(task, split, data, *how)
 
 
 def _result(model: str, scorer: Scorer, items: Asked, settings: EvaluationSettings) -> TaskResult:

@@ -14,6 +14,7 @@ from trainers.engine.hardware.footprint import Footprint
 from trainers.evaluation.scoring.scorer import Likelihoods
 from trainers.evaluation.suites.items import Items
 from trainers.tasks.scores import METRICS
+from trainers.tasks.scores.gold_scores import gold_scores
 from trainers.tasks.scores.metric import TaskMetric
 from trainers.tasks.scores.outcomes import Outcomes
 from trainers.tasks.scores.resampling import score
@@ -244,6 +245,8 @@ def _measured(
         for name in ordered
     }
     gold = items.offsets[:-1] + items.gold
+    if items.task.kind != "minimal_pairs":
+        measured |= gold_scores(found.log_likelihood, scores[main], items.offsets, items.gold)
     return measured | {"bits_per_byte": _gold_bits(found.log_likelihood[gold], lengths["bytes"][gold])}
 
 

@@ -1,15 +1,19 @@
 """The network of AWD-LSTM as a `transformers` model, so that all that reads and writes models handles it, too."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-_INITIAL = 0.1  # embeddings are drawn from U(-0.1, 0.1), as in the authors' code (salesforce/awd-lstm-lm, model.py)
+from trainers.models.packed_sequences import Sequences
+
+_INITIAL = 2.0
+"""Embeddings are drawn from U(-b, b) with b = 2 / sqrt(width): 0.1 for a width of 400, as in the authors' code
+(salesforce/awd-lstm-lm, model.py). With 0.1 for a width of 64, they tell the layers so little that a model predicts the same
+distribution everywhere for hundreds of steps.
+"""
 
 _WORKSPACE = 16
 """Numbers that oneDNN keeps for a position and each unit of the wider side of a layer, at most (torch 2.13, fp32)."""
@@ -40,45 +44,6 @@ class AwdLstmConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
 
 
-@dataclass(frozen=True)
-class Sequences:
-    """The sequences in rows of tokens, sorted by length, the longest first, in the form of torch's PackedSequence.
-
-    `order`, int64 [tokens], are the places in the flattened rows, first the first token of every sequence, then their second
-    tokens and so on. `owner`, int64 [tokens], is the sequence of each. `batch_sizes`, int64 [longest], on the CPU, is how
-    many sequences have a token of each rank.
-    """
-
-    order: Any
-    owner: Any
-    batch_sizes: Any
-
-    @classmethod
-    def of(cls, positions: Any) -> "Sequences":
-        """Find the sequences of rows. One begins with every row, and where a position [rows, length] does not follow the one
-        before it. On the `meta` device, where positions have no values, every row is one sequence.
-        """
-        if positions.device.type == "meta":
-            rows, length = positions.shape
-            places = torch.arange(rows * length, device="meta")
-            return cls(places, places % rows, torch.full((length,), rows))
-        starts = torch.ones_like(positions, dtype=torch.bool)
-        starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
-        starts = starts.flatten()
-        number = starts.cumsum(0) - 1
-        first = starts.nonzero()[:, 0]
-        lengths = torch.diff(first, append=first.new_tensor([len(starts)]))
-        rank = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
-        within = torch.arange(len(starts), device=starts.device) - first[number]
-        order = torch.argsort(within * len(first) + rank[number])
-        return cls(order, rank[number][order], torch.bincount(within).cpu())
-
-    @cached_property
-    def count(self) -> int:
-        """The number of sequences."""
-        return int(self.batch_sizes[0])
-
-
 def drop_variational(states: Any, sequences: Sequences, rate: float) -> Any:
     """Drop the same units at all positions of a sequence (Gal and Ghahramani 2016; arXiv 1708.02182, section 4.2). `states`
     [tokens, width] are in the order of `sequences`.
@@ -102,8 +67,7 @@ class AwdLstmLayer(torch.nn.Module):
 
     def forward(self, states: Any, sequences: Sequences) -> Any:
         """Return the states [rows, length, outputs] after `states` [rows, length, inputs]."""
-        rows, length, _ = states.shape
-        packed = states.flatten(0, 1)[sequences.order]
+        packed = sequences.pack(states)
         recurrent = torch.nn.functional.dropout(self.recurrent_weight, self.weight_rate, self.training)
         weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
         zeros = packed.new_zeros(1, sequences.count, recurrent.shape[1])
@@ -115,8 +79,7 @@ class AwdLstmLayer(torch.nn.Module):
             )[0]
         if self.training and self.output_rate:
             made = drop_variational(made, sequences, self.output_rate)
-        unpacked = torch.empty_like(made).index_copy(0, sequences.order, made)
-        return unpacked.view(rows, length, -1)
+        return sequences.unpack(made, len(states))
 
     def _estimate(self, packed: Any) -> Any:
         """Return states that keep as much for a backward pass as those of oneDNN, whose workspace no pass on `meta` shows."""
@@ -147,9 +110,8 @@ class AwdLstmStack(torch.nn.Module):
             words = torch.nn.functional.dropout(states.new_ones(self.embed.num_embeddings), self.embedding_rate)
             states = states * words[ids][..., None]
         if self.training and self.input_rate:
-            flat = states.flatten(0, 1)
-            dropped = drop_variational(flat[sequences.order], sequences, self.input_rate)
-            states = torch.empty_like(flat).index_copy(0, sequences.order, dropped).view_as(states)
+            dropped = drop_variational(sequences.pack(states), sequences, self.input_rate)
+            states = sequences.unpack(dropped, len(states))
         for layer in self.layers:
             states = layer(states, sequences)
         return states
@@ -178,7 +140,8 @@ class AwdLstm(PreTrainedModel):
 
     def _init_weights(self, module: Any) -> None:
         if isinstance(module, torch.nn.Embedding):
-            torch.nn.init.uniform_(module.weight, -_INITIAL, _INITIAL)
+            bound = _INITIAL * module.embedding_dim**-0.5
+            torch.nn.init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, torch.nn.Linear):
             torch.nn.init.zeros_(module.bias)
         elif isinstance(module, AwdLstmLayer):

@@ -114,7 +114,8 @@ def _convolved(convolution: Any, embedded: Any, states: Any, mask: Any) -> Any:
     apart = ~mask[:, 0].diagonal(1, 1, 2)  # from the next token, [rows, length - 1]
     moved = torch.arange(length, device=mask.device) + torch.nn.functional.pad(apart.cumsum(1), (1, 0))
     moved = moved[..., None].expand(-1, -1, width)
-    spaced = embedded.new_zeros(rows, int(moved.max()) + 1, width).scatter(1, moved, embedded)
+    columns = length if moved.is_meta else int(moved.max()) + 1  # on `meta`, tensors have no values
+    spaced = embedded.new_zeros(rows, columns, width).scatter(1, moved, embedded)
     around = convolution.conv(spaced.transpose(1, 2)).transpose(1, 2).gather(1, moved)
     return convolution.LayerNorm(states + torch.nn.functional.gelu(convolution.dropout(around)))
 

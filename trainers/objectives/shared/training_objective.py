@@ -63,6 +63,11 @@ class TrainingObjective(Protocol):
         return False
 
     @property
+    def bidirectional_lm(self) -> bool:
+        """Whether a forward and a backward language model are trained, whose states know one side of a token each."""
+        return False
+
+    @property
     def exported(self) -> "TrainingObjective":
         """The objective of an exported model, which may lack heads that only pretraining uses."""
         return self

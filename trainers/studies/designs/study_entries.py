@@ -18,7 +18,7 @@ from trainers.studies.designs.study_corpora import CorpusVariant, check_changes
 from trainers.studies.schema.study_designs import Grid, Listed, ListEntry
 from trainers.studies.schema.study_file import Study, check_setting, flat_settings
 
-_OF_ENTRIES = ("data.weights", "data.subset", "budget.tokens")  # reserved fields that an entry may set
+_OF_ENTRIES = ("data.weights", "data.stages", "data.subset", "budget.tokens")  # reserved fields that an entry may set
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ def study_entries(study: Study) -> dict[str, StudyEntry]:
                 check_setting(section, field_name, _OF_ENTRIES)
             except ValueError as error:
                 raise ConfigError(str(error)) from None
+        if study.anneal is not None and "data.stages" in fields:
+            raise ConfigError(f"{section}.data.stages: the study has anneal, which sets them; remove one of the two")
         recipe = its.recipe or study.recipe
         if recipe not in bases:
             bases[recipe] = recipe_of(study, recipe)

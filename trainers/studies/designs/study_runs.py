@@ -228,7 +228,7 @@ class OpenStudy:
         corpus = self.corpora.of(job)
         prior = self._prior_of(corpus)
         weights = prior if its.weights is None else leaf_weights(its.weights, _sizes(corpus), f"design: {name}")
-        stages = self._first_phase(int(job.budget.tokens or 0), prior)
+        stages = job.data.stages or self._first_phase(int(job.budget.tokens or 0), prior)
         job = replace(
             job, data=replace(job.data, stages=stages, weights=job.data.weights if its.sets_mixture else weights)
         )

@@ -19,6 +19,7 @@ from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, ru
 from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
 from trainers.studies.page.study_words import effect_words, proposal_words, verdict_words
+from trainers.studies.page.swarm_chart import SwarmRun, swarm_lines
 from trainers.studies.proposals.propose import Proposal
 from trainers.studies.running.study_directory import results_of
 from trainers.studies.running.train_study_run import RunResult
@@ -95,14 +96,15 @@ def render_study(found: Findings) -> str:
         kind="study",
         study=study,
         found=found,
-        answer=verdict_words(found.verdict, study.rule) if found.verdict else [],
-        proposed=proposal_words(found.proposal) if found.proposal else [],
-        effects=effect_words(found.fit["mean_effects"]) if found.fit else [],
+        answer=verdict_words(found.verdict, study.rule, study.metrics.unit) if found.verdict else [],
+        proposed=proposal_words(found.proposal, study.metrics.unit) if found.proposal else [],
+        effects=effect_words(found.fit["mean_effects"], study.metrics.unit) if found.fit else [],
         domains=_domains(found),
         shares=share_bars(_shares(found.proposal, opened)) if found.proposal else None,
         differences=difference_bars(found.verdict.overall) if found.verdict else None,
         ranked=sorted(found.verdict.overall, key=_rank) if found.verdict else [],
         scatters=_scatters(found.fit) if found.fit else [],
+        swarm=swarm_lines(opened.domains, _swarm(found)) if opened.study.has_mixtures else None,
         interactions=_interactions(found.fit) if found.fit else [],
         noise=_noise(found.fit) if found.fit else [],
         tokens=_tokens(found),
@@ -162,6 +164,18 @@ def _scatters(fit: dict[str, Any]) -> list[tuple[str, float, Any]]:
             )
             charts.append((name, each["cross_validation"]["spearman"], chart))
     return charts
+
+
+def _swarm(found: Findings) -> list[SwarmRun]:
+    """Return the finished runs of the design that have all metrics, each with the weighted mean of these."""
+    opened, runs = found.opened, []
+    weights = opened.settings.metric_weights(opened.metrics).tolist()
+    for run in opened.points:
+        result = found.results.get(run.key)
+        if result is not None and all(name in result.metrics for name in opened.metrics):
+            value = sum(w * result.metrics[name] for w, name in zip(weights, opened.metrics, strict=True))
+            runs.append(SwarmRun(run.entry, opened.shares_of(run.weights), value))
+    return runs
 
 
 def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:

@@ -11,12 +11,14 @@ _VERBS = {"better": "is better than", "worse": "is worse than", "tie": "ties wit
 _MOVED = 0.01  # smaller changes of a share are not mentioned
 
 
-def verdict_words(verdict: StudyVerdict, rule: Confirmation | Verdict) -> list[str]:
+def verdict_words(verdict: StudyVerdict, rule: Confirmation | Verdict, unit: str) -> list[str]:
     """Return a text for each entry except the baseline: its overall verdict, then the domains on which it is
-    better or worse.
+    better or worse. `unit` is that of the metrics.
     """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
-    return [f"{_sentence(each, verdict.baseline, rule.level)}{_by_domain(verdict, each.entry)}" for each in others]
+    return [
+        f"{_sentence(each, verdict.baseline, rule.level, unit)}{_by_domain(verdict, each.entry)}" for each in others
+    ]
 
 
 def _by_domain(verdict: StudyVerdict, entry: str) -> str:
@@ -31,17 +33,17 @@ def _by_domain(verdict: StudyVerdict, entry: str) -> str:
     return f" It is {' and '.join(parts)}." if parts and len(verdict.by_metric) > 1 else ""
 
 
-def _sentence(each: PairedComparison, baseline: str, level: float) -> str:
+def _sentence(each: PairedComparison, baseline: str, level: float, unit: str) -> str:
     if each.verdict == "open":
         return f"{each.entry} against {baseline} is open: {each.reason}."
     more = "fewer" if each.difference < 0 else "more"
     return (
-        f"{each.entry} {_VERBS[each.verdict]} {baseline}: {abs(each.difference):.4f} {more} bits per byte over "
+        f"{each.entry} {_VERBS[each.verdict]} {baseline}: {abs(each.difference):.4f} {more} {unit} over "
         f"{each.pairs} paired seeds ({level:.0%} interval {each.low:+.4f} to {each.high:+.4f})."
     )
 
 
-def proposal_words(proposal: Proposal) -> list[str]:
+def proposal_words(proposal: Proposal, unit: str) -> list[str]:
     """Return sentences on what the proposal changes, and on whether the runs can tell it from the prior."""
     prior = next(each for each in proposal.compared if each.name == "prior")
     moved = [
@@ -56,14 +58,14 @@ def proposal_words(proposal: Proposal) -> list[str]:
         words.append("The proxies cannot tell it from the prior: the prior is in the tie set.")
     elif prior.difference > 0:
         words.append(
-            f"They predict {prior.difference:.4f} bits per byte more for the prior ({prior.low:+.4f} to {prior.high:+.4f})."
+            f"They predict {prior.difference:.4f} {unit} more for the prior ({prior.low:+.4f} to {prior.high:+.4f})."
         )
     if proposal.extrapolated:
         words.append(f"No run has such a share of {', '.join(proposal.extrapolated)}: the laws extrapolate there.")
     return words
 
 
-def effect_words(effects: Mapping[str, Mapping[str, float]]) -> list[str]:
+def effect_words(effects: Mapping[str, Mapping[str, float]], unit: str) -> list[str]:
     """Return a sentence for each domain: how much one more percentage point of it changes the weighted mean
     of the metrics at the prior, with the 95 % bootstrap interval (`LawSet.mean_effects`).
     """
@@ -73,6 +75,6 @@ def effect_words(effects: Mapping[str, Mapping[str, float]]) -> list[str]:
         sign = "helps" if high < 0 else "harms" if low > 0 else "changes nothing that the proxies can tell"
         words.append(
             f"One more percentage point of {name}, taken from all domains in proportion, {sign}: {each['effect']:+.5f} "
-            f"bits per byte ({low:+.5f} to {high:+.5f})."
+            f"{unit} ({low:+.5f} to {high:+.5f})."
         )
     return words

@@ -147,12 +147,20 @@ def _check_jobs(opened: OpenStudy, runs: Sequence[StudyRun]) -> None:
     """Resolve one job of each kind and corpus, which raises UserError if it is invalid. Jobs of a kind differ
     only in mixture, seed and name.
     """
-    measure = opened.study.metrics.measure
+    measure, kinds = opened.study.metrics.measure, dict[str, str]()  # an entry for each kind of objective
     for run in {(run.kind, run.corpus): run for run in runs if run.is_ready}.values():
         resolve(replace(run.job, online_weights=None), opened.corpora.of(run.job))  # the reference may not exist yet
         objective = run.job.objective
         likely = any(member.gives_likelihood for member, _ in objective.members())
-        if not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
+        if measure == "loss":
+            kinds.setdefault(objective.kind, run.entry)
+            if len(kinds) > 1:
+                (first, one), (second, other) = list(kinds.items())
+                raise ConfigError(
+                    f"metrics.measure: got loss, but {one} learns {first} and {other} {second}, whose targets differ; compare "
+                    f"runs of one objective, or set document_bits_per_byte"
+                )
+        elif not (likely if measure == "document_bits_per_byte" else objective.predicts_text):
             raise ConfigError(
                 f"metrics.measure: got {measure}, which the objective {objective.kind} of {run.entry} does not have; "
                 f"use an objective that predicts text"

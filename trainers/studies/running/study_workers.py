@@ -24,9 +24,11 @@ from gristmill.storage.store import write_json
 from trainers.studies.designs.study_runs import StudyRun
 from trainers.studies.running.train_study_run import FORMAT, RESULT, Outcome, RunResult, train_study_run
 
-_MOST_LOST = 2  # consecutive workers that a run may lose before it is recorded as failed
-_BUSY_SECONDS = 2.0  # wait before retrying a run that another process is training
+MOST_LOST = 2  # consecutive workers that a run may lose before it is recorded as failed
+BUSY_SECONDS = 2.0  # wait before retrying a run that another process is training
+STORAGE_ADVICE = "fix that and run the same command, which continues"
 Train = Callable[[StudyRun, LocalPath, int], tuple[Outcome, str]]
+Show = Callable[[str], None]
 
 
 @dataclass
@@ -47,7 +49,7 @@ class StudyWorkers:
     root: LocalPath
     count: int
     threads: int
-    show: Callable[[str], None]
+    show: Show
     train: Train = train_study_run
     _workers: list[_Worker] = field(default_factory=list)
     _lost: dict[str, int] = field(default_factory=dict)
@@ -62,13 +64,13 @@ class StudyWorkers:
             try:
                 while waiting or any(worker.run for worker in self._workers):
                     self._assign(waiting)
-                    ready: Sequence[Any] = wait([worker.pipe for worker in self._workers if worker.run], _BUSY_SECONDS)
+                    ready: Sequence[Any] = wait([worker.pipe for worker in self._workers if worker.run], BUSY_SECONDS)
                     for worker in [worker for worker in self._workers if worker.pipe in ready]:
                         run, outcome, reason = self._answer(worker)
                         if outcome in ("busy", "stopped"):
                             waiting.append(run)
                         elif outcome == "storage":
-                            raise UserError(f"{reason}; fix that and run the same command, which continues")
+                            raise UserError(f"{reason}; {STORAGE_ADVICE}")
                         else:
                             done += 1
                             self.show(f"{done}/{total}  {run.name}  {outcome}{f': {reason}' if reason else ''}")
@@ -113,12 +115,11 @@ class StudyWorkers:
     def _loss(self, run: StudyRun, status: int | None) -> tuple[Outcome, str]:
         self._lost[run.key] = self._lost.get(run.key, 0) + 1
         how = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
-        if self._lost[run.key] < _MOST_LOST:
+        if self._lost[run.key] < MOST_LOST:
             self.show(f"{run.name}: its process ended with {how}; it continues in another one")
             return "stopped", ""
-        reason = f"its process ended with {how}, {_MOST_LOST} times in a row; signal 9 often means too little memory"
-        write_json(self.root / run.key / RESULT, {"format": FORMAT, **asdict(RunResult("failed", reason))})
-        return "failed", reason
+        reason = f"its process ended with {how}, {MOST_LOST} times in a row; signal 9 often means too little memory"
+        return record_failure(self.root, run, reason)
 
     def _end(self) -> None:
         """End idle workers at once, and busy ones after a checkpoint."""
@@ -130,6 +131,12 @@ class StudyWorkers:
         for worker in self._workers:
             worker.process.join()
         self._workers.clear()
+
+
+def record_failure(root: LocalPath, run: StudyRun, reason: str) -> tuple[Outcome, str]:
+    """Write the result of a run that has failed for `reason`; returns its outcome."""
+    write_json(root / run.key / RESULT, {"format": FORMAT, **asdict(RunResult("failed", reason))})
+    return "failed", reason
 
 
 @contextmanager
@@ -156,7 +163,7 @@ def _work(pipe: Connection, root: str, threads: int, train: Train) -> None:
             return
         outcome = train(run, LocalPath(root) / run.key, threads)
         if outcome[0] == "busy":
-            time.sleep(_BUSY_SECONDS)
+            time.sleep(BUSY_SECONDS)
         try:
             pipe.send(outcome)
         except OSError:

@@ -42,7 +42,7 @@ Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. `metrics` holds bits per byte by domain; a `diverged` or `failed` run has none. A
+    """The result of a run. `metrics` holds a value by domain; a `diverged` or `failed` run has none. A
     failed run is trained again by the next `study run`, because its failure says nothing about its mixture.
 
     `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are

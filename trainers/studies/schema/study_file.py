@@ -19,7 +19,7 @@ RESERVED = {
     "seed": "set proxies.seed, or seeds of the design",
     "data.corpora": "set corpora or corpus_file",
     "data.weights": "set proposal.prior or weights of an entry",
-    "data.stages": "set anneal",
+    "data.stages": "set anneal, or data.stages of an entry",
     "data.subset": "set proxies.matched",
     "budget": "set proxies.tokens",
     "validation": "set metrics",
@@ -74,13 +74,15 @@ class Metrics:
     """The metrics of a run: bits per byte of the held-out text of each of `domains` (default: all that have
     held-out text). Lower is better.
 
-    `measure` is `bits_per_byte` or `document_bits_per_byte`. The former is measured on `tokens` tokens of
-    each domain, in rows built as in training; use it to compare runs of one recipe. The latter is measured on
-    whole documents and does not depend on objective, packing or sequence length, but takes longer. Both are
-    averaged over the `last` validations of a run, which are a twentieth of the run apart.
+    `measure` is `bits_per_byte`, `document_bits_per_byte` or `loss`. The first is measured on `tokens` tokens of
+    each domain, in rows built as in training; use it to compare runs of one recipe. The second is measured on
+    whole documents and does not depend on objective, packing or sequence length, but takes longer. `loss` is in nats per
+    target, also in rows built as in training; all runs must have the same kind of objective, because losses of different
+    targets cannot be compared. All are averaged over the `last` validations of a run, which are a twentieth of the run
+    apart.
     """
 
-    measure: Literal["bits_per_byte", "document_bits_per_byte"] = "bits_per_byte"
+    measure: Literal["bits_per_byte", "document_bits_per_byte", "loss"] = "bits_per_byte"
     domains: tuple[str, ...] = ()
     tokens: int = 16384
     last: int = 3
@@ -90,6 +92,11 @@ class Metrics:
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
         require(1 <= self.last <= 20, f"last: got {self.last}, allowed 1 to 20")
         require(len(set(self.domains)) == len(self.domains), f"domains: got {list(self.domains)}, each allowed once")
+
+    @property
+    def unit(self) -> str:
+        """The unit of every metric, in words."""
+        return "nats per target" if self.measure == "loss" else "bits per byte"
 
 
 @dataclass(frozen=True)

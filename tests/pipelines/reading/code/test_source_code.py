@@ -96,6 +96,16 @@ def test_files_of_a_checkout(tmp_path):
     assert facts(part.documents["meta"].to_pylist())[0][1] == "Apache-2.0"
 
 
+def test_an_archive_without_directories(read):
+    flat = {name.removeprefix("r-1.0/"): text for name, text in FILES.items()}
+    for pack in (tarred, zipped):
+        found = read("repo.bin", pack(flat), format="code")
+        paths = [path.partition("!")[2] for path in found.paths if f"r-1.0/{path.partition('!')[2]}" in EXPECTED]
+        wanted = {name.removeprefix("r-1.0/"): facts for name, facts in EXPECTED.items()}
+        assert dict(zip(paths, facts(found.metas), strict=True)) == wanted
+        assert sorted(each[2] for each in found.bad) == ["binary", "licence", "licence"]
+
+
 def test_names_that_climb_and_links_touch_no_file(read, tmp_path):
     (tmp_path / "secret.py").write_text("password = 1\n")
     archive = tarred(
@@ -112,7 +122,7 @@ def test_bombs_end_at_the_limit_in_both_passes(read):
     bomb = gzip.compress(tarred({"a.py": "x = 1\n", "LICENSE": "0" * (8 << 20), "z.py": "z = 1\n"}))
     found = read("bomb.tar.gz", bomb, format="code", max_decoded_bytes=1 << 20)
     assert found.texts == ["x = 1\n"]
-    assert [each[2] for each in found.bad] == ["decoded_limit"]
+    assert [each[2] for each in found.bad] == ["licence", "decoded_limit"]
     zips = read(
         "bomb.zip", zipped({"a.py": "x = 1\n", "b.py": "0" * (8 << 20)}), format="code", max_decoded_bytes=1 << 20
     )

@@ -57,6 +57,7 @@ EXPECTED = {
     "bert": lambda a, b: [5, *a, 6, *b, 6],
     "deberta_v2": lambda a, b: [5, *a, 6, *b, 6],
     "electra": lambda a, b: [5, *a, 6, *b, 6],
+    "elmo": lambda a, b: [5, *a, 6, *b, 6],
     "modernbert": lambda a, b: [5, *a, 6, *b, 6],
     "roberta": lambda a, b: [5, *a, 6, 6, *b, 6],
     "awd_lstm": lambda a, b: [1, *a, 6, *b, 5],

@@ -11,10 +11,15 @@ from gristmill.machine import free_memory, machine_memory, usable_cores
 from tests.trainers.models.test_models import TINY, build
 from trainers.config.job import BatchSize, Execution, TrainingBudget
 from trainers.config.pretraining import Pretraining
+from trainers.data.packed_corpus import corpus_of, training_data
+from trainers.engine import forward as engine_forward
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.hardware import micro_batch
 from trainers.engine.hardware.micro_batch import bytes_kept, choose_micro_batch, is_out_of_memory, set_threads
+from trainers.models import build_model
+from trainers.recipes import RECIPES
 from trainers.rows.batch import Batch, Decoder
+from trainers.runs.resolve import resolve
 
 
 def batch(name, rows=1, length=64):
@@ -30,7 +35,23 @@ def forward_of(name):
     return Forward(build(name), TINY[name].architecture).train()
 
 
-@pytest.mark.parametrize("name", ["awd_lstm", "bart", "bert", "gpt", "gpt2", "llama", "modernbert", "roberta", "t5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "awd_lstm",
+        "bart",
+        "bert",
+        "deberta_v2, convolution",
+        "electra",
+        "elmo",
+        "gpt",
+        "gpt2",
+        "llama",
+        "modernbert",
+        "roberta",
+        "t5",
+    ],
+)
 def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
     """On `meta` attention is computed in parts, which keep the matrix of its weights."""
     forward, two = forward_of(name), batch(name, 2)
@@ -46,6 +67,26 @@ def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
         forward(**tensors(two, "cpu"))
     real = sum(storage.nbytes() for key, storage in kept.items() if key not in own)
     assert 0.98 * real <= bytes_kept(forward, two, "fp32") <= 1.5 * real
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if "tiny" in name])
+def test_the_estimate_of_every_recipe_leaves_the_model_as_it_was(recipe, corpus_directory):
+    """Also where a submodule has two names, as the embeddings of a generator and its discriminator."""
+    whole = RECIPES[recipe]()
+    config = replace(whole, data=replace(whole.data, corpora=(str(corpus_directory),)))
+    corpus = corpus_of(config)
+    config = resolve(config, corpus)
+    (row,) = training_data(corpus, config).micro_batches(0, 1, 1, 0, 1)
+    forward = engine_forward.forward_of(build_model(config.model, corpus.tokenizer.specials, 0), config)
+
+    def tensors_of():
+        state = [*forward.named_parameters(remove_duplicate=False), *forward.named_buffers(remove_duplicate=False)]
+        return {name: id(tensor) for name, tensor in state}
+
+    before = tensors_of()
+    assert bytes_kept(forward, row, "fp32") > row.inputs.size * config.model.width * 4
+    assert tensors_of() == before
+    assert not any(tensor.is_meta for tensor in [*forward.parameters(), *forward.buffers()])
 
 
 def job(sequences, **execution):

@@ -57,7 +57,7 @@ def test_losses_and_predictions_are_the_same_packed_or_padded(name, kind):
     )
     assert packed == pytest.approx(padded, abs=1e-6, rel=5e-6)
     assert packed == pytest.approx(two, abs=1e-6, rel=5e-6)
-    assert packed.std() > 1e-3
+    assert packed.std() > 5e-4
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_losses_and_predictions_are_the_same_packed_or_padded(name, kind):
 @pytest.mark.parametrize("name", MODELS)
 def test_pooled_states_and_layers_are_the_same_packed_or_padded(name, head):
     model = SIZES[name]
-    if ARCHITECTURES[name].recurrent and "layers" in head:
+    if name == "awd_lstm" and "layers" in head:
         with pytest.raises(
             ConfigError, match=f"head.layers: got {head['layers']}, the layers of {name} have different widths"
         ):
@@ -204,7 +204,7 @@ def test_pooling_takes_the_states_of_the_text_alone():
 
 
 def test_a_mix_of_layers_begins_as_their_mean_and_the_last_is_normalised():
-    for name in ("albert", "bert", "deberta_v2", "gpt", "gpt2", "llama", "modernbert", "t5", "bart", "xlnet"):
+    for name in ("albert", "bert", "deberta_v2", "gpt", "gpt2", "llama", "modernbert", "t5", "bart", "xlnet", "elmo"):
         model = SIZES[name]
         network = network_of(model, "classify", layers="scalar_mix")
         forward = forward_of(network, model, "classify")
@@ -230,7 +230,7 @@ def test_the_heads_of_pretraining_are_frozen():
         frozen = {n.split(".")[0] for n, p in network.named_parameters() if not p.requires_grad and ".pooler." not in n}
         expected = {"bert": {"cls"}, "modernbert": {"head", "decoder"}, "roberta": {"lm_head"}, "llama": set()}
         expected["albert"], expected["deberta_v2"] = {"predictions"}, {"cls"}
-        expected["awd_lstm"] = {"lm_head"}
+        expected["awd_lstm"] = expected["elmo"] = {"lm_head"}
         expected["electra"] = {"generator_predictions", "generator_lm_head"}
         expected["xlnet"] = {"lm_loss", "transformer"}  # of this, what begins the second stream
         assert frozen == expected.get(name, set()), name
@@ -293,6 +293,7 @@ def test_cells_without_a_stock_head_say_so():
     assert sorted(cells) == [
         *(("awd_lstm", kind) for kind in sorted(KINDS)),
         *(("bart", kind) for kind in ("choose", "tag")),
+        *(("elmo", kind) for kind in sorted(KINDS)),
         *(("gpt", kind) for kind in ("choose", "span", "tag")),
         ("gpt2", "choose"),
         ("llama", "choose"),

@@ -33,6 +33,8 @@ from trainers.evaluation.probing.probe_layers import probe_layers
 from trainers.evaluation.probing.text_sets import TEXT_SETS, text_set
 from trainers.evaluation.scoring.token_choices import TokenChoice
 from trainers.evaluation.suites.text_bits import SPLIT, text_task
+from trainers.tasks.load_task import load_task
+from trainers.tasks.predictions import predictions_of, write_predictions
 from trainers.tasks.read_examples import read_examples
 
 MODELS = ["gpt2", "gpt", "llama", "t5", "bart", "bert", "roberta", "modernbert", "deberta_v2"]
@@ -190,6 +192,23 @@ def test_probes_find_what_is_there_and_the_control_task_says_what_is_learned_by_
     assert layer.selectivity < -0.3
 
 
+def test_joined_layers_are_concatenated(folder, tags, monkeypatch):
+    reader, seen = reader_of("bert", folder), []
+    first, second = (probe_split(tagging(tags), split, None, 20) for split in ("train", "dev"))
+
+    def predict(kind, states, labels, unseen, seed):
+        seen.append((states, unseen))
+        return np.zeros(len(unseen), np.int64)
+
+    monkeypatch.setattr("trainers.evaluation.probing.probe_layers.predict_labels", predict)
+    found = probe_layers(reader, first, second, ["1", "0+2", "2"], ["linear"], 0, lambda line: None)
+    assert [each.layer for each in found] == ["1", "0+2", "2"]
+    for number, examples in enumerate((first, second)):
+        embeddings, last = probe_examples(reader, examples, ["0", "2"]).states
+        assert np.array_equal(seen[2][number], np.concatenate([embeddings, last], axis=1))
+        assert np.array_equal(seen[4][number], last)
+
+
 def test_every_type_has_one_label_in_the_control_task(folder, tags):
     reader = reader_of("llama", folder)
     first, second = (probe_examples(reader, probe_split(tagging(tags), s, None, 20), ["0"]) for s in ("train", "dev"))
@@ -222,6 +241,45 @@ def test_the_command_probes_texts_and_writes_scores(decoder_run, tmp_path, capsy
     assert page.read_text().count("<polyline") + page.read_text().count("<path") >= 2
 
 
+def test_layers_are_concatenated_and_compared_with_a_fine_tuned_run(decoder_run, tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    rows = [{"s": f"{'a cab' if n % 2 else 'bad cafe'} {n % 7} hag", "y": "ab"[n % 2]} for n in range(60)]
+    for split in ("train", "dev"):
+        write_lines(tmp_path / f"{split}.jsonl", rows)
+    (tmp_path / "mine.yaml").write_text(
+        "kind: classify\nfiles: {train: train.jsonl, dev: dev.jsonl}\ncolumns: {text: s, label: y}\nlabels: [a, b]\n"
+        "metrics: [accuracy]\n"
+    )
+    task, run = f"task={tmp_path}/mine.yaml", tmp_path / "tuned"
+    examples = read_examples(load_task(f"{tmp_path}/mine.yaml"), "dev", None)
+    predicted = np.where(np.arange(60) < 30, examples.labels, 0)  # all of the first 30 are right, then every second one
+    (run / "predictions").mkdir(parents=True)
+    write_predictions(predictions_of(examples, predicted, "m"), LocalPath(run / "predictions/dev.parquet"))
+    output = tmp_path / "p.json"
+    words = ["probe", str(decoder_run), task, "layers=1,0+2", f"finetuned={run}"]
+    assert main([*words, "limit=40", "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^0\+2 +linear", shown, re.M)
+    assert re.search(r"^fine-tuned +0\.8750", shown, re.M)  # 30 + 5 of the first 40
+    made = json.loads(output.read_text())
+    assert [each["layer"] for each in made["layers"]] == ["1", "0+2"]
+    assert made["finetuned"]["accuracy"]["value"] == 0.875
+    assert made["finetuned"]["accuracy"]["error"] == pytest.approx((0.875 * 0.125 / 39) ** 0.5)
+    assert main([*words, "--output", str(tmp_path / "p.html")]) == 0
+    page = (tmp_path / "p.html").read_text()
+    assert page.count("fine-tuned") >= 3  # in the key, the chart and the table
+    capsys.readouterr()
+    for change, message in (
+        (lambda: write_lines(tmp_path / "dev.jsonl", rows[::-1]), "has other examples than dev of mine"),
+        (lambda: (run / "predictions/dev.parquet").unlink(), "has no predictions of dev; give a finished run"),
+    ):
+        change()
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -233,6 +291,7 @@ def test_the_command_probes_texts_and_writes_scores(decoder_run, tmp_path, capsy
         (["layers=all"], "task: give task=NAME, task=FILE.yaml, or text=FILE with set=NAME"),
         (["task=ud_pos", "set=length"], "set: belongs to text=FILE; leave it out"),
         (["text=x.txt", "set=lengths"], "set: got lengths, allowed length, word_content, word_order, sentence_order"),
+        (["text=x.txt", "set=length", "finetuned=runs/a"], "finetuned: belongs to task=NAME; leave it out"),
         (["text=x.txt", "set=length", "train=dev"], "train: belongs to task=NAME; leave it out"),
     ],
 )

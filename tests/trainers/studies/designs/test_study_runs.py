@@ -8,6 +8,7 @@ from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import digest
 from tests.trainers.studies.study_files import opened, write_study
+from trainers.config.pretraining import MixtureStage
 from trainers.runs.resolve import identity
 
 
@@ -91,6 +92,22 @@ def test_a_grid_and_a_list_change_fields_of_the_job(file):
     assert by_entry["gpt"].job.model.architecture == "gpt2"
 
 
+def test_an_entry_may_read_its_data_in_an_order_of_its_own(file):
+    stages = "data.stages: [{until_tokens: 2000, weights: {plays: 1}}]"
+    entries = f"{{a: {{}}, b: {{weights: {{code: 1}}, settings: {{{stages}}}}}}}"
+    order = ["confirmation=null", f"design={{kind: list, baseline: a, entries: {entries}}}"]
+    shuffled, ordered = (
+        next(run.job for run in opened(file, *order)[0].points if run.entry == name) for name in ("a", "b")
+    )
+    assert shuffled.data.stages == ()
+    assert ordered.data.stages == (MixtureStage(2000, {"plays": 1.0}),)
+    assert ordered.data.weights == {"code": 1}
+    with pytest.raises(
+        ConfigError, match=r"design: b\.data\.stages: the study has anneal, which sets them; remove one"
+    ):
+        opened(file, *order, "anneal=0.2")
+
+
 LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 1}}}}"
 
 
@@ -101,6 +118,7 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["laws=[cubic]"], "laws: got 'cubic', allowed log_linear"),
         (["recipe=lama"], "recipe: got 'lama', allowed"),
         (["settings={seed: 3}"], "settings.seed: is set by the study; set proxies.seed"),
+        (["settings={data.stages: []}"], "settings.data.stages: is set by the study; set anneal, or data.stages of an"),
         (["settings={data.weights: {code: 1}}"], "settings.data.weights: is set by the study"),
         (["settings={model.layerz: 3}"], "did you mean 'layers'"),
         (["proposal.floors={maths: 0.1}"], "floors.maths: no such domain; the runs have code, notes, plays"),

@@ -9,7 +9,7 @@ import yaml
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import read_json
-from tests.trainers.studies.study_files import finish, opened, write_study
+from tests.trainers.studies.study_files import finish, opened, planted, write_study
 from trainers.commands.settings import read_weights
 from trainers.config.pretraining import Data
 from trainers.studies.laws.log_linear import LogLinear
@@ -109,7 +109,11 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
     page = write_study_page(study, root).read_text()
     assert "Is more code worth it?" in page
     assert "proposal is better than prior" in page
-    assert len(re.findall("<svg class=.chart", page)) == 4  # differences, shares, and two scatters
+    assert len(re.findall("<svg class=.chart", page)) == 5  # differences, shares, two scatters, and the mixtures
+    (lines,) = re.findall(r'aria-label="Mixtures and their metric">(.*?)</svg>', page)
+    assert lines.count("<path") == len(study.points)
+    best = min(study.points, key=lambda run: sum(planted(run).values()))
+    assert f"the best is {best.entry} with {sum(planted(best).values()) / 2:.4f}" in lines
     assert "<script" not in page
     assert read_json(root / "fit.json")["noise"]["code"]["anchors"] == 3
 
@@ -243,7 +247,14 @@ def test_a_design_that_compares_has_no_laws(file):
         fit_step(study, root, results)
     verdict = judge(study, study.points, results)
     assert {each.entry: each.verdict for each in verdict.overall}["without-code"] == "worse"
-    assert "without-code is worse than prior" in write_study_page(study, root).read_text()
+    page = write_study_page(study, root).read_text()
+    assert "without-code is worse than prior" in page
+    assert "more bits per byte over" in page
+    study, root = opened(file, "confirmation=null", "design={kind: leave_one_out, seeds: 3}", "metrics.measure=loss")
+    finish(root, study.points)
+    page = write_study_page(study, root).read_text()
+    assert "more nats per target over" in page
+    assert "bits per byte" not in page
 
 
 def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):

@@ -45,6 +45,18 @@ def test_a_run_ends_as_a_row_without_its_model(run, tmp_path):
     assert (directory / "log.jsonl").read_bytes() == before
 
 
+def test_a_run_of_an_objective_without_likelihood_is_measured_by_its_loss(tmp_path, corpus_directory):
+    masked = ["recipe=tiny_roberta", "settings.schedule.warmup_steps=2", "metrics.measure=loss", "metrics.tokens=4096"]
+    study, _ = opened(write_study(tmp_path, corpus_directory), *masked)
+    directory = LocalPath(tmp_path / "run")
+    assert train_study_run(study.points[1], directory, 1) == ("finished", "")
+    validations = read_events(directory / "log.jsonl", "validation")[-2:]
+    assert "bits_per_byte" not in validations[-1]
+    metrics = read_result(directory).metrics
+    for name in ("code", "plays"):
+        assert metrics[name] == pytest.approx(sum(event["sources"][name]["loss"] for event in validations) / 2)
+
+
 def test_a_run_reads_the_corpus_that_was_built_for_its_entry_in_two_phases(tmp_path):
     file = write_corpus_study(tmp_path)
     build_variants(file)
@@ -158,7 +170,7 @@ confirmation: {{tokens: 60e3, seeds: 3}}
 
 
 def test_a_planted_truth_is_found_by_training(tmp_path):
-    """A third of the prior is garbage: the study takes it out and confirms that this is better."""
+    """Two thirds of the prior are garbage: the study takes it out and confirms that this is better."""
     corpus = build_planted(LocalPath(tmp_path / "corpus"))
     file = write_study(tmp_path, corpus, PLANTED)
     command = [sys.executable, "-m", "trainers", "study", "run", str(file), "--workers", "2"]

@@ -1,0 +1,76 @@
+"""The plan of a build as a value: what is finished, what will run and why, and what that is expected to take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gristmill.storage.disk import LocalPath
+from pipelines.building.build import ensure_owner
+from pipelines.contracts.manifest import load_step
+from pipelines.planning.corpus import CorpusConfig
+from pipelines.planning.forecast import Forecast, forecast
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import Plan, make_plan
+from pipelines.planning.poison import load_poison
+from pipelines.planning.published import add_published_files, explain
+from pipelines.planning.rule_checks import null_notices
+from pipelines.planning.source_check import check_counts, check_sample
+from pipelines.planning.source_fit import fit_of_plan
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step of a build. `name` is that of the step, with its source if it has one (`language.web`); `directory` that of its
+    results below the output; `is_finished` whether they are there; `why` what has changed since it was last built.
+    """
+
+    name: str
+    stage: str
+    directory: str
+    is_finished: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What a build would do. `steps` are in order. `warnings` are about rules that cannot judge a source, or drop what has no
+    value. `expected` has the estimates of the steps that will run, in seconds and bytes, from the rates of earlier builds.
+    """
+
+    plan: Plan
+    steps: tuple[PlannedStep, ...]
+    warnings: tuple[str, ...]
+    expected: Forecast
+
+    @property
+    def files(self) -> dict[str, tuple[int, int]]:
+        """The number of files of each source, and their size in bytes."""
+        return {name: (len(each.files), each.bytes) for name, each in self.plan.inventories.items()}
+
+
+def plan_build(config: CorpusConfig, rates: Sequence[LocalPath] = ()) -> BuildPlan:
+    """Plan the build of a corpus: list its files, look what is finished, and sample the first records of sources that are not.
+    `rates` are further outputs whose builds the forecast learns from.
+
+    Raises UserError and its subclasses, as `build` would before it runs anything.
+    """
+    output = config.place
+    ensure_owner(output, config.name, write=False)
+    plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
+    tallies = {}
+    for source in config.sources:
+        directory = plan.step(f"read.{source.name}").directory
+        manifest = load_step(output, directory)
+        files = plan.inventories[source.name].files
+        if manifest:
+            check_counts(source, manifest, output / directory, files)
+        else:
+            tallies[source.name] = check_sample(source, files)
+    # In an object store, reading the rates of every step would take too long.
+    here = [LocalPath(output.local)] if output.local else []
+    steps = []
+    for step in plan.steps:
+        is_finished = load_step(output, step.directory) is not None
+        why = "" if is_finished else explain(step, output)
+        steps.append(PlannedStep(step.label, str(step.identity["stage"]), step.directory, is_finished, why))
+    warnings = (*null_notices(config), *fit_of_plan(plan, output, tallies))
+    return BuildPlan(plan, tuple(steps), warnings, forecast(plan, [*here, *rates]))

@@ -1,0 +1,123 @@
+"""Earlier builds of a corpus: manifests that later builds replaced. With them `diff` compares a corpus with itself.
+
+The manifest that the seventh replacement took away is `earlier-0007-1a2b3c4d5e6f.json`, named after its fingerprint, beside the
+manifest of the corpus. Its steps stay where they are until `gc` removes them, which keeps those of the last earlier build, or of
+as many as it is told, and removes the manifests of the others. `forget` removes all earlier builds, because it rewrites only the
+steps of the published corpus.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gristmill.errors import CorruptFileError, UserError
+from gristmill.storage.location import Check, Location
+from pipelines.contracts.manifest import EARLIER, CorpusManifest, load_corpus, load_step, save_corpus
+
+PREVIOUS = "previous"
+"""The name of the last earlier build that differs."""
+KEPT = 1
+"""Earlier builds that `gc` keeps unless told otherwise."""
+_FILE = re.compile(rf"{EARLIER}(\d{{4,}})-([0-9a-f]{{12}})\.json")
+_FINGERPRINT = re.compile(r"[0-9a-f]{6,64}")
+_DIGITS = 12
+Place = TypeVar("Place", bound=Location)
+
+
+@dataclass(frozen=True)
+class EarlierBuild(Generic[Place]):
+    """The kept manifest of a build: how many were kept before it, the first 12 digits of its fingerprint, and its file."""
+
+    number: int
+    fingerprint: str
+    file: Place
+
+
+def earlier_builds(directory: Place) -> list[EarlierBuild[Place]]:
+    """Return the earlier builds that are kept in the directory of a corpus, the oldest first."""
+    names = (path.name for path in directory.glob(f"{EARLIER}*.json"))
+    matches = sorted((int(match[1]), match[2], match[0]) for match in map(_FILE.fullmatch, names) if match)
+    return [EarlierBuild(number, fingerprint, directory / name) for number, fingerprint, name in matches]
+
+
+def surplus_builds(directory: Place, keep: int) -> list[EarlierBuild[Place]]:
+    """Return all earlier builds but the last `keep`."""
+    builds = earlier_builds(directory)
+    return builds[: max(0, len(builds) - keep)]
+
+
+def is_build_name(text: str) -> bool:
+    """Whether a text names an earlier build: `previous`, or 6 or more digits of a fingerprint."""
+    return text == PREVIOUS or _FINGERPRINT.fullmatch(text) is not None
+
+
+def find_earlier(corpus: Location, name: str) -> Location:
+    """Return the manifest of an earlier build of a corpus: of the one before (`previous`), or of that whose fingerprint begins
+    with `name`. The corpus is given by its directory or its manifest, which may be that of an earlier build, too.
+
+    Raises UserError if it is not kept.
+    """
+    directory = corpus.parent if corpus.suffix == ".json" else corpus
+    own = load_corpus(corpus).fingerprint
+    builds = earlier_builds(directory)
+    if match := _FILE.fullmatch(corpus.name):
+        builds = [each for each in builds if each.number < int(match[1])]
+    others = [each for each in builds if each.fingerprint != own[:_DIGITS]]
+    if not others:
+        raise UserError(
+            f"{corpus}: no earlier build of it is kept; a build keeps the manifest that it replaces, `gc` removes all but the "
+            f"last {KEPT} (`--keep`), and `forget` all"
+        )
+    chosen = (
+        others[-1:] if name == PREVIOUS else [each for each in others if each.fingerprint.startswith(name[:_DIGITS])]
+    )
+    if len(chosen) != 1:
+        have = ", ".join(each.fingerprint for each in others)
+        raise UserError(
+            f"{corpus}: {len(chosen) or 'no'} earlier builds have a fingerprint that begins with {name!r}, expected one; there "
+            f"are: {have}"
+        )
+    return chosen[0].file
+
+
+def keep_replaced(root: Location, manifest: CorpusManifest, check: Check) -> Location | None:
+    """Keep the published manifest that `manifest` is about to replace, if its steps are others and all are there. Returns its
+    file, None if nothing is kept.
+
+    `check` must raise an error if documents were forgotten since the build began.
+    """
+    try:
+        before = load_corpus(root)
+    except UserError:  # there is none, or it is damaged
+        return None
+    if _steps(before) == _steps(manifest):
+        return None
+    builds = earlier_builds(root)
+    # A build that was killed before it published may have kept it.
+    if builds and builds[-1].fingerprint == before.fingerprint[:_DIGITS]:
+        return builds[-1].file
+    number = builds[-1].number + 1 if builds else 1
+    name = f"{EARLIER}{number:04d}-{before.fingerprint[:_DIGITS]}.json"
+
+    def check_whole() -> None:
+        check()
+        for step in before.steps:
+            if load_step(root, step["directory"]) is None:
+                raise _IncompleteError
+
+    try:
+        save_corpus(root, before, check_whole, name)
+    except (_IncompleteError, CorruptFileError):
+        return None
+    for build in builds:
+        if build.fingerprint == before.fingerprint[:_DIGITS]:  # the same build again: only its last time counts
+            build.file.unlink(missing_ok=True)
+    return root / name
+
+
+def _steps(manifest: CorpusManifest) -> list[str]:
+    return [step["fingerprint"] for step in manifest.steps]
+
+
+class _IncompleteError(Exception):
+    """A step of the build to keep is missing."""

@@ -1,0 +1,73 @@
+"""List the builds of a corpus that `diff` can compare: the published one and the earlier ones that are kept."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gristmill.console import Page
+from gristmill.errors import UserError
+from gristmill.storage.location import Location
+from pipelines.building.earlier_builds import earlier_builds
+from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.manifest import CorpusManifest, load_corpus
+
+_DIGITS = 12  # of a fingerprint; six are enough to name a build
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """A build of a corpus. `replaced`: when the next one was published, None for the published build. `documents`: how many it
+    keeps. `changed`: the names of the steps that the build before does not have in the same form, None for the first.
+    `is_whole`: whether all its steps are there, so that it can be compared.
+    """
+
+    fingerprint: str
+    file: Location
+    replaced: datetime | None
+    documents: int
+    changed: list[str] | None
+    is_whole: bool
+
+
+def builds_of(directory: Location) -> Iterator[BuildRecord]:
+    """Yield the builds of a corpus, the oldest first. Raises UserError if no corpus is published there."""
+    published = load_corpus(directory)
+    before: CorpusManifest | None = None
+    for build in earlier_builds(directory):
+        manifest = load_corpus(build.file)
+        if manifest.fingerprint == published.fingerprint:
+            continue  # kept by a build that did not come to publish another
+        replaced = datetime.fromtimestamp(build.file.stat().st_mtime_ns / 1e9, UTC)
+        yield _record(manifest, build.file, replaced, before)
+        before = manifest
+    yield _record(published, directory / "manifest.json", None, before)
+
+
+def show_builds(directory: Location) -> None:
+    """Print the builds of a corpus, the oldest first."""
+    page = Page()
+    for build in builds_of(directory):
+        when = "the published build" if build.replaced is None else f"until {build.replaced:%Y-%m-%d %H:%M} UTC"
+        page.line(f"{build.fingerprint[:_DIGITS]}  {when}", "bold")
+        page.field("documents kept", f"{build.documents:,}")
+        if build.changed is not None:
+            page.field("other steps than before", ", ".join(build.changed) or "none")
+        page.field("manifest", build.file.name)
+        if not build.is_whole:
+            page.line("  steps of it have been removed, so it cannot be compared", "bold red")
+
+
+def _record(
+    manifest: CorpusManifest, file: Location, replaced: datetime | None, before: CorpusManifest | None
+) -> BuildRecord:
+    known = None if before is None else {step["fingerprint"] for step in before.steps}
+    changed = None if known is None else [step["step"] for step in manifest.steps if step["fingerprint"] not in known]
+    last = {row["source"]: row["documents_out"] for row in manifest.funnel}
+    documents = sum(last.get(name, facts["kept"]) for name, facts in manifest.sources.items())
+    try:
+        open_corpus(file)
+    except UserError:
+        is_whole = False
+    else:
+        is_whole = True
+    return BuildRecord(manifest.fingerprint, file, replaced, documents, changed, is_whole)

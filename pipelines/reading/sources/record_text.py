@@ -1,0 +1,102 @@
+"""The text of a record from several of its fields, nested ones too, or from the turns of a conversation."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_PLACE = re.compile(r"\{([^{}\s]+)\}")
+
+
+class NoTextError(Exception):
+    """A record has no text. `reason`: no_text, or text_not_string if its fields hold other things than texts."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class RecordText:
+    """Several fields of a record, or the turns of a conversation, as its text.
+
+    The texts of `fields` and then those of the turns are joined. What is missing, null or empty is left out; a record of which
+    nothing is left has no text.
+    """
+
+    fields: tuple[str, ...] = ()
+    """Fields with texts, in order; `a.b` is the field `b` in the object `a`, unless the record has a field named `a.b`."""
+    turns: str = ""
+    """Field with a list of objects, the turns of a conversation, such as `messages`."""
+    template: str = "{role}: {content}"
+    """Text of a turn. Names in braces are fields of the turn. A turn without a text in the last of them is left out."""
+    join: str = "\n\n"
+    """What stands between two texts."""
+
+    def check(self) -> None:
+        """Validate the names."""
+        if not self.fields and not self.turns:
+            raise ValueError("fields: got none, expected `fields` or `turns`")
+        if self.turns and not _PLACE.search(self.template):
+            raise ValueError(
+                f"template: got {self.template!r}, expected names of fields in braces, such as {{content}}"
+            )
+
+    def names(self) -> tuple[str, ...]:
+        """Return the fields of a record that become text."""
+        return (*self.fields, *((self.turns,) if self.turns else ()))
+
+    def take(self, record: dict[str, Any]) -> str:
+        """Remove the fields from a record, and return their text. Raises NoTextError if there is none."""
+        pieces = [text for field in self.fields if (text := _text(_take(record, field.split("."), field)))]
+        if self.turns:
+            pieces += self._turns(_take(record, self.turns.split("."), self.turns))
+        if not pieces:
+            raise NoTextError("no_text")
+        return self.join.join(pieces)
+
+    def _turns(self, turns: Any) -> Iterator[str]:
+        if turns is None:
+            return
+        if not isinstance(turns, list):
+            raise NoTextError("text_not_string")
+        last = _PLACE.findall(self.template)[-1]
+        for turn in turns:
+            if not isinstance(turn, dict):
+                raise NoTextError("text_not_string")
+            if _text(_find(turn, last)):
+                yield _filled(self.template, turn)
+
+
+def _filled(template: str, turn: dict[str, Any]) -> str:
+    return _PLACE.sub(lambda place: _text(_find(turn, place[1])), template)
+
+
+def _text(value: Any) -> str:
+    """Return a text; empty for null. Raises NoTextError for other values."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise NoTextError("text_not_string")
+    return value
+
+
+def _find(value: Any, name: str) -> Any:
+    if isinstance(value, dict) and name in value:
+        return value[name]
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _take(record: dict[str, Any], path: list[str], name: str) -> Any:
+    """Remove a field, and the objects around it that this empties, and return its value; None if there is none."""
+    if name in record:
+        return record.pop(name)
+    inner = record.get(path[0])
+    if len(path) == 1 or not isinstance(inner, dict):
+        return None
+    value = _take(inner, path[1:], ".".join(path[1:]))
+    if not inner:
+        del record[path[0]]
+    return value

@@ -1,0 +1,98 @@
+"""The files of a crawl that hold the captures of an index query, as a list for `files` of a source.
+
+An index server (pywb, https://index.commoncrawl.org) answers with a JSON object per line, which names the WARC file of a capture
+as `filename`, and the columnar index of Common Crawl as `warc_filename`. CDXJ files have the key and the time before the object.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from gristmill.errors import SourceError
+from pipelines.reading.entries.decompress import DecodeBudget, decompress
+from pipelines.reading.entries.files import SourceFile, file_chunks
+from pipelines.reading.entries.reasons import BrokenInput
+
+_NAMES = ("filename", "warc_filename")
+_LINE_BYTES = 1 << 20
+_MOST_BYTES = 64 << 30
+_WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
+
+
+@dataclass(frozen=True)
+class CrawlFiles:
+    """The files that hold some captures, sorted; how many captures, and their bytes as stored, 0 if the index does not say."""
+
+    files: tuple[str, ...]
+    captures: int
+    bytes: int
+
+
+def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
+    """Return the files that the lines of index queries name, compressed or not. `kind` is warc, or wet or wat for the files with
+    the text or the metadata of the same captures in a crawl of Common Crawl.
+
+    Raises SourceError, which names file and line, for a line that is no answer of an index, and for a file that has no such
+    `kind`.
+    """
+    files: set[str] = set()
+    captures = size = 0
+    for path in indexes:
+        for number, line in enumerate(_lines(path), 1):
+            name, length = _capture(line, f"{path}, line {number}")
+            captures, size = captures + 1, size + length
+            files.add(name if kind == "warc" else _sibling(name, kind, f"{path}, line {number}"))
+    return CrawlFiles(tuple(sorted(files)), captures, size)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    file = SourceFile(str(path), 0, str(path))
+    _, chunks, _ = decompress(path.name, file_chunks(file), DecodeBudget(_MOST_BYTES))
+    held = b""
+    try:
+        for chunk in chunks:
+            *whole, held = (held + chunk).split(b"\n")
+            yield from (line for line in whole if line.strip())
+            if len(held) > _LINE_BYTES:
+                raise SourceError(
+                    f"{path}: a line has more than {_LINE_BYTES:,} bytes; expected the answer of an index query"
+                )
+    except BrokenInput as error:
+        raise SourceError(f"{path}: cannot be decompressed ({error.reason})") from None
+    if held.strip():
+        yield held
+
+
+def _capture(line: bytes, where: str) -> tuple[str, int]:
+    """Return the file of a capture, and its length in it."""
+    try:
+        fields = orjson.loads(line[max(0, line.find(b"{")) :])
+        name = next(fields[each] for each in _NAMES if each in fields)
+        length = int(fields.get("length") or fields.get("warc_record_length") or 0)
+    except (orjson.JSONDecodeError, StopIteration, TypeError, AttributeError, ValueError):
+        raise SourceError(
+            f"{where}: expected a JSON object with {' or '.join(_NAMES)}, as an index server answers with `output=json`"
+        ) from None
+    if (
+        not isinstance(name, str)
+        or not name
+        or "\n" in name
+        or "?" in name
+        or "#" in name
+        or name.startswith("/")
+        or ".." in name
+    ):
+        raise SourceError(f"{where}: the name of its file is no path relative to the root of a crawl")
+    return name, length
+
+
+def _sibling(name: str, kind: str, where: str) -> str:
+    match = _WARC.fullmatch(name)
+    if match is None:
+        raise SourceError(
+            f"{where}: {name!r} is no .../warc/NAME.warc.gz, so there is no {kind} file for it; leave out --kind"
+        )
+    return f"{match[1]}/{kind}/{match[2]}.warc.{kind}.gz"

@@ -1,0 +1,176 @@
+"""Regular expressions of one's own: count their matches, and replace or remove them by edits.
+
+The engine is RE2, whose time is linear in the text for any expression (https://github.com/google/re2/wiki/Syntax), as Arrow runs
+it. Arrow returns replaced texts and no positions, so every match is put between marks, which no stored text holds, and found
+again.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.edits import EDITS, edits_column
+from pipelines.contracts.reads_text import ReadsText
+from pipelines.contracts.stage import PartStage, library_versions
+
+_MARKED = re.compile(rb"\x01([^\x02]*)\x02([^\x03]*)\x03")  # a match, and what replaces it
+_MARKS = "[\x01\x02\x03]"
+_REFERENCE = re.compile(r"\\(.?)", re.DOTALL)
+_PROBES = ("", "ab c", "a\nb", "1 A.")  # texts on which an expression that matches nothing at all does so
+_PART_OF_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\C")
+
+_Edit = tuple[int, int, str, str]
+
+
+@dataclass(frozen=True)
+class PatternRule:
+    """An expression, and what becomes of its matches."""
+
+    name: str
+    """Letters, digits and underscores; the column is NAME_count, and the rule of its edits `patterns.NAME`."""
+    pattern: str
+    """The expression, in RE2's syntax. `.` matches no line feed, and `^` and `$` only the ends of the text, unless it begins with
+    `(?s)` or `(?m)`."""
+    replacement: str | None = None
+    """What replaces a match; `\\1` is its first group, `\\0` all of it. An empty text removes it. Without it, matches are only
+    counted."""
+    ignore_case: bool = False
+    """Whether case does not count."""
+
+    @property
+    def expression(self) -> str:
+        """The expression whose first group is the match."""
+        return f"{'(?i)' if self.ignore_case else ''}({self.pattern})"
+
+    @property
+    def marked(self) -> str:
+        """The rewrite that puts a match and its replacement between marks. Groups count from the second on."""
+        shifted = _REFERENCE.sub(
+            lambda found: f"\\{int(found[1]) + 1}" if found[1].isdigit() else found[0], self.replacement or ""
+        )
+        return f"\x01\\1\x02{shifted}\x03"
+
+    def check(self) -> None:
+        """Raise ValueError for an expression that RE2 does not compile, or that also matches nothing at all."""
+        if not self.name.isidentifier():
+            raise ValueError(f"name: got {self.name!r}, expected letters, digits and underscores")
+        if _PART_OF_CHARACTER.search(self.pattern):
+            raise ValueError(f"pattern: got {self.pattern!r}; \\C matches a part of a character, use `.`")
+        replacement = self.replacement or ""
+        if any(unicodedata.category(each) == "Cc" and each not in "\n\t" for each in replacement):
+            raise ValueError(f"replacement: got {replacement!r}, expected no control characters but tab and line feed")
+        if any((not each.isdigit() and each != "\\") or each == "9" for each in _REFERENCE.findall(replacement)):
+            raise ValueError(
+                f"replacement: got {replacement!r}, expected \\0 to \\8 for a group, or \\\\ for a backslash"
+            )
+        try:
+            texts = pc.replace_substring_regex(pa.array(_PROBES), self.expression, self.marked).to_pylist()
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            said = str(error).removeprefix("Invalid regular expression: ").splitlines()[0]
+            raise ValueError(f"pattern: got {self.pattern!r}, with replacement {self.replacement!r}: {said}") from None
+        if any("\x01\x02" in text for text in texts):
+            raise ValueError(
+                f"pattern: got {self.pattern!r}, which also matches nothing at all; let it match a character at least"
+            )
+
+
+@dataclass(frozen=True)
+class Patterns(ReadsText, PartStage):
+    """Count the matches of regular expressions, and replace or remove them by `edits`.
+
+    | column | unit | definition |
+    |---|---|---|
+    | NAME_count | matches | matches of the rule's expression, one after the other, without overlaps |
+
+    Every rule sees the text without the edits of the others. Where matches of two rules with a replacement overlap, that of the
+    earlier rule is replaced. A document that the edits empty is dropped as `STEP.empty`. Rules of `filter` use the columns:
+    `{signal: NAME_count, at_most: 3}`.
+    """
+
+    rules: tuple[PatternRule, ...] = ()
+    """The expressions."""
+
+    list_knob: ClassVar[str | None] = "rules"
+
+    def writes(self) -> pa.Schema:
+        """Return the counts; `edits`, and `drop` for documents that become empty, if a rule replaces anything."""
+        edits = [(DROP, pa.string()), (EDITS_COLUMN, EDITS)] if self._edits else []
+        return pa.schema([*edits, *((f"{rule.name}_count", pa.int32()) for rule in self.rules)])
+
+    def never_null(self) -> tuple[str, ...]:
+        """Return the counts."""
+        return tuple(f"{rule.name}_count" for rule in self.rules)
+
+    def depends(self) -> dict[str, str]:
+        """Return the version of Arrow, which holds RE2 with its tables of Unicode."""
+        return library_versions("pyarrow")
+
+    def check(self) -> None:
+        """Check that there are rules, and that their names differ."""
+        if not self.rules:
+            raise ValueError(
+                "rules: got an empty list, expected at least one rule, such as {name: footnote, pattern: '\\[[0-9]+\\]'}"
+            )
+        twice = [name for name, number in Counter(rule.name for rule in self.rules).items() if number > 1]
+        if twice:
+            raise ValueError(f"rules: two are named {twice[0]}; rename one")
+        super().check()
+
+    @property
+    def _edits(self) -> bool:
+        return any(rule.replacement is not None for rule in self.rules)
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """Return the counts and the edits of each document. Raises UserError if a text holds the marks, as no stored one does."""
+        texts = docs[self.text].combine_chunks()
+        if pc.any(pc.match_substring_regex(texts, _MARKS)).as_py():
+            raise UserError(
+                "patterns: a text holds U+0001, U+0002 or U+0003, which an earlier step has inserted; let it not"
+            )
+        counts = [[0] * docs.num_rows for _ in self.rules]
+        edits: list[list[_Edit]] = [[] for _ in range(docs.num_rows)]
+        for rule, count in zip(self.rules, counts, strict=True):
+            for row, found in _matches(rule, texts):
+                count[row] = len(found)
+                if rule.replacement is not None:
+                    edits[row] = _merged(edits[row], found)
+        columns = [pa.array(count, pa.int32()) for count in counts]
+        if self._edits:
+            columns = [pa.nulls(docs.num_rows, pa.string()), edits_column(edits), *columns]
+        return pa.table(columns, schema=self.writes())
+
+
+def _matches(rule: PatternRule, texts: pa.Array) -> Iterator[tuple[int, list[_Edit]]]:
+    """Yield the row of each text with a match, and its matches as edits."""
+    rows = pc.indices_nonzero(pc.match_substring_regex(texts, rule.expression))
+    marked = pc.replace_substring_regex(texts.take(rows), rule.expression, rule.marked).cast(pa.large_binary())
+    for row, data in zip(rows.to_pylist(), marked.to_pylist(), strict=True):
+        found, added = [], 0  # bytes of marks and replacements so far
+        for match in _MARKED.finditer(data):
+            start, length = match.start() - added, len(match[1])
+            added += len(match[0]) - length
+            if length:
+                found.append((start, start + length, match[2].decode(), f"patterns.{rule.name}"))
+        yield row, found
+
+
+def _merged(held: list[_Edit], more: list[_Edit]) -> list[_Edit]:
+    """Return edits that do not overlap, sorted, with those of `more` that overlap none of `held`."""
+    if not held:
+        return more
+    merged = list(held)
+    at = 0
+    for edit in more:
+        while at < len(held) and held[at][1] <= edit[0]:
+            at += 1
+        if at == len(held) or edit[1] <= held[at][0]:
+            merged.append(edit)
+    return sorted(merged)

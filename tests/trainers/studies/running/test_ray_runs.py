@@ -1,0 +1,64 @@
+"""Runs of a study as tasks of Ray: lost ones go again, a failure is its own row, and several share a CPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from gristmill.errors import UserError
+from tests.trainers.studies.running.fake_training import pretend
+from tests.trainers.studies.study_files import opened, write_study
+from trainers.__main__ import main
+from trainers.studies.running.ray_runs import RayResources, train_on_ray
+from trainers.studies.running.train_study_run import read_result
+from trainers.training.ray_tasks import start_ray
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster on this machine."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        start_ray()
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture
+def runs(tmp_path, corpus_directory):
+    """Make runs of these entries."""
+    study, _ = opened(write_study(tmp_path, corpus_directory))
+    return lambda *entries: [replace(r, entry=e) for r, e in zip(study.proxies, entries, strict=False)]
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+def test_runs_on_ray_end_as_those_of_processes(cluster, tmp_path, runs):
+    chosen, lines = runs("a", "failed", "dies-once", "diverged", "busy", "dies", "b"), []
+    train_on_ray(tmp_path, chosen, RayResources(0.5), lines.append, pretend)
+    states = [read_result(tmp_path / run.key).state for run in chosen]
+    assert states == ["finished", "failed", "finished", "diverged", "finished", "failed", "finished"]
+    assert "its task was lost: " in read_result(tmp_path / chosen[5].key).reason
+    assert sum("it continues in another one" in line for line in lines) == 2
+    assert lines[-1].startswith("7/7  ")
+    chosen = runs("full", "c")[:1]
+    with pytest.raises(UserError, match="No space left on device; fix that and run the same command"):
+        train_on_ray(tmp_path / "other", chosen, RayResources(0.5), lines.append, pretend)
+    with pytest.raises(UserError, match="a run needs 1 CPUs and 1000 GPUs, but no node of the Ray cluster has as many"):
+        train_on_ray(tmp_path, chosen, RayResources(1, 1000), lines.append, pretend)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus-per-run", "0.5"], "--cpus-per-run, --gpus-per-run: need --ray"),
+        (["--ray", "--cpus-per-run", "-1"], "--cpus-per-run: got -1, allowed 0 or more"),
+    ],
+)
+def test_resources_that_do_not_fit_are_one_line(tmp_path, corpus_directory, words, message, capsys):
+    assert main(["study", "run", str(write_study(tmp_path, corpus_directory)), *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -1,0 +1,76 @@
+"""ELMo (Peters et al. 2018, arXiv 1802.05365): a forward and a backward LSTM language model that share embeddings and output
+layer, and whose layers task heads mix.
+
+The tokens are those of the shards, with embeddings of their own; the published models read words by a convolution over their
+characters. Every document of a row begins with a state of zeros in both directions, and so does the part of a document in a
+row: state is not carried from row to row, as in AWD-LSTM.
+
+Left out: cells and projections are not clipped, which torch's LSTM does not offer.
+"""
+
+from typing import Any
+
+from trainers.config.architecture import Model
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from trainers.models.encoders.elmo_network import ElmoConfig
+
+    return ElmoConfig(
+        vocab_size=model.vocab_size,
+        hidden_size=model.width,
+        cell_size=model.feed_forward,
+        num_hidden_layers=model.layers,
+        max_position_embeddings=model.positions,
+        dropout=model.dropout,
+        **special_ids(specials),
+    )
+
+
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "elmo",
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=1,
+        positions=configuration.max_position_embeddings,
+        feed_forward=configuration.cell_size,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.dropout,
+    )
+
+
+def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
+    from trainers.models.encoders.elmo_network import Elmo
+
+    return Elmo._from_config(configuration)
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    """Return the states of both directions. A document begins where a token does not see the one before it."""
+    return network.elmo(inputs.ids, ~inputs.mask[:, 0].diagonal(-1, 1, 2))
+
+
+def _register() -> None:
+    import trainers.models.encoders.elmo_network  # noqa: F401
+
+
+_OUTPUT = HeadForm(None, "output")
+_HEADS: dict[HeadKind, HeadForm] = dict.fromkeys(("classify", "regress", "tag", "span", "choose"), _OUTPUT)
+
+ARCHITECTURE = Architecture(
+    _configuration,
+    _sizes,
+    _hidden,
+    logits=lambda network, states: network.predict(states),
+    backward=lambda network, states: network.predict(states, backward=True),
+    blocks=lambda network: list(network.elmo.layers),
+    heads=_HEADS,
+    create=_create,
+    attention="eager",
+    caches=False,
+    branches=False,
+    register=_register,
+    auto="AutoModelForPreTraining",
+)

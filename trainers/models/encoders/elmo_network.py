@@ -1,0 +1,174 @@
+"""The network of ELMo as a `transformers` model, so that all that reads and writes models handles it, too."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
+
+from trainers.models.packed_sequences import Sequences
+
+_KEPT = 10
+"""Numbers that torch's own LSTM keeps for a position and each cell of a direction, at most (torch 2.13, fp32)."""
+
+
+class ElmoConfig(PreTrainedConfig):
+    """Sizes and the rate of dropout. `hidden_size` is the width of the states of both directions together, and twice that of
+    the embeddings; `cell_size` is the number of cells of a direction.
+    """
+
+    model_type = "elmo"
+
+    vocab_size: int = 32000
+    hidden_size: int = 1024
+    cell_size: int = 4096
+    num_hidden_layers: int = 2
+    max_position_embeddings: int = 512
+    dropout: float = 0.0
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = True
+
+
+@dataclass
+class BidirectionalOutput(ModelOutput):
+    """Logits [rows, length, vocabulary] of the token after every position, and of the token before it."""
+
+    logits: Any = None
+    backward_logits: Any = None
+
+
+class ProjectedLstm(torch.nn.Module):
+    """An LSTM layer whose output is a projection of its cells' (Sak et al. 2014), with one bias. Gates are in the order input,
+    forget, cell, output.
+    """
+
+    def __init__(self, width: int, cells: int) -> None:
+        super().__init__()
+        self.input_weight = torch.nn.Parameter(torch.empty(4 * cells, width))
+        self.recurrent_weight = torch.nn.Parameter(torch.empty(4 * cells, width))
+        self.bias = torch.nn.Parameter(torch.empty(4 * cells))
+        self.projection = torch.nn.Parameter(torch.empty(width, cells))
+
+    def forward(self, packed: Any, sequences: Sequences) -> Any:
+        """Return the states [tokens, width] after `packed` [tokens, width], both in the order of `sequences`."""
+        width, cells = self.projection.shape
+        if packed.is_meta:
+            return self._estimate(packed, cells)
+        begin = packed.new_zeros(1, sequences.count, width), packed.new_zeros(1, sequences.count, cells)
+        biases = (self.bias, torch.zeros_like(self.bias))  # torch has one for the input and one for the state
+        weights = [self.input_weight, self.recurrent_weight, *biases, self.projection]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
+            return torch.lstm(packed, sequences.batch_sizes, begin, weights, True, 1, 0.0, self.training, False)[0]
+
+    def _estimate(self, packed: Any, cells: int) -> Any:
+        """Return states that keep as much for a backward pass as torch's, which no pass on `meta` shows."""
+        kept = packed.new_empty(len(packed), _KEPT * cells)
+        return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
+
+    def initialise(self) -> None:
+        """Draw weights as the authors' code does (allenai/bilm-tf, training.py): Glorot and Bengio's uniform distribution over
+        the matrix of all gates, and 1 added to the forget gate.
+        """
+        width, cells = self.projection.shape
+        for weight in (self.input_weight, self.recurrent_weight):
+            bound = (6 / (2 * width + 4 * cells)) ** 0.5
+            torch.nn.init.uniform_(weight, -bound, bound)
+        torch.nn.init.xavier_uniform_(self.projection)
+        torch.nn.init.zeros_(self.bias)
+        with torch.no_grad():
+            self.bias[cells : 2 * cells] = 1.0
+
+
+class ElmoLayer(torch.nn.Module):
+    """A layer of the forward and one of the backward language model, which read nothing of one another. With `adds`, their
+    input is added to their output.
+    """
+
+    def __init__(self, width: int, cells: int, rate: float, adds: bool) -> None:
+        super().__init__()
+        self.rate, self.adds = rate, adds
+        self.forward_lstm, self.backward_lstm = ProjectedLstm(width, cells), ProjectedLstm(width, cells)
+
+    def forward(self, states: Any, sequences: Sequences) -> Any:
+        """Return states [rows, length, 2 x width] after `states` of that shape, the forward model's first."""
+        made = []
+        directions = ((self.forward_lstm, sequences), (self.backward_lstm, sequences.backwards))
+        for half, (lstm, its) in zip(states.chunk(2, dim=2), directions, strict=True):
+            read = torch.nn.functional.dropout(half, self.rate, self.training)
+            after = its.unpack(lstm(its.pack(read), its), len(states))
+            made.append(after + read if self.adds else after)
+        return torch.cat(made, dim=2)
+
+
+class ElmoStack(torch.nn.Module):
+    """Embeddings, which both directions read, and layers."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        width = config.hidden_size // 2
+        self.rate = config.dropout
+        self.embed = torch.nn.Embedding(config.vocab_size, width)
+        layers = (ElmoLayer(width, config.cell_size, self.rate, adds=k > 0) for k in range(config.num_hidden_layers))
+        self.layers = torch.nn.ModuleList(layers)
+
+    def forward(self, ids: Any, starts: Any) -> Any:
+        """Return the states of the last layer [rows, length, 2 x width] for ids, int64 [rows, length]. `starts`, bool [rows,
+        length - 1], are the tokens after the first of a row that begin a document.
+        """
+        sequences, embedded = Sequences.beginning(starts), self.embed(ids)
+        states = torch.cat([embedded, embedded], dim=2)
+        for layer in self.layers:
+            states = layer(states, sequences)
+        return torch.nn.functional.dropout(states, self.rate, self.training)
+
+
+class Elmo(PreTrainedModel):
+    """Two language models, and one output layer for both, which shares its matrix with the embeddings."""
+
+    config_class = ElmoConfig
+    base_model_prefix = "elmo"
+    _tied_weights_keys: ClassVar[Mapping[str, str]] = {"lm_head.weight": "elmo.embed.weight"}
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.elmo = ElmoStack(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size // 2, config.vocab_size)
+        self.post_init()
+
+    def get_input_embeddings(self) -> Any:
+        """Return the embeddings."""
+        return self.elmo.embed
+
+    def get_output_embeddings(self) -> Any:
+        """Return the output layer."""
+        return self.lm_head
+
+    def _init_weights(self, module: Any) -> None:
+        if isinstance(module, torch.nn.Embedding):  # as the authors' output layer
+            torch.nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+        elif isinstance(module, torch.nn.Linear):
+            torch.nn.init.zeros_(module.bias)
+        elif isinstance(module, ProjectedLstm):
+            module.initialise()
+
+    def predict(self, states: Any, backward: bool = False) -> Any:
+        """Return the logits [..., vocabulary] of the next token from states [..., 2 x width], or of the previous one."""
+        return self.lm_head(states.chunk(2, dim=-1)[backward])
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> BidirectionalOutput:
+        """Return the logits of both directions. Every row is one document, without the positions at its end that
+        `attention_mask` [rows, length] hides.
+        """
+        seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        states = self.elmo(input_ids, seen[:, 1:] != seen[:, :-1])
+        return BidirectionalOutput(self.predict(states), self.predict(states, backward=True))
+
+
+AutoConfig.register(ElmoConfig.model_type, ElmoConfig)
+AutoModelForPreTraining.register(ElmoConfig, Elmo)

@@ -1,0 +1,39 @@
+"""Scores of the gold candidate that move before accuracy does: its share of the probability, and its rank."""
+
+import numpy as np
+
+from trainers.tasks.scores.metric import TaskMetric, mean_of, summed
+from trainers.tasks.scores.outcomes import Outcomes
+
+
+def _values(outcomes: Outcomes) -> np.ndarray:
+    assert outcomes.predicted is not None
+    return np.stack([outcomes.predicted, np.ones(len(outcomes.predicted))], axis=1)
+
+
+_PROBABILITY = TaskMetric(
+    "gold_probability", _values, summed(mean_of), "Magnusson et al., 2025, DataDecide (norm_correct_prob)"
+)
+_RANK = TaskMetric("reciprocal_rank", _values, summed(mean_of), "Voorhees, 1999, TREC-8 question answering track")
+
+
+def gold_scores(
+    likelihoods: np.ndarray, scores: np.ndarray, offsets: np.ndarray, gold: np.ndarray
+) -> dict[str, tuple[TaskMetric, Outcomes]]:
+    """Return two scores of n items by name, each with its outcomes.
+
+    `gold_probability` is the likelihood of the gold candidate, divided by the sum over all candidates of the item.
+    `reciprocal_rank` is one divided by the rank of the gold candidate by score; 1 is the highest, and candidates with an equal
+    score do not count. `likelihoods`, in nats, and `scores` are those of all candidates, float64, flat; item i has those from
+    `offsets[i]` up to `offsets[i + 1]`. `gold`, int64 [n], is the index of the gold candidate.
+    """
+    first, sizes = offsets[:-1], np.diff(offsets)
+    right = first + gold
+    shares = np.exp(likelihoods - np.repeat(np.maximum.reduceat(likelihoods, first), sizes))
+    higher = scores > np.repeat(scores[right], sizes)
+    ranks = 1 + np.add.reduceat(higher.astype(np.int64), first)
+    probability = shares[right] / np.add.reduceat(shares, first)
+    return {
+        "gold_probability": (_PROBABILITY, Outcomes(predicted=probability)),
+        "reciprocal_rank": (_RANK, Outcomes(predicted=1 / ranks)),
+    }

@@ -1,0 +1,103 @@
+"""Run functions as tasks of a Ray cluster, one call a task."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import UserError
+
+
+@dataclass(frozen=True)
+class FinishedTask:
+    """A task that has ended: its reference, and its `value` or, if its process or its node was lost, how (`lost`)."""
+
+    reference: Any
+    value: Any = None
+    lost: str = ""
+
+
+class RayTasks:
+    """Calls `work` in tasks of the cluster, each with a number of CPUs and GPUs, which may be fractions."""
+
+    def __init__(self, work: Callable[..., Any], cpus: float, gpus: float) -> None:
+        import ray
+
+        # Lost tasks are counted by whoever submits them, so Ray repeats none itself.
+        self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(work)
+        self._ray = ray
+
+    def submit(self, *arguments: Any) -> Any:
+        """Submit a call; returns its reference. It waits for free CPUs and GPUs."""
+        return self._remote.remote(*arguments)
+
+    def wait(self, references: Sequence[Any], seconds: float) -> list[FinishedTask]:
+        """Wait until one of the tasks has ended, at most `seconds`; returns those that have. An error that `work` raised is
+        raised again.
+        """
+        ended, _ = self._ray.wait(list(references), num_returns=1, timeout=seconds)
+        return [self._finished(reference) for reference in ended]
+
+    def cancel(self, references: Sequence[Any]) -> None:
+        """End tasks: those that have not begun at once, the others by a KeyboardInterrupt."""
+        for reference in references:
+            self._ray.cancel(reference)
+
+    def _finished(self, reference: Any) -> FinishedTask:
+        errors = self._ray.exceptions
+        try:
+            return FinishedTask(reference, self._ray.get(reference))
+        except errors.RayTaskError:
+            raise
+        except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError) as error:
+            return FinishedTask(reference, lost=str(error).splitlines()[0])
+
+
+@contextmanager
+def ray_tasks(work: Callable[..., Any], cpus: float, gpus: float) -> Iterator[RayTasks]:
+    """Join or start a cluster (`start_ray`) for the block, and leave it afterwards. Raises UserError if no node has so many
+    CPUs or GPUs.
+    """
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        start_ray()
+    try:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(each.get("CPU", 0) >= cpus and each.get("GPU", 0) >= gpus for each in nodes):
+            most = {kind: max((each.get(kind, 0) for each in nodes), default=0) for kind in ("CPU", "GPU")}
+            raise UserError(
+                f"a run needs {cpus:g} CPUs and {gpus:g} GPUs, but no node of the Ray cluster has as many; the largest has "
+                f"{most['CPU']:g} CPUs and {most['GPU']:g} GPUs"
+            )
+        yield RayTasks(work, cpus, gpus)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def start_ray() -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage reports."""
+    import ray
+
+    # Each of these features would start another actor, or wait for one, before the first step.
+    for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
+        os.environ.setdefault(feature, "0")
+    # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
+    # Without an address Ray would join the cluster that was last started on this machine.
+    alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
+        except Exception as error:
+            where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"Ray did not {where}: {reason}; run the same command when it can") from error
