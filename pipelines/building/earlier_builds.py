@@ -75,7 +75,7 @@ def find_earlier(corpus: Location, name: str) -> Location:
         have = ", ".join(each.fingerprint for each in others)
         raise UserError(
             f"{corpus}: {len(chosen) or 'no'} earlier builds have a fingerprint that begins with {name!r}, expected one; there "
-            f"are: {have}"
+            f"are: {have} (a directory of this name is ./{name})"
         )
     return chosen[0].file
 

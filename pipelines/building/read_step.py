@@ -172,17 +172,15 @@ def run_reads(state: Build) -> None:
 
 def _advise_more_units(tasks: Sequence[_ReadTask], state: Build) -> None:
     """Say which sources could be divided further, if there are fewer units to read than workers."""
-    units = Counter(task.source.name for task in tasks)
-    for source in [source for source in state.plan.config.sources if source.name in units]:
-        inventory = state.plan.inventories[source.name]
-        if (
-            len(tasks) < state.cluster.workers
-            and len(inventory.files) > units[source.name]
-            and inventory.bytes > _SMALL
-        ):
+    workers = state.cluster.workers
+    if len(tasks) >= workers:
+        return
+    for name, units in Counter(task.source.name for task in tasks).items():
+        inventory = state.plan.inventories[name]
+        if len(inventory.files) > units and inventory.bytes > _SMALL:
             state.say(
-                f"  {source.name}: {units[source.name]} of {state.cluster.workers} workers can read its "
-                f"{len(inventory.files):,} files at a time; a part_bytes below {source.part_bytes:,} gives work to more"
+                f"  {name}: {units} of {workers} workers can read its {len(inventory.files):,} files at a time; for more, set "
+                f"`part_bytes` of the source to about {inventory.bytes // (2 * workers):,}"
             )
 
 

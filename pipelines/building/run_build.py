@@ -62,8 +62,8 @@ def run_build(
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
         inventories = take_inventory(config.sources, output)
         cluster: LocalCluster | RayCluster
-        here = address is None and "RAY_ADDRESS" not in os.environ
-        if address is None and (in_process or (here and _is_small(config, inventories, display.say))):
+        named = address or os.environ.get("RAY_ADDRESS")
+        if address is None and (in_process or (not named and _is_small(config, inventories, display.say))):
             cluster = LocalCluster(display.progress, memory=room_here(memory, 1))
         else:
             cluster = RayCluster(workers, address, display.progress, display.say, memory)

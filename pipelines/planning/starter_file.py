@@ -20,7 +20,7 @@ _TOKENIZERS = (
 )
 _LARGEST_TOKENIZER = "vocab_size: 32768"
 _PARTS = 16  # of a source, so that the workers of a small machine share it
-_SMALLEST_PART, _LARGEST_PART = 2, 128  # MB; the larger one is the default of a source
+_SMALLEST_PART, _LARGEST_PART = 2, 128  # MB; the larger one is about the default of a source
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The process gets a repository of our own, empty and temporary, and of the other one only the directory of its objects
 (GIT_OBJECT_DIRECTORY, git(1)). So the configuration, hooks, attributes, grafts and replacements of the other are never read,
 nothing is checked out, and no missing object is fetched. Its memory is bounded by the kernel (RLIMIT_AS). The content of every
-object is compared with its id, so a commit id determines all that is read, whatever the repository holds.
+object is compared with its id, so a commit id determines all that is read.
 """
 
 import hashlib

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import is_url
 from trainers.studies.designs.study_runs import StudyRun
 from trainers.studies.running.study_workers import (
     BUSY_SECONDS,
     MOST_LOST,
-    STORAGE_ADVICE,
     Show,
     Train,
+    has_ended,
     record_failure,
     terminable,
 )
@@ -61,18 +60,17 @@ def train_on_ray(
                 for ended in tasks.wait(list(going), BUSY_SECONDS):
                     run = going.pop(ended.reference)
                     lost[run.key] = lost[run.key] + 1 if ended.lost else 0
-                    outcome, reason = ended.value or ("stopped", "")
+                    answer: tuple[Outcome, str] = ended.value or ("stopped", "")
+                    outcome, reason = answer
                     if lost[run.key] == MOST_LOST:
                         outcome, reason = record_failure(root, run, f"its task was lost: {ended.lost}")
                     elif ended.lost:
                         show(f"{run.name}: its task was lost ({ended.lost}); it continues in another one")
-                    if outcome in ("busy", "stopped"):
-                        waiting.append(run)
-                    elif outcome == "storage":
-                        raise UserError(f"{reason}; {STORAGE_ADVICE}")
-                    else:
+                    if has_ended(outcome, reason):
                         done += 1
                         show(f"{done}/{total}  {run.name}  {outcome}{f': {reason}' if reason else ''}")
+                    else:
+                        waiting.append(run)
         finally:
             tasks.cancel(list(going))
 

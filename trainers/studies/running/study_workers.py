@@ -26,7 +26,6 @@ from trainers.studies.running.train_study_run import FORMAT, RESULT, Outcome, Ru
 
 MOST_LOST = 2  # consecutive workers that a run may lose before it is recorded as failed
 BUSY_SECONDS = 2.0  # wait before retrying a run that another process is training
-STORAGE_ADVICE = "fix that and run the same command, which continues"
 Train = Callable[[StudyRun, LocalPath, int], tuple[Outcome, str]]
 Show = Callable[[str], None]
 
@@ -67,13 +66,11 @@ class StudyWorkers:
                     ready: Sequence[Any] = wait([worker.pipe for worker in self._workers if worker.run], BUSY_SECONDS)
                     for worker in [worker for worker in self._workers if worker.pipe in ready]:
                         run, outcome, reason = self._answer(worker)
-                        if outcome in ("busy", "stopped"):
-                            waiting.append(run)
-                        elif outcome == "storage":
-                            raise UserError(f"{reason}; {STORAGE_ADVICE}")
-                        else:
+                        if has_ended(outcome, reason):
                             done += 1
                             self.show(f"{done}/{total}  {run.name}  {outcome}{f': {reason}' if reason else ''}")
+                        else:
+                            waiting.append(run)
             finally:
                 self._end()
 
@@ -131,6 +128,13 @@ class StudyWorkers:
         for worker in self._workers:
             worker.process.join()
         self._workers.clear()
+
+
+def has_ended(outcome: Outcome, reason: str) -> bool:
+    """Return whether a run has ended; otherwise it goes on later. Raises UserError if the disk failed."""
+    if outcome == "storage":
+        raise UserError(f"{reason}; fix that and run the same command, which continues")
+    return outcome not in ("busy", "stopped")
 
 
 def record_failure(root: LocalPath, run: StudyRun, reason: str) -> tuple[Outcome, str]:
