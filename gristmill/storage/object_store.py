@@ -148,9 +148,8 @@ class RemotePath(Location):
         return FileRecord(relative, *cache.fetch((self / relative).url, self.remote))
 
     def verify(self, record: FileRecord) -> Path:
-        """Return the verified copy of a recorded file in the cache.
-
-        A damaged copy is fetched once more.
+        """Return the path of a verified copy of a recorded file in the cache. The file is fetched if its copy is missing
+        or damaged.
         """
         copy = cache.lookup(record.xxh3_128)
         if copy is not None:
@@ -188,7 +187,7 @@ class RemotePath(Location):
         return create_url(self.url, self.remote, content)
 
     def write_file(self, relative: str, content: Content, check: Check | None = None) -> FileRecord:
-        """Store a file below the prefix after `check`. Returns its record, computed from the bytes sent."""
+        """Call `check`, then store a file below the prefix. Returns its record, computed from the bytes sent."""
         if check is not None:
             check()
         return FileRecord(relative, *cache.put((self / relative).url, self.remote, content))

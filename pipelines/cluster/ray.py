@@ -158,8 +158,8 @@ class RayCluster:
         gpus = getattr(item, "gpus", 0)
         if gpus and gpus > ray.cluster_resources().get("GPU", 0):
             raise UserError(f"{label}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus")
-        # A request that Ray has sent to a lost node blocks all equal requests. Each loss therefore changes
-        # the request.
+        # A request that Ray has sent to a lost node blocks all equal requests, so a request asks for one byte less for every
+        # node lost.
         memory = None if room is None else room - len(self._gone)
         # A process keeps some of the memory of a broken task, so new processes are started after one.
         fresh = {"env_vars": {"GRISTMILL_BROKEN_TASKS": str(self._broken)}} if self._broken else None

@@ -21,7 +21,7 @@ from gristmill.libraries.advisories import refuse_known
 from pipelines.commands.submission import Upload, Work
 
 ACTIVE = ("PENDING", "RUNNING")
-_SILENCE_SECONDS = 300.0  # a restarted head or a broken tunnel is back within minutes
+_SILENCE_SECONDS = 300.0  # without an answer, then give up: a restarted head or a broken tunnel is back within minutes
 _PAUSE_SECONDS = 2.0
 _STOP_SECONDS = 60.0
 _LONGEST_PAUSE = 60.0

@@ -18,7 +18,7 @@ from pipelines.contracts.shard_set import ShardRecord
 from pipelines.report.estimates import AT_MOST, ESTIMATE, estimate_notes
 
 _DOMAINS = 20  # domains of a source that are listed
-_GLUE = "\u00a0"  # a space at which no line is broken
+_GLUE = "\u00a0"  # no-break space
 
 
 def show_funnel(manifest: CorpusManifest) -> None:

@@ -33,7 +33,7 @@ QUARANTINE = pa.schema(
         pa.field("bytes", pa.int64()),
     ]
 )
-"""A record set aside: its path and number, the reason (a key of `source.REASONS`), and its length in bytes if
+"""A record set aside: its path and number, the reason (a key of `pipelines.reading.entries.reasons`), and its length in bytes if
 known.
 """
 

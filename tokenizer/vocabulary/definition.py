@@ -227,7 +227,7 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Read a `tokenizer.json`, or the one in the directory `path`. Raises ValueError if it cannot be read."""
+    """Read the `tokenizer.json` at `path`, which is the file or its directory. Raises ValueError if it cannot be read."""
     from tokenizers import Tokenizer
 
     file = local_path(path)

@@ -173,8 +173,8 @@ def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:
 
 
 def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
-    """Return the special ids of every configuration, None if the tokenizer lacks one: `transformers` would
-    default to those of the published models.
+    """Return the ids of `<bos>`, `<eos>` and `<pad>`, named as in configurations of `transformers`. One that the tokenizer
+    lacks is None, because the default would be that of the published model.
 
     The embedding of the padding token is 0 and not trained, so no other token may be declared as padding.
     """

@@ -38,7 +38,7 @@ def decoded_bound(size: int, limit: int) -> int:
 
 
 class DecodeBudget:
-    """The bytes that one file may still decode to."""
+    """How many more bytes one file may decompress to."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit

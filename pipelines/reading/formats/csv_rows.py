@@ -30,8 +30,8 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     - `field_count`: a row with more or fewer fields than the first.
     - `bad_quotes`: a row with a quote where RFC 4180 allows none.
     - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes`. Only its
-      first line is set aside and reading resumes at the second; after 16 such rows in a file, everything read
-      for the row is.
+      first line is set aside and reading resumes at the second. From the 17th such row of a file on, all lines
+      read for the row are set aside.
     - `oversized`: a line longer than `max_document_bytes`; rows are never split.
 
     Raises SourceError if the first row has no field `text_field`.

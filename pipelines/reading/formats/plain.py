@@ -91,7 +91,7 @@ def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _headers(block: str) -> dict[str, list[str]] | None:
-    headers: dict[str, list[list[str]]] = {}  # lines of each value, by name
+    headers: dict[str, list[list[str]]] = {}  # the values of each name; a value is a list of its folded lines
     last: list[str] | None = None
     for line in block.split("\n") if block else ():
         if line[:1] in (" ", "\t"):

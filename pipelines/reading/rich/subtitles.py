@@ -36,9 +36,9 @@ class _Cue:
 def read_subtitles(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """Yield the whole file as one document: the lines of its cues.
 
-    A cue continues the line of the cue before unless that ends a sentence or the cue begins with a dash, which changes the
-    speaker; the same holds for the lines of a cue. Of cues that follow one another without a pause, lines that repeat the end
-    of the cue before are left out, because captions that roll show every line twice.
+    Consecutive lines are joined with a space, within a cue and across cues. A new line of text begins after the end of a
+    sentence, and before a dash, which marks another speaker. If a cue follows the one before without a pause, lines that repeat
+    its end are left out, because rolling captions show every line twice.
 
     `meta` holds `cues`, `seconds` (the end of the last cue), and of WebVTT the `language` that its header names. A file without
     a line of times is set aside as `not_subtitles`, one over `max_document_bytes` as `oversized`: subtitles are never split.

@@ -1,4 +1,6 @@
-"""The formats that a corpus file may name. No reader is imported before a file of its format is read."""
+"""The formats that a corpus file may name. None of our readers is imported before a file of its format
+is read; that of an installed package is imported when a corpus file that names it is loaded.
+"""
 
 import pkgutil
 from collections.abc import Callable

@@ -50,7 +50,7 @@ _TAGS = (
 _META = re.compile(rb"<meta\b[^>]*?charset\s*+=\s*+[\"']?+\s*+([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml\b[^>]*?encoding\s*=\s*[\"']([\w.:-]+)", re.IGNORECASE)
 
-# Codecs to use instead of those whose Python version is narrower than the decoder in the standard.
+# Python's codecs for these labels decode fewer characters than the decoders of the WHATWG standard, so wider ones are used.
 _WIDER = {
     "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949", "iso8859-11": "cp874",
 }  # fmt: skip
@@ -113,7 +113,7 @@ def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
 
 
 def is_undecodable(text: str) -> bool:
-    """Whether more than a tenth of the characters of a text, white space aside, are replacement marks."""
+    """Whether more than a tenth of the characters of a text, white space aside, are U+FFFD, the replacement character."""
     return text.count(_MARK) > _BAD_SHARE * sum(map(len, text.split()))
 
 

@@ -96,7 +96,7 @@ class RepeatSearch:
     cluster: Cluster
 
     def find(self, election: int) -> None:
-        """Commit the `CUTS` of every part."""
+        """Find the repeats of an election, 1 or 2 (see `PartTask`), and commit them as the `CUTS` of every part."""
         from pipelines.kernels.search.substrings import average_windows
 
         size = sum(part.text_bytes for part in self.parts)

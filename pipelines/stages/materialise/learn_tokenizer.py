@@ -95,7 +95,9 @@ class LearnTokenizer(CorpusStage):
             extra = "256 bytes and 128 reserved tokens" if self.kind == "byte_bpe" else "128 are reserved"
             raise ValueError(f"vocab_size: got {self.vocab_size}, expected at least {minimum}: {extra}")
         if self.lowercase and self.kind in ("byte_bpe", "bytes", "characters"):
-            raise ValueError(f"lowercase: got true, but {self.kind} keeps every byte of a text; choose another kind")
+            raise ValueError(
+                f"lowercase: got true, which {self.kind} does not support; set it to false, or choose bpe, unigram or wordpiece"
+            )
         if not 0 < self.coverage <= 1:
             raise ValueError(f"coverage: got {self.coverage}, expected above 0 to 1")
         if self.sample_bytes < 1:

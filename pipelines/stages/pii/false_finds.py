@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _LIST = Path(__file__).with_name("false_finds.yaml")
-_REACH = 64  # bytes of text around a find
+_REACH = 200  # bytes of text around a find
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _UNNEEDED = (
 
 
 class Named(NamedTuple):
-    """A name in a text, in code points."""
+    """A name found in a text; `start` and `end` count code points."""
 
     start: int
     end: int

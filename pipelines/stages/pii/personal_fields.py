@@ -131,8 +131,8 @@ def split_url_parts(url: str) -> str:
     """Replace the separators of a URL with spaces, for the search for e-mail addresses.
 
     Presidio's pattern allows these characters before the @, as RFC 5322 does, although hardly any address has
-    them. In a URL, it would take the host and path for part of the address. Or it would find no address,
-    because it then looks up the top-level domain of the host.
+    them. In a URL, it would take the host and path for the beginning of the address, and it may then reject
+    the address, because it looks up the wrong top-level domain.
     """
     return url.translate(_SPACES)
 

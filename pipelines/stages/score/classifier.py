@@ -31,7 +31,7 @@ def recorded_checksum(file: Path, model: str, stage: str) -> str:
     if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != checksum:
         raise UserError(
             f"{stage}: {file}: its xxh3_128 is {checksum}, but {METRICS} next to it is for {recorded}; train "
-            "again with --overwrite, or give the path of the file itself"
+            "again with --overwrite, or name the file itself to use it without this check"
         )
     return checksum
 

@@ -50,8 +50,8 @@ class GaussianProcess:
 
 @dataclass(frozen=True)
 class FittedProcess:
-    """A fitted Gaussian process: the posterior mean given the mixtures `runs` [runs, domains] and their
-    `coefficients` [runs]. `logarithms` are the logarithms of s, l, a and n.
+    """A fitted Gaussian process. A prediction is the sum of the kernel between a mixture and each of `runs` [runs, domains],
+    weighted by `coefficients` [runs], times `spread`, plus `mean`. `logarithms` are those of s, l, a and n.
     """
 
     mean: float

@@ -56,8 +56,8 @@ def basis_of(opened: OpenStudy, table: RunTable) -> str:
 
 
 def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult]) -> StudyFit:
-    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Raises ConfigError if
-    there are too few runs for a law.
+    """Fit the laws, and write `ratios.csv`, `metrics.csv` and `fit.json` to `root`. Returns the fit. Raises UserError if
+    the design has no mixtures, and ConfigError if there are too few runs for a law.
     """
     require_mixtures(opened, "fit")
     table = run_table(opened, results)

@@ -44,7 +44,9 @@ class GroupDROWeights(OnlineWeights[GroupDROState]):
         self._next = self.now
 
     def begin(self, batches: Sequence[Batch]) -> Scale:
-        """Measure the excess losses and return weight / targets of each domain, for every loss."""
+        """Measure the excess losses and update the weights. Returns the function from the targets of each loss by domain to
+        their factors, weight / targets.
+        """
         nats, targets = self._engine.excess(batches, self._reference, len(self._names))
         finite = bool(np.isfinite(nats).all())  # otherwise the step will be skipped
         self._next = self.now.update(nats, targets, self._settings) if finite else self.now

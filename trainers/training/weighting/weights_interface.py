@@ -63,10 +63,9 @@ class OnlineWeights(ABC, Generic[State]):
         """Continue from a state. Raises UserError if it is of other domains or of another method."""
         names = {each.name for each in fields(self.now)}
         if state is None or tuple(state["domains"]) != self._names:
-            there = ", ".join(state["domains"]) if state else "none"
+            there = f"weights of the domains {', '.join(state['domains'])}" if state else "no weights of domains"
             raise UserError(
-                f"online_weights: the checkpoint has weights of the domains {there}, the run reads "
-                f"{', '.join(self._names)}; begin another run"
+                f"online_weights: the checkpoint has {there}, the run reads {', '.join(self._names)}; begin another run"
             )
         if set(state) != names | {"domains"}:
             raise UserError("online_weights: the checkpoint was written by another method; begin another run")

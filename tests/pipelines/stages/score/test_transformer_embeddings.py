@@ -109,7 +109,7 @@ def damaged(model, tmp_path, name, content):
         ("config.json", "[1]", "config.json: expected a JSON object"),
         ("config.json", "{}", "expected the width as one of hidden_size, dim, d_model, n_embd"),
         ("config.json", '{"d_model": 4, "is_encoder_decoder": true}', "an encoder-decoder, expected an encoder"),
-        ("modules.json", "{}x", "modules.json: expected a list of objects with a `type`"),
+        ("modules.json", "{}x", "modules.json: is not the modules.json of sentence-transformers"),
         ("modules.json", '[{"type": "a.models.Dense"}]', "has a module Dense, which is not computed here"),
         (
             "1_Pooling/config.json",
