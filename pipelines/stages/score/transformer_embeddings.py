@@ -125,5 +125,6 @@ def _modules(path: Path) -> list[str]:
         return [str(module["type"]).rpartition(".")[2] for module in json.loads(path.read_bytes())]
     except (ValueError, TypeError, KeyError):
         raise ValueError(
-            f"model: {path}: is not the modules.json of sentence-transformers, a list of objects with a `type`; save the model again"
+            f"model: {path}: is not the modules.json of sentence-transformers, a list of objects with a `type`; save the "
+            "model again"
         ) from None
