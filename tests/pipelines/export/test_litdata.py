@@ -1,6 +1,7 @@
 """Chunks of litdata against the shards: by their written layout, and by litdata itself where it is installed."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def chunks(directory):
         assert offsets[0] == (1 + chunk["chunk_size"] + 1) * 4
         assert offsets[-1] == len(data) == offsets[0] + chunk["chunk_bytes"]
         assert chunk["dim"] * kind.itemsize == chunk["chunk_bytes"]
-        yield [np.frombuffer(data[a:b], kind).tolist() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        yield [np.frombuffer(data[a:b], kind).tolist() for a, b in pairwise(offsets.tolist())]
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -76,5 +77,7 @@ def test_litdata_reads_the_blocks(corpus, tmp_path, monkeypatch, block):
 
 def test_a_chunk_beyond_its_offsets_is_refused(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(litdata_chunks, "_HIGHEST", 100)
-    with pytest.raises(UserError, match=r"a chunk of litdata would have [\d,]+ bytes, allowed are 100; build the shards with"):
+    with pytest.raises(
+        UserError, match=r"a chunk of litdata would have [\d,]+ bytes, allowed are 100; build the shards with"
+    ):
         export_tokens(corpus.corpus.directory, LocalPath(tmp_path / "e"), "litdata")

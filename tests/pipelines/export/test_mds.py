@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def read_mds(directory):
         config = json.loads(data[4 + 4 * len(offsets) : offsets[0]])
         assert config == {name: shard[name] for name in config}
         assert offsets[-1] == len(data)
-        for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+        for begin, end in pairwise(offsets.tolist()):
             yield decoded(data[begin:end], shard)
 
 
@@ -108,5 +109,7 @@ def test_columns_that_are_never_null_are_str(corpus, tmp_path):
 
 def test_a_shard_beyond_its_offsets_is_refused(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(mds_shards, "_HIGHEST", 500)
-    with pytest.raises(UserError, match=r"a shard of mds would have [\d,]+ bytes, allowed are 500; build the corpus with"):
+    with pytest.raises(
+        UserError, match=r"a shard of mds would have [\d,]+ bytes, allowed are 500; build the corpus with"
+    ):
         export_corpus(corpus, LocalPath(tmp_path / "e"), "mds", ["web"])

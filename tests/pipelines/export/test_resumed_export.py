@@ -78,7 +78,9 @@ def killed(corpus, output, kind, monkeypatch, after):
         patch.setattr(module, name, write)
         with pytest.raises(KeyboardInterrupt):
             main(["export", str(corpus), str(output), "--format", kind])
-    return {path.relative_to(output): path.stat().st_ino for path in output.rglob("*") if path.name != "unfinished.json"}
+    return {
+        path.relative_to(output): path.stat().st_ino for path in output.rglob("*") if path.name != "unfinished.json"
+    }
 
 
 @pytest.mark.parametrize("kind", FORMATS)
