@@ -2,9 +2,9 @@
 
     GRISTMILL_DATA=... python -m benchmarks.package_reading [--files 300] [--pairs 5]
 
-The files are made of chapters of textbooks, eight in each, with a paragraph for each of their lines; Word documents once with bare
-paragraphs, once with the revision marks, paragraph and run properties that Word writes. The peer of EPUB opens the
-zip, decodes every chapter and takes all of its text with resiliparse. That of Word opens the zip, parses the document with
+The files are made of chapters of textbooks, eight in each, with a paragraph for each of their lines; Word documents once with
+bare paragraphs, once with the revision marks and the properties of paragraphs and runs that Word writes. The peer of EPUB opens
+the zip, decodes every chapter and takes all of its text with resiliparse. That of Word opens the zip, parses the document with
 ElementTree and joins the texts of each paragraph. Both run in this process and know no limits, lists, tables, notes and fields
 of metadata. The reader sends the file to the process that parses, normalises, and writes documents into Arrow. Figures are
 medians over pairs of consecutive runs; processor time is that of this process and its children. A run starts the process that

@@ -68,7 +68,7 @@ def test_line_ends_are_those_of_xml():
     [
         f"{HEAD}<!-- <w:p> --><w:t>x</w:t></w:a>".encode(),
         f"{HEAD}<w:t><![CDATA[<w:p>]]></w:t></w:a>".encode(),
-        f"{HEAD}<?go <w:p>?></w:a>".encode(),
+        f"{HEAD}<?go <w:p>?><w:t>x</w:t></w:a>".encode(),
         f"{HEAD}<w:t>a<m:b/>b</w:t></w:a>".encode(),
         f"{HEAD}<w:t>x</w:t></w:a>".encode("utf-16"),
         b'<?xml version="1.0" encoding="latin-1"?><w:a xmlns:w="w"><w:t>\xe9</w:t></w:a>',
