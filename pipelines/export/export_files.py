@@ -93,7 +93,13 @@ class ExportJob:
         tasks = [_Task(self.place, fingerprint, self.output, write, plan) for plan in plans]
         cluster = RayCluster(workers, progress=self.display.progress, say=self.display.say)
         try:
-            yield from cluster.map(export_file, tasks, lambda task: task.plan.path)
+            for number, file in cluster.map(export_file, tasks, lambda task: task.plan.path):
+                if not (self.output / plans[number].path).exists():
+                    raise UserError(
+                        f"{self.output}: this process does not see what a worker on another machine writes there; name a shared "
+                        "directory or a URL, or use --workers 1"
+                    )
+                yield number, file
         finally:
             cluster.close()
 

@@ -8,7 +8,7 @@ block.
 import json
 import struct
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
 def chunk_index(names: Sequence[str], shards: Sequence[ShardRecord], dtype: str) -> bytes:
     """Return `index.json` of the chunks called `names`, one for each of `shards`, whose documents end with `<eos>`."""
     kind, number = DTYPES[dtype]
-    chunks = []
+    chunks: list[dict[str, Any]] = []
     for name, shard in zip(names, shards, strict=True):
         tokens = shard.tokens + shard.documents
         size = tokens * np.dtype(kind).itemsize

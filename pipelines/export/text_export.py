@@ -222,7 +222,12 @@ def write_text_file(corpus: Corpus, output: Location, file: TextFile) -> Exporte
         sha256 = hashing.sha256.hexdigest()
 
     record = output.write_file(file.path, content)
-    facts = {"source": file.source, "split": file.split, "documents": documents, "text_bytes": text_bytes}
+    facts: dict[str, Any] = {
+        "source": file.source,
+        "split": file.split,
+        "documents": documents,
+        "text_bytes": text_bytes,
+    }
     return ExportedFile(**asdict(record), sha256=sha256, **facts)
 
 

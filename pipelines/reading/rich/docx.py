@@ -1,5 +1,6 @@
 """The text of a Word document (Office Open XML, ECMA-376, part 1): paragraphs, lists and tables in their order."""
 
+from collections.abc import Callable
 from functools import partial
 
 from pipelines.reading.entries.reasons import BrokenInput
@@ -71,7 +72,7 @@ class _Body:
         self._rows: list[list[str]] = []  # cells of the open rows: tables nest
         self._cells: list[list[str]] = []  # paragraphs of the open cells
         self._is_separator = False
-        self._starts = {
+        self._starts: dict[str, Callable[[Attributes], None]] = {
             "p": self._start_paragraph, "ilvl": self._level, "numId": self._number,
             "tr": lambda _: self._rows.append([]), "tc": lambda _: self._cells.append([]),
             "footnote": self._note, "endnote": self._note,

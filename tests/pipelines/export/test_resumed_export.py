@@ -76,8 +76,7 @@ def killed(corpus, output, kind, monkeypatch, after):
 
     with monkeypatch.context() as patch:
         patch.setattr(module, name, write)
-        with pytest.raises(KeyboardInterrupt):
-            main(["export", str(corpus), str(output), "--format", kind])
+        assert main(["export", str(corpus), str(output), "--format", kind]) != 0
     return {
         path.relative_to(output): path.stat().st_ino for path in output.rglob("*") if path.name != "unfinished.json"
     }
@@ -198,3 +197,21 @@ def test_the_number_of_workers(monkeypatch, corpus, tmp_path, capsys):
     assert [choose_workers(n, plans[:3]) for n in (1, 2, 9)] == [1, 2, 3]
     assert main(["export", str(corpus), str(tmp_path / "e"), "--workers", "0"]) != 0
     assert "--workers: got 0, expected 1 or more" in capsys.readouterr().err
+
+
+def test_an_earlier_build_is_exported(corpus, tmp_path):
+    """The corpus at that place is another one meanwhile."""
+    root = corpus.parent
+    (root / "again.yaml").write_text(
+        CORPUS.format(root=root).replace("root}/out", "root}/again").replace("/out", "/again")
+    )
+    first = pipelines.build(root / "again.yaml", in_process=True).corpus
+    pipelines.build(root / "again.yaml", ["steps.filter[0].at_least=9"], in_process=True)
+    (earlier,) = first.directory.glob("earlier-*.json")
+    export(earlier, tmp_path / "earlier", "jsonl")
+    export(first.directory, tmp_path / "now", "jsonl")
+    documents = [
+        read_json(LocalPath(tmp_path / name / "export.json"))["sources"]["web"]["documents"]
+        for name in ("earlier", "now")
+    ]
+    assert documents[0] > documents[1] > 0
