@@ -34,7 +34,13 @@ from pipelines.explore.searching.query import Query
 from pipelines.explore.searching.search_corpus import CorpusSearch, SearchResult, search_corpus
 from pipelines.explore.whatif import Impact
 from pipelines.explore.whatif import what_if as ask_what_if
-from pipelines.export.text_export import chosen_columns, export_schema, kept_documents, redact_fields, scalar_columns
+from pipelines.export.exported_documents import (
+    chosen_columns,
+    export_schema,
+    kept_documents,
+    redact_fields,
+    scalar_columns,
+)
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.installed_stages import StageClass
 from pipelines.reading.entries.archives import Entry

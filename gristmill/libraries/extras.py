@@ -14,6 +14,7 @@ EXTRAS = {
     "trafilatura": ("trafilatura",),
     "s3": ("s3fs",),
     "documents": ("pypdfium2",),
+    "ftfy": ("ftfy",),
     "kenlm": ("kenlm",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),

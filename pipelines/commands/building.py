@@ -71,7 +71,14 @@ def _memory_argument(command: argparse.ArgumentParser) -> None:
 
 def _init(options: argparse.Namespace) -> int:
     from pipelines.planning.corpus import load_corpus_config
-    from pipelines.planning.starter_file import starter_sources, write_starter
+    from pipelines.planning.starting.starter_file import (
+        RULE_SETS,
+        rule_lines,
+        sample_line,
+        starter_sources,
+        write_starter,
+    )
+    from pipelines.planning.starting.starter_sample import sample_for_start
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", options.name):
         raise UserError(
@@ -80,10 +87,16 @@ def _init(options: argparse.Namespace) -> int:
     sources, unknown = starter_sources(options.directories)
     file = options.output or LocalPath(f"{options.name}.yaml")
     write_starter(sources, options.name, file)
-    for source in sources:
-        print(printable(f"{source.name}: {source.group.amount}, format {source.group.kind}"))
+    samples = {}
+    for source, parsed in zip(sources, load_corpus_config(file).sources, strict=True):
+        print(printable(f"{source.name}: {source.group.amount}, format {source.group.kind}"), flush=True)
+        if source.group.kind not in ("code", "git"):
+            samples[source.name] = sample = sample_for_start(parsed, RULE_SETS)
+            for line in (sample_line(sample), *rule_lines(source.name, sample)):
+                print(printable(f"  {line}"))
     for suffix, number in unknown.most_common():
         print(printable(f"left out: {number:,} files of {suffix}, which no format reads"))
+    write_starter(sources, options.name, file, samples)
     load_corpus_config(file)
     print(printable(f"wrote {file}; next: python -m pipelines plan {file}"))
     return 0

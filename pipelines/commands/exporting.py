@@ -6,6 +6,9 @@ from gristmill.errors import UserError
 from gristmill.storage.parsing import location_argument
 from gristmill.storage.paths import local_path
 
+_TEXTS = ("parquet", "jsonl", "webdataset", "mds")
+_TOKENS = ("nanogpt", "megatron", "litdata")
+
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands `export` and `datasheet`."""
@@ -16,8 +19,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument(
         "output", type=location_argument, help="directory, or URL, to write to; created if missing; must be empty"
     )
-    export.add_argument("--format", choices=("parquet", "jsonl", "webdataset", "nanogpt", "megatron"), default="parquet",
-        help="default parquet; webdataset is a tar with a text and a JSON file for each document; nanogpt and megatron are ids",
+    export.add_argument("--format", choices=(*_TEXTS, *_TOKENS), default="parquet",
+        help="default parquet; webdataset is a tar with a text and a JSON file for each document, mds the shards of MosaicML "
+        f"Streaming; {', '.join(_TOKENS)} are ids",
+    )  # fmt: skip
+    export.add_argument(
+        "--workers", type=int, metavar="N",
+        help="processes that write a file each, with Ray (default: one for each GiB of text, at most the cores)",
     )  # fmt: skip
     export.add_argument("--shard-set", metavar="STEP", help="the shards to write as tokens, if the corpus has several")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
@@ -51,19 +59,23 @@ def _list(names: str) -> list[str]:
 def _export(options: argparse.Namespace) -> int:
     from pipelines.export.text_export import export_corpus
 
-    if options.format in ("nanogpt", "megatron"):
+    if options.format in _TOKENS:
         from pipelines.export.token_export import export_tokens
 
         if options.columns or options.without:
             raise UserError(
                 f"--columns and --without: tokens have no columns; leave them out with --format {options.format}"
             )
-        export_tokens(options.corpus, options.output, options.format, options.shard_set, options.sources)
+        export_tokens(
+            options.corpus, options.output, options.format, options.shard_set, options.sources, options.workers
+        )
         return 0
     if options.shard_set is not None:
-        raise UserError(f"--shard-set: --format {options.format} is text; use it with nanogpt or megatron")
+        raise UserError(f"--shard-set: --format {options.format} is text; use it with {', '.join(_TOKENS)}")
     columns = [name for names in options.columns for name in names]
-    export_corpus(options.corpus, options.output, options.format, options.sources, columns, options.without)
+    export_corpus(
+        options.corpus, options.output, options.format, options.sources, columns, options.without, options.workers
+    )
     return 0
 
 

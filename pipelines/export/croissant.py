@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipelines.contracts.manifest import CorpusManifest
 from pipelines.export.export_directory import ExportedFile
-from pipelines.export.export_formats import WRITERS
+from pipelines.export.export_formats import TEXT_FORMATS
 
 _TERMS = (
     "citeAs", "column", "equivalentProperty", "extract", "field", "fileObject", "fileProperty", "fileSet", "format",
@@ -113,7 +113,7 @@ def _file_set(name: str, encoding: str, written_as: str) -> dict[str, Any]:
         "name": name,
         "description": "All files with documents of the export.",
         "encodingFormat": encoding,
-        "includes": f"data/*{WRITERS[written_as][1]}",
+        "includes": f"data/*{TEXT_FORMATS[written_as].suffix}",
     }
 
 

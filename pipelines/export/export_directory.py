@@ -2,15 +2,18 @@
 `export.json`.
 """
 
-from dataclasses import dataclass
+import platform
+import zlib
+from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, TypeVar
 
-from gristmill.errors import ConflictError
-from gristmill.storage.location import Location
+from gristmill.errors import ConflictError, CorruptFileError
+from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.store import read_json, write_json
 from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.manifest import load_corpus
+from pipelines.contracts.stage import library_versions
 from pipelines.contracts.tombstone import read_tombstone
 
 FORMAT = "gristmill-export/2"
@@ -33,29 +36,78 @@ class ExportedFile:
     text_bytes: int
 
 
-def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> None:
-    """Create the directory of an export, or take over an unfinished run of the same export."""
+Written = TypeVar("Written", ExportedFile, FileRecord)
+
+
+class UnfinishedExport:
+    """`unfinished.json` of an export: the request, the versions of the code that writes it, and a receipt of every file that
+    is written: its record, and what it is made of.
+    """
+
+    def __init__(self, output: Location, request: dict[str, Any], receipts: dict[str, Any]) -> None:
+        self._output, self._request, self._receipts = output, request, receipts
+
+    def finished(self, path: str, inputs: str, kind: type[Written]) -> Written | None:
+        """Return the record of a file that an earlier run has written from the same inputs; None if it has not, or if the file
+        is not as recorded.
+        """
+        receipt = self._receipts.get(path)
+        if receipt is None or receipt["inputs"] != inputs:
+            return None
+        file = kind(**{field.name: receipt["file"][field.name] for field in fields(kind)})
+        try:
+            self._output.verify(FileRecord(file.path, file.bytes, file.xxh3_128))
+        except CorruptFileError:
+            return None
+        return file
+
+    def add(self, path: str, inputs: str, file: ExportedFile | FileRecord) -> None:
+        """Record that a file is written."""
+        self._receipts[path] = {"inputs": inputs, "file": asdict(file)}
+        self.save()
+
+    def save(self) -> None:
+        """Write `unfinished.json`."""
+        write_json(self._output / UNFINISHED, {**self._request, "written_by": _versions(), "finished": self._receipts})
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of everything that decides the bytes of a file."""
+    return {
+        "python": platform.python_version(),
+        "zlib": zlib.ZLIB_RUNTIME_VERSION,
+        **library_versions("gristmill", "pyarrow"),
+    }
+
+
+def prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> UnfinishedExport:
+    """Create the directory of an export, or take over an unfinished run of the same export. Files that other versions of the
+    code have written are written again.
+    """
     if output.is_file():
         raise ConflictError(f"{output}: is a file, expected a directory")
     if output.is_within(corpus.directory):
         raise ConflictError(f"{output}: lies inside the corpus; name a directory outside it")
     marker = output / UNFINISHED
+    receipts: dict[str, Any] = {}
     if marker.exists():
-        begun = {name: value for name, value in read_json(marker).items() if name != "checksum"}
-        if begun != request:
+        begun = read_json(marker)
+        receipts = begun.pop("finished", {}) if begun.pop("written_by", None) == _versions() else {}
+        if {name: value for name, value in begun.items() if name not in ("checksum", "finished")} != request:
             raise ConflictError(f"{output}: holds another export, unfinished; remove it, or name another directory")
     elif output.is_dir() and any(not fnmatch(path.name, f".{UNFINISHED}.*.tmp") for path in output.iterdir()):
         raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
     output.remove_temporaries()  # left by an export that was killed
-    write_json(marker, request)
+    unfinished = UnfinishedExport(output, request, receipts)
+    unfinished.save()
+    return unfinished
 
 
-def check_unchanged(corpus: Corpus, output: Location) -> None:
-    """Raise ConflictError if the corpus is not the one that was opened, or `forget` is changing it."""
-    directory = corpus.directory
-    if load_corpus(directory).fingerprint != corpus.manifest.fingerprint or read_tombstone(directory)["pending"]:
+def check_unchanged(place: Location, corpus: Corpus, output: Location) -> None:
+    """Raise ConflictError if the corpus at `place` is not the one that was opened, or `forget` is changing it."""
+    if load_corpus(place).fingerprint != corpus.manifest.fingerprint or read_tombstone(corpus.directory)["pending"]:
         raise ConflictError(
-            f"{directory}: a build or forget changed the corpus while it was exported; remove {output} and export again"
+            f"{place}: a build or forget changed the corpus while it was exported; remove {output} and export again"
         )
 
 

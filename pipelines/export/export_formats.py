@@ -1,4 +1,4 @@
-"""Formats of an export: Parquet, gzipped JSON lines with all keys in every line, and WebDataset.
+"""Formats of exported texts: Parquet, gzipped JSON lines with all keys in every line, WebDataset and MDS.
 
 Readers that infer types from the first rows, as Hugging Face datasets does for JSON lines, need the same keys
 in all rows. Null is therefore written as null, and `meta` is a JSON string, in both formats.
@@ -9,6 +9,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO
 
@@ -16,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_128_hexdigest
+
+from pipelines.export import mds_shards
 
 _GROUP_BYTES = 32 << 20  # text per Parquet row group, unless a single document is longer
 _GROUP_ROWS = 1 << 16  # documents per Parquet row group
@@ -51,9 +54,7 @@ def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -
     """
     # The header has no time and no name, so that the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
-        for table in tables:
-            for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
-                packed.writelines(map(_json_line, batch.to_pylist()))
+        packed.writelines(_json(row) + b"\n" for row in _rows(schema, tables))
 
 
 def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
@@ -61,14 +62,24 @@ def write_webdataset(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Tabl
     columns. KEY is a digest of the id, since readers take the name up to its first dot as the key of a sample.
     """
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
-        for table in tables:
-            for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
-                for row in batch.to_pylist():
-                    key, text = xxh3_128_hexdigest(row["id"].encode()), row.pop("text")
-                    for suffix, data in (("txt", text.encode()), ("json", _json_line(row))):
-                        member = tarfile.TarInfo(f"{key}.{suffix}")
-                        member.size = len(data)
-                        archive.addfile(member, io.BytesIO(data))
+        for row in _rows(schema, tables):
+            key, text = xxh3_128_hexdigest(row["id"].encode()), row.pop("text")
+            for suffix, data in (("txt", text.encode()), ("json", _json(row) + b"\n")):
+                member = tarfile.TarInfo(f"{key}.{suffix}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+
+
+def write_mds(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
+    """Write tables of `schema` as a shard of MosaicML Streaming. Dates and numbers are as in JSON lines."""
+    mds_shards.write_shard_file(schema, sink, _rows(schema, tables), _json)
+
+
+def _rows(schema: pa.Schema, tables: Iterator[pa.Table]) -> Iterator[dict[str, Any]]:
+    """Yield the documents of tables, columns in the order of `schema`."""
+    for table in tables:
+        for batch in _finite(table.select(schema.names)).to_batches(max_chunksize=1024):
+            yield from batch.to_pylist()
 
 
 def _finite(table: pa.Table) -> pa.Table:
@@ -79,8 +90,8 @@ def _finite(table: pa.Table) -> pa.Table:
     return table
 
 
-def _json_line(row: dict[str, Any]) -> bytes:
-    return f"{json.dumps(row, ensure_ascii=False, allow_nan=False, default=_in_json)}\n".encode()
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_in_json).encode()
 
 
 def _in_json(value: Any) -> str:
@@ -88,9 +99,21 @@ def _in_json(value: Any) -> str:
     return value.isoformat()
 
 
-WRITERS: dict[str, tuple[Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None], str]] = {
-    "parquet": (write_parquet, ".parquet"),
-    "jsonl": (write_jsonl, ".jsonl.gz"),
-    "webdataset": (write_webdataset, ".tar"),
+@dataclass(frozen=True)
+class TextFormat:
+    """A format of exported texts: the function that writes one file, the suffix of its name, whether its files are tables for
+    readers of Hugging Face and Croissant, and the stored bytes of text in a file.
+    """
+
+    write: Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None]
+    suffix: str
+    is_table: bool = True
+    file_bytes: int = 1 << 30
+
+
+TEXT_FORMATS = {
+    "parquet": TextFormat(write_parquet, ".parquet"),
+    "jsonl": TextFormat(write_jsonl, ".jsonl.gz"),
+    "webdataset": TextFormat(write_webdataset, ".tar", is_table=False),
+    "mds": TextFormat(write_mds, ".mds", is_table=False, file_bytes=mds_shards.FILE_BYTES),
 }
-"""For each format, the function that writes one file, and the suffix of the file's name."""

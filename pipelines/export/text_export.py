@@ -1,58 +1,49 @@
-"""Export the kept, edited text of a published corpus as Parquet, gzipped JSON lines or WebDataset, for use by other
+"""Export the kept, edited text of a published corpus as Parquet, gzipped JSON lines, WebDataset or MDS, for use by other
 software.
 
 An export is a directory or URL prefix with
 
-- `data/`: one or more files per source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`, numbered over the
-  whole export and written atomically. Columns: `id` (printed), `text`, `source`, `url`, `meta`, `split` if a
-  source gives one, and requested annotations. If a source gives a split, each file holds documents of one split,
-  `00000-SOURCE.SPLIT.parquet`; documents without a given split are for training.
+- `data/`: one or more files per source, `00000-SOURCE.parquet`, `.jsonl.gz` or `.tar`, numbered over the whole export and written
+  atomically, several at a time by workers. Columns: `id` (printed), `text`, `source`, `url`, `meta`, `split` if a source gives
+  one, and requested annotations. If a source gives a split, each file holds documents of one split,
+  `00000-SOURCE.SPLIT.parquet`; documents without a given split are for training. MDS has a directory for each split instead,
+  `train/00000-SOURCE.mds`, with an `index.json`.
 - `README.md`: a dataset card with which `datasets.load_dataset` reads the directory, its splits and each source.
-- `croissant.json`: the same for readers of Croissant; not of WebDataset, whose files are no tables.
+- `croissant.json`: the same for readers of Croissant; not of WebDataset and MDS, whose files are no tables.
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
-- `unfinished.json`, only until the export is complete: the request, so that the same command can start over.
+- `unfinished.json`, only until the export is complete: the request and the finished files, so that the same command goes on.
 
-The same corpus gives the same bytes.
+The same corpus gives the same bytes, with any number of workers, and if the export was killed amid.
 """
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.config import near_match
 from gristmill.console import ProgressDisplay
-from gristmill.errors import AccountingError, CorruptFileError, UserError
+from gristmill.errors import AccountingError, UserError
 from gristmill.storage.location import Location
-from gristmill.storage.store import write_json
+from gristmill.storage.store import digest, write_json
 from gristmill.terminal import human_bytes
-from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.given_split import SPLITS, TRAIN
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import Part
 from pipelines.export.croissant import croissant
 from pipelines.export.export_card import dataset_card
 from pipelines.export.export_directory import FORMAT, ExportedFile, check_unchanged, finish_output, prepare_output
-from pipelines.export.export_formats import WRITERS
+from pipelines.export.export_files import ExportJob
+from pipelines.export.export_formats import TEXT_FORMATS
+from pipelines.export.exported_documents import SPLIT_COLUMN, export_schema, kept_documents
 from pipelines.export.left_out import OPTIONAL_COLUMNS, find_left_out
-
-EXPORT_SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("text", pa.large_string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("url", pa.string()),
-        pa.field("meta", pa.string(), nullable=False),
-    ]
-)
-"""Columns before annotations. `meta` is a JSON object as a string, `{}` if a record had no other fields."""
-_SPLIT = pa.field("split", pa.string())  # written only if a source has a given split; null for other sources
-_FILE_BYTES = 1 << 30  # stored text per file
+from pipelines.export.mds_shards import shard_index
 
 
 def export_corpus(
@@ -62,39 +53,46 @@ def export_corpus(
     sources: Sequence[str] | None,
     columns: Sequence[str] = (),
     without: Sequence[str] = (),
+    workers: int | None = 1,
 ) -> list[ExportedFile]:
     """Write the kept, edited text of a corpus into the directory or prefix `output`, and `export.json` last.
 
-    `format` is parquet (zstd, page checksums), jsonl (gzip) or webdataset (tar). `sources` None means all. `columns` are
-    annotations to add, null in sources that the step does not apply to; `without` leaves out `url` or `meta`.
-    One part is held in memory.
+    `format` is parquet (zstd, page checksums), jsonl (gzip), webdataset (tar) or mds. `sources` None means all. `columns` are
+    annotations to add, null in sources that the step does not apply to; `without` leaves out `url` or `meta`. `workers`
+    processes write a file each, None to choose their number; each holds one part in memory, or one shard of mds.
 
     Raises ConflictError if `output` holds anything but an unfinished run of the same export, or the corpus
     changes meanwhile. Raises UserError for an unknown source, column or format. Raises AccountingError if the
     number of documents differs from that of the corpus manifest.
     """
-    if format not in WRITERS:
-        raise UserError(f"--format: got {format!r}, expected one of {', '.join(WRITERS)}")
+    if format not in TEXT_FORMATS:
+        raise UserError(f"--format: got {format!r}, expected one of {', '.join(TEXT_FORMATS)}")
     opened = open_corpus(corpus)
     names = opened.choose_sources(sources, "--sources")
     schema = export_schema(opened, columns, without)
     manifest = opened.manifest
     header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
-    prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
+    unfinished = prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
     with ProgressDisplay() as display:
         try:
-            files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
+            plans = _plan_files(opened, format, _sort_by_nulls(opened, names, schema), schema)
+            job = ExportJob(corpus, opened, output, unfinished, workers, display)
+            files = job.write_files(plans, write_text_file, ExportedFile)
             totals = {name: _total(opened, name, files) for name in names}
             left_out = find_left_out(opened, names, schema, without)
-        except (AccountingError, CorruptFileError):
-            check_unchanged(opened, output)
+        except UserError:
+            check_unchanged(corpus, opened, output)
             raise
-        check_unchanged(opened, output)
-        is_table = format != "webdataset"
-        card = dataset_card(manifest, schema, totals, files, left_out, with_columns=is_table)
+        check_unchanged(corpus, opened, output)
+        is_table = TEXT_FORMATS[format].is_table
+        listed = [] if format == "mds" else files
+        card = dataset_card(manifest, schema, totals, listed, left_out, with_columns=is_table)
         (output / "README.md").write_atomic(card.encode())
         if is_table:
             (output / "croissant.json").write_atomic(croissant(manifest, schema, totals, files, format).encode())
+        for split in SPLITS if format == "mds" else ():
+            if shards := [file for file in files if file.split == split]:
+                (output / split / "index.json").write_atomic(shard_index(schema, shards))
         receipt = {"sources": totals, "left_out": asdict(left_out), "files": [asdict(file) for file in files]}
         write_json(output / "export.json", header | receipt)
         finish_output(output)
@@ -127,76 +125,6 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
     return frozenset(name for step in steps for name in step.manifest.schema)
 
 
-def export_schema(
-    corpus: Corpus, columns: Sequence[str], without: Sequence[str], where: str = "--columns"
-) -> pa.Schema:
-    """Return EXPORT_SCHEMA without the columns `without` and with the annotations `columns`.
-
-    Raises UserError for a column that no step writes or that holds no scalar value.
-    """
-    for name in without:
-        if name not in OPTIONAL_COLUMNS:
-            raise UserError(f"--without: got {name!r}, expected some of {', '.join(OPTIONAL_COLUMNS)}")
-    fields = chosen_columns(corpus, columns, where)
-    given = [_SPLIT] if any(part.given is not None for part in corpus.parts()) else []
-    return pa.schema([*(field for field in EXPORT_SCHEMA if field.name not in without), *given, *fields])
-
-
-def scalar_columns(corpus: Corpus) -> pa.Schema:
-    """Return the annotations that hold scalar values."""
-    first = next(corpus.parts(), None)
-    written = [field for field in first.types if not pa.types.is_nested(field.type)] if first is not None else []
-    reserved = (DROP, EDITS_COLUMN, _SPLIT.name, *EXPORT_SCHEMA.names)
-    return pa.schema(
-        field for field in written if field.name not in reserved and not pa.types.is_fixed_size_binary(field.type)
-    )
-
-
-def chosen_columns(corpus: Corpus, names: Sequence[str], where: str) -> list[pa.Field]:
-    """Return some of the `scalar_columns`, each once. Raises UserError for a name that is not among them."""
-    columns = scalar_columns(corpus)
-    for name in names:
-        if name not in columns.names:
-            raise UserError(
-                f"{where}: no step of this corpus writes a value {name!r}{near_match(name, columns.names)}; there are: "
-                f"{', '.join(sorted(columns.names)) or 'none'}"
-            )
-    return [columns.field(name) for name in dict.fromkeys(names)]
-
-
-def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
-    """Return the documents of a part that no step dropped, with edited text, as a table of `schema`."""
-    names = [name for name in schema.names if name not in ("id", "text", _SPLIT.name)]
-    docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
-    kept = pc.is_null(docs[DROP])
-    ids = pa.array(corpus.printed_ids(part), pa.string()).filter(kept.combine_chunks())
-    docs = redact_fields(part, docs).filter(kept).combine_chunks()
-    columns: dict[str, Any] = {name: docs[name] for name in names} | {"id": ids, "text": docs["edited_text"]}
-    columns["source"] = docs["source"].cast(pa.string())
-    splits = part.splits()
-    columns["split"] = (pa.nulls(part.rows, pa.string()) if splits is None else splits).filter(kept.combine_chunks())
-    if "meta" in columns:
-        columns["meta"] = pc.fill_null(columns["meta"], "{}")
-    return pa.table([columns[name] for name in schema.names], schema=schema)
-
-
-def redact_fields(part: Part, docs: pa.Table) -> pa.Table:
-    """Replace `url` and `meta` with the redacted forms that pii steps wrote; columns derived from redacted
-    URLs become null.
-    """
-    for name in OPTIONAL_COLUMNS:
-        if not part.has(f"pii_{name}"):
-            continue
-        new = part.table((f"pii_{name}",))[f"pii_{name}"]
-        if name in docs.column_names:
-            docs = docs.set_column(docs.column_names.index(name), name, pc.coalesce(new, docs[name]))
-        for derived in docs.column_names if name == "url" else ():
-            if derived.startswith("url_"):
-                value = pc.if_else(pc.is_valid(new), pa.scalar(None, docs[derived].type), docs[derived])
-                docs = docs.set_column(docs.column_names.index(derived), derived, value)
-    return docs
-
-
 def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> list[str]:
     """Sort sources by the columns that are null in their first part: readers of JSON lines infer types from
     the first file.
@@ -206,9 +134,11 @@ def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) ->
         part = next((part for part in corpus.parts(source) if part.drop().null_count), None)
         if part is None:
             return len(schema)
-        kept = part.table((DROP, *(field.name for field in schema if field.nullable and field.name != _SPLIT.name)))
+        kept = part.table(
+            (DROP, *(field.name for field in schema if field.nullable and field.name != SPLIT_COLUMN.name))
+        )
         kept = kept.filter(pc.is_null(kept[DROP])).drop([DROP])
-        without_split = _SPLIT.name in schema.names and part.given is None
+        without_split = SPLIT_COLUMN.name in schema.names and part.given is None
         return without_split + sum(column.null_count == kept.num_rows for column in kept.columns)
 
     return sorted(sources, key=nulls)
@@ -235,67 +165,86 @@ class _HashingSink(io.RawIOBase):
 
 
 @dataclass(frozen=True)
-class _FileToWrite:
-    """The parts whose kept documents of a split make up a file; `suffix` tells the split, if the export has several."""
+class TextFile:
+    """A file to write: of the kept documents of some parts, or of those of one split if `by_split`."""
 
+    number: int
     source: str
     split: str
-    suffix: str
+    by_split: bool
     parts: Sequence[Part]
+    format: str
+    schema: pa.Schema
 
-    def tables(self, corpus: Corpus, schema: pa.Schema) -> Iterator[pa.Table]:
+    @property
+    def path(self) -> str:
+        """The path in the export."""
+        suffix = TEXT_FORMATS[self.format].suffix
+        if self.format == "mds":
+            return f"{self.split}/{self.number:05d}-{self.source}{suffix}"
+        return f"data/{self.number:05d}-{self.source}{f'.{self.split}' if self.by_split else ''}{suffix}"
+
+    @property
+    def inputs(self) -> str:
+        """A digest of the parts and of what is taken from them."""
+        parts = [[part.name, part.documents.xxh3_128] for part in self.parts]
+        return digest([self.source, self.split, self.by_split, parts, self.format, str(self.schema)])
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes of stored text of all parts."""
+        return sum(part.text_bytes for part in self.parts)
+
+    def tables(self, corpus: Corpus) -> Iterator[pa.Table]:
         """Yield the documents of each part."""
         for part in self.parts:
-            table = kept_documents(corpus, part, schema)
-            yield table.filter(pc.equal(pc.fill_null(table["split"], TRAIN), self.split)) if self.suffix else table
+            table = kept_documents(corpus, part, self.schema)
+            yield table.filter(pc.equal(pc.fill_null(table["split"], TRAIN), self.split)) if self.by_split else table
 
 
-def _write_files(
-    corpus: Corpus, output: Location, kind: str, sources: Sequence[str], schema: pa.Schema, display: ProgressDisplay
-) -> list[ExportedFile]:
-    write, extension = WRITERS[kind]
-    wanted = [file for source in sources for file in _files(corpus, source, _SPLIT.name in schema.names)]
-    total, done = sum(len(file.parts) for file in wanted), 0
-    files: list[ExportedFile] = []
-    for number, file in enumerate(wanted):
+def write_text_file(corpus: Corpus, output: Location, file: TextFile) -> ExportedFile:
+    """Write a file of an export."""
+    documents = text_bytes = 0
+    sha256 = ""
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal documents, text_bytes
         documents = text_bytes = 0
-        sha256 = ""
+        for table in file.tables(corpus):
+            documents += table.num_rows
+            text_bytes += pc.sum(pc.binary_length(table["text"])).as_py() or 0
+            yield table
 
-        def tables(file: _FileToWrite = file) -> Iterator[pa.Table]:
-            nonlocal documents, text_bytes, done
-            for table in file.tables(corpus, schema):
-                documents += table.num_rows
-                text_bytes += pc.sum(pc.binary_length(table["text"])).as_py()
-                yield table
-                done += 1
-                display.progress("export", done, total)
+    def content(sink: BinaryIO) -> None:
+        nonlocal sha256
+        hashing = _HashingSink(sink)
+        TEXT_FORMATS[file.format].write(file.schema, cast("BinaryIO", hashing), tables())
+        sha256 = hashing.sha256.hexdigest()
 
-        def content(sink: BinaryIO, tables: Callable[[], Iterator[pa.Table]] = tables) -> None:
-            nonlocal sha256
-            hashing = _HashingSink(sink)
-            write(schema, cast("BinaryIO", hashing), tables())
-            sha256 = hashing.sha256.hexdigest()
+    record = output.write_file(file.path, content)
+    facts: dict[str, Any] = {
+        "source": file.source,
+        "split": file.split,
+        "documents": documents,
+        "text_bytes": text_bytes,
+    }
+    return ExportedFile(**asdict(record), sha256=sha256, **facts)
 
-        name = f"data/{number:05d}-{file.source}{file.suffix}{extension}"
-        record = output.write_file(name, content)
-        display.say(f"{name}: {documents:,} documents")
-        files.append(
-            ExportedFile(**asdict(record), sha256=sha256, source=file.source, split=file.split, documents=documents,
-                text_bytes=text_bytes)
-        )  # fmt: skip
+
+def _plan_files(corpus: Corpus, kind: str, sources: Sequence[str], schema: pa.Schema) -> list[TextFile]:
+    """Return the files of an export: of consecutive parts of a source, and of one split if the export has several."""
+    files: list[TextFile] = []
+    add = partial(TextFile, format=kind, schema=schema)
+    for source in sources:
+        for parts in _groups(corpus, source, TEXT_FORMATS[kind].file_bytes):
+            if SPLIT_COLUMN.name not in schema.names:
+                files.append(add(len(files), source, TRAIN, by_split=False, parts=parts))
+                continue
+            held = [_kept_splits(part) for part in parts]
+            for split in SPLITS:
+                if chosen := [part for part, splits in zip(parts, held, strict=True) if split in splits]:
+                    files.append(add(len(files), source, split, by_split=True, parts=chosen))
     return files
-
-
-def _files(corpus: Corpus, source: str, by_split: bool) -> Iterator[_FileToWrite]:
-    """Yield the files of a source: of consecutive parts, and of one split if `by_split`."""
-    for parts in _groups(corpus, source):
-        if not by_split:
-            yield _FileToWrite(source, TRAIN, "", parts)
-            continue
-        held = [_kept_splits(part) for part in parts]
-        for split in SPLITS:
-            if chosen := [part for part, splits in zip(parts, held, strict=True) if split in splits]:
-                yield _FileToWrite(source, split, f".{split}", chosen)
 
 
 def _kept_splits(part: Part) -> set[str]:
@@ -304,14 +253,14 @@ def _kept_splits(part: Part) -> set[str]:
     return {TRAIN} if splits is None else set(pc.unique(splits.filter(pc.is_null(part.drop()))).to_pylist())
 
 
-def _groups(corpus: Corpus, source: str) -> Iterator[list[Part]]:
+def _groups(corpus: Corpus, source: str, file_bytes: int) -> Iterator[list[Part]]:
     """Yield the consecutive parts that make up each file. Parts without a kept document are left out."""
     filled = 0
 
     def number(part: Part) -> int:
         nonlocal filled
         filled += part.text_bytes
-        return (filled - part.text_bytes) // _FILE_BYTES
+        return (filled - part.text_bytes) // file_bytes
 
     kept = (part for part in corpus.parts(source) if part.drop().null_count)
     for _, group in groupby(kept, key=number):

@@ -1,54 +1,76 @@
-"""Export the token shards of a corpus for other trainers: nanoGPT and Megatron-LM.
+"""Export the token shards of a corpus for other trainers: nanoGPT, Megatron-LM and litdata.
 
 Documents are those of the shards, source by source and in the order of the shards, each followed by `<eos>`. The shards of a
-source that `group_by` splits follow one another. The same corpus gives the same bytes.
+source that `group_by` splits follow one another. The same corpus gives the same bytes, with any number of workers, and if the
+export was killed amid.
 
 - `nanogpt`: `train.bin` and `val.bin` (`test.bin`, if a source gives that split), the ids of all documents as
   little-endian uint16, which nanoGPT's `train.py` maps into memory.
 - `megatron`: `train`, `validation` and `test`, each as `.bin` (ids, uint16 or int32) and `.idx`, the index that
   Megatron-LM's `IndexedDataset` reads: one sequence per document.
+- `litdata`: `train`, `validation` and `test`, each a directory with a chunk for each shard and an `index.json`, which litdata's
+  `StreamingDataset` reads with its `TokensLoader`.
 
-Beside them lie `tokenizer.json` and, written last, `export.json` with the checksums.
+Beside them lie `tokenizer.json` and, written last, `export.json` with the checksums and what is left out. Workers write a file
+each: a split of nanoGPT and Megatron-LM, a chunk of litdata.
 """
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.console import ProgressDisplay
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord, Location
-from gristmill.storage.store import write_json
+from gristmill.storage.store import digest, write_json
 from gristmill.terminal import human_bytes
 from pipelines.contracts.given_split import SPLITS, TRAIN, VALIDATION
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.shard_set import Shard, ShardRecord, ShardSet, choose_shard_set, open_shard
+from pipelines.contracts.shard_set import Shard, ShardRecord, choose_shard_set, open_shard
 from pipelines.export.export_directory import FORMAT, check_unchanged, finish_output, prepare_output
+from pipelines.export.export_files import ExportJob
+from pipelines.export.left_out import find_left_out
+from pipelines.export.litdata_chunks import DTYPES, chunk_index, write_chunk
 
 _MEGATRON_HEADER = b"MMIDIDX\x00\x00" + struct.pack("<Q", 1)  # magic and version of an index
 _MEGATRON_TYPES = {"uint16": ("<u2", 8), "uint32": ("<i4", 4)}  # of a shard set -> of the ids in .bin, and its code
 _NANOGPT_NAMES = {TRAIN: "train", VALIDATION: "val"}
 
+TOKEN_FORMATS = {
+    "nanogpt": {"uint16": "<u2"},
+    "megatron": {name: kind for name, (kind, _) in _MEGATRON_TYPES.items()},
+    "litdata": {name: kind for name, (kind, _) in DTYPES.items()},
+}
+"""The types of the ids of each format, by those of shard sets that it can hold."""
+
 
 @dataclass(frozen=True)
-class TokenFormat:
-    """A format of exported ids: the type of the ids for each type of shard set, its name for a split, and whether it has
-    an index.
+class TokenFile:
+    """A file to write: the ids of some shards, or an index of them. `content` is `ids`, `megatron_index` or `chunk`; `dtype` is
+    that of the shard set.
     """
 
-    types: dict[str, str]
-    names: dict[str, str]
-    index: bool
+    path: str
+    content: str
+    shards: tuple[ShardRecord, ...]
+    dtype: str
+    kind: str
+    eos: int
 
+    @property
+    def inputs(self) -> str:
+        """A digest of the shards and of what is made of them."""
+        checksums = [shard.xxh3_128 for shard in self.shards]
+        return digest([self.content, checksums, self.dtype, self.kind, self.eos])
 
-FORMATS = {
-    "nanogpt": TokenFormat({"uint16": "<u2"}, _NANOGPT_NAMES, index=False),
-    "megatron": TokenFormat({name: kind for name, (kind, _) in _MEGATRON_TYPES.items()}, {}, index=True),
-}
+    @property
+    def bytes_read(self) -> int:
+        """The bytes of the shards; few of them for an index."""
+        return 0 if self.content == "megatron_index" else sum(shard.bytes for shard in self.shards)
 
 
 def export_tokens(
@@ -57,65 +79,102 @@ def export_tokens(
     format: str,  # noqa: A002
     shard_set: str | None = None,
     sources: Sequence[str] | None = None,
+    workers: int | None = 1,
 ) -> list[FileRecord]:
     """Write the shards of a corpus into the directory or prefix `output`, and `export.json` last. `sources` None means
-    all; `shard_set` may be left out if there is only one. One shard is held in memory.
+    all; `shard_set` may be left out if there is only one. `workers` processes write a file each, None to choose their number;
+    each holds one shard in memory.
 
     Raises ConflictError if `output` holds anything but an unfinished run of the same export, or the corpus changes
     meanwhile. Raises UserError for an unknown source or shard set, a vocabulary without `<eos>`, and one that is too
     large for the format.
     """
-    form, opened = FORMATS[format], open_corpus(corpus)
+    opened, kinds = open_corpus(corpus), TOKEN_FORMATS[format]
     name, shards = choose_shard_set(opened.manifest.shard_sets, shard_set, "--shard-set")
     wanted = opened.choose_sources(sources, "--sources")
-    if shards.dtype not in form.types:
+    if shards.dtype not in kinds:
         raise UserError(
             f"--format: {format} has 16-bit ids, and the vocabulary of {name} has {shards.tokenizer.vocab_size:,}; use "
-            "--format megatron"
+            "--format megatron or litdata"
         )
     if "<eos>" not in shards.tokenizer.specials:
         raise UserError(f"--shard-set: the tokenizer of {name} has no <eos> to put after each document")
+    eos = shards.tokenizer.specials["<eos>"]
     header: dict[str, Any] = {
         "format": FORMAT,
         "corpus": opened.manifest.corpus,
         "fingerprint": opened.manifest.fingerprint,
     }
-    header |= {"written_as": format, "shard_set": name, "sources": wanted, "eos": shards.tokenizer.specials["<eos>"]}
-    prepare_output(output, opened, header)
-    files: list[FileRecord] = []
+    header |= {"written_as": format, "shard_set": name, "sources": wanted, "eos": eos}
+    unfinished = prepare_output(output, opened, header)
     with ProgressDisplay() as display:
+        plans: list[TokenFile] = []
+        indexes: dict[str, bytes] = {}
         for split in SPLITS:
-            chosen = [each for source in wanted for each in shards.shards if _belongs(each, source, split)]
+            chosen = tuple(each for source in wanted for each in shards.shards if _belongs(each, source, split))
             if chosen:
                 tokens = sum(each.tokens + each.documents for each in chosen)
                 display.say(f"{split}: {tokens:,} tokens of {sum(each.documents for each in chosen):,} documents")
-                files += _write_split(opened, output, form, shards, split, chosen)
+                planned = list(_plan_split(format, split, chosen, shards.dtype, eos))
+                plans += planned
+                if format == "litdata":
+                    names = [plan.path.rpartition("/")[2] for plan in planned]
+                    indexes[f"{split}/index.json"] = chunk_index(names, chosen, shards.dtype)
+        try:
+            job = ExportJob(corpus, opened, output, unfinished, workers, display)
+            files = job.write_files(plans, write_token_file, FileRecord)
+            left_out = replace(find_left_out(opened, wanted, _TEXT, ()), columns={})
+        except UserError:
+            check_unchanged(corpus, opened, output)
+            raise
+        files += [output.write_file(path, content) for path, content in indexes.items()]
         files.append(output.write_file("tokenizer.json", (opened.directory / shards.tokenizer.path).read_bytes()))
-        check_unchanged(opened, output)
-        write_json(output / "export.json", header | {"files": [asdict(file) for file in files]})
+        check_unchanged(corpus, opened, output)
+        facts = {"left_out": asdict(left_out), "files": [asdict(file) for file in files]}
+        write_json(output / "export.json", header | facts)
         finish_output(output)
         display.say(f"{human_bytes(sum(file.bytes for file in files))}: {output / 'export.json'}")
     return files
+
+
+_TEXT = pa.schema([("text", pa.large_string())])  # all of a document that tokens are made of
 
 
 def _belongs(record: ShardRecord, source: str, split: str) -> bool:
     return record.source == source and record.split == split and record.documents > 0
 
 
-def _write_split(
-    corpus: Corpus, output: Location, form: TokenFormat, shards: ShardSet, split: str, chosen: Sequence[ShardRecord]
-) -> Iterator[FileRecord]:
-    name, kind = form.names.get(split, split), np.dtype(form.types[shards.dtype])
-    eos = shards.tokenizer.specials["<eos>"]
+def _plan_split(form: str, split: str, chosen: tuple[ShardRecord, ...], dtype: str, eos: int) -> Iterator[TokenFile]:
+    """Yield the files of a split."""
+    kind = TOKEN_FORMATS[form][dtype]
+    if form == "litdata":
+        for number, shard in enumerate(chosen):
+            yield TokenFile(f"{split}/chunk-0-{number}.bin", "chunk", (shard,), dtype, kind, eos)
+        return
+    name = _NANOGPT_NAMES.get(split, split) if form == "nanogpt" else split
+    yield TokenFile(f"{name}.bin", "ids", chosen, dtype, kind, eos)
+    if form == "megatron":
+        yield TokenFile(f"{name}.idx", "megatron_index", chosen, dtype, kind, eos)
 
-    def write_ids(sink: BinaryIO) -> None:
-        for record in chosen:
-            sink.write(with_eos(open_shard(corpus.directory, record.file), eos, kind).tobytes())
 
-    yield output.write_file(f"{name}.bin", write_ids)
-    if form.index:
-        sizes = np.concatenate([np.diff(open_shard(corpus.directory, record.file).offsets) for record in chosen])
-        yield output.write_file(f"{name}.idx", partial(_write_megatron_index, sizes + 1, shards.dtype))
+def write_token_file(corpus: Corpus, output: Location, file: TokenFile) -> FileRecord:
+    """Write a file of an export."""
+    kind = np.dtype(file.kind)
+
+    def lengths() -> np.ndarray:
+        return np.concatenate([np.diff(open_shard(corpus.directory, each.file).offsets) for each in file.shards]) + 1
+
+    def content(sink: BinaryIO) -> None:
+        if file.content == "megatron_index":
+            _write_megatron_index(lengths(), file.dtype, sink)
+        elif file.content == "chunk":
+            shard = open_shard(corpus.directory, file.shards[0].file)
+            write_chunk(sink, with_eos(shard, file.eos, kind), np.diff(shard.offsets) + 1)
+        else:
+            for record in file.shards:
+                sink.write(with_eos(open_shard(corpus.directory, record.file), file.eos, kind).tobytes())
+
+    return output.write_file(file.path, content)
 
 
 def with_eos(shard: Shard, eos: int, kind: np.dtype) -> np.ndarray:

@@ -4,6 +4,7 @@ from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.exclude import Exclude
 from pipelines.stages.decide.filter import Filter
+from pipelines.stages.decide.mojibake import Mojibake
 from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.decide.patterns import Patterns
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
@@ -50,6 +51,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "language": Language,
     "learn_tokenizer": LearnTokenizer,
     "minhash_signatures": MinhashSignatures,
+    "mojibake": Mojibake,
     "pareto_sampling": ParetoSampling,
     "patterns": Patterns,
     "peer_signals": PeerSignals,

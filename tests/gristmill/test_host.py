@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 WATCHER = Path(__file__).with_name("around_the_host.py")
 OUTSIDE = {
     "pipelines/reading", "pipelines/stages/score", "pipelines/stages/measure/evaluation_sets.py", "pipelines/classifiers",
-    "trainers/training/begin.py", "pipelines/planning/file_groups.py",
+    "trainers/training/begin.py", "pipelines/planning/starting/file_groups.py",
 }  # fmt: skip
 """Native readers of what no command of ours writes there: sources, models and evaluation sets of users."""
 

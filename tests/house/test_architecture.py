@@ -39,6 +39,7 @@ HOMES = {
     "fastwarc": ("pipelines/reading/",),
     "kenlm": ("pipelines/stages/score/perplexity.py",),
     "pypdfium2": ("pipelines/reading/rich/pdf.py",),
+    "ftfy": ("pipelines/stages/decide/mojibake.py",),
     "trafilatura": ("pipelines/reading/web/extraction.py",),
     "zlib_ng": ("pipelines/reading/entries/decompress.py",),
     "tokenizers": ("tokenizer/",),

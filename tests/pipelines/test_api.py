@@ -190,7 +190,7 @@ def examples(tmp_path, monkeypatch):
 
 
 def test_the_examples_of_the_docs_run(examples):
-    assert set(examples) == {"Python", "DuckDB"}
+    assert set(examples) == {"Python", "DuckDB", "Tokens for other trainers"}
     values = {}
     exec(examples["Python"], values)
     assert values["change"].sources["web"].same + values["found"].documents >= 2

@@ -67,6 +67,16 @@ def codec_of(head: bytes) -> str | None:
     return None
 
 
+def inflate(data: bytes | memoryview, most: int) -> bytes:
+    """Return what deflated bytes without a header hold, at most `most` bytes of it. Raises BrokenInput("corrupt")."""
+    from zlib_ng import zlib_ng
+
+    try:
+        return bytes(zlib_ng.decompressobj(-zlib_ng.MAX_WBITS).decompress(data, most)) if most else b""
+    except zlib_ng.error:
+        raise BrokenInput("corrupt") from None
+
+
 def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tuple[bytes, Iterator[bytes], int]:
     """Decompress a stream: (its first bytes, all its bytes, layers of compression removed).
 

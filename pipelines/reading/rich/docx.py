@@ -1,7 +1,11 @@
 """The text of a Word document (Office Open XML, ECMA-376, part 1): paragraphs, lists and tables in their order."""
 
+from collections.abc import Callable
+from functools import partial
+
 from pipelines.reading.entries.reasons import BrokenInput
-from pipelines.reading.rich.zip_package import Attributes, ZipPackage, read_values, read_xml, resolve
+from pipelines.reading.rich.plain_xml import NotPlain, read_plain
+from pipelines.reading.rich.zip_package import Attributes, ZipPackage, read_elements, read_values, read_xml, resolve
 from pipelines.reading.web.extraction import PageLimits
 
 _RELATIONS, _DEFAULT = "_rels/.rels", "word/document.xml"
@@ -10,7 +14,7 @@ _FIELDS = {"title": "title", "creator": "author", "language": "language", "creat
 _NOTES = ("footnotes", "endnotes")
 # Elements left out with their contents: text that was moved away, the copy for programs that do not know a drawing, and the
 # stops of tabs, whose elements have the name of a tab in the text.
-_LEFT_OUT = ("moveFrom", "Fallback", "tabs")
+_LEFT_OUT = frozenset(("moveFrom", "Fallback", "tabs"))
 _CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
 
 
@@ -67,15 +71,29 @@ class _Body:
         self._levels: list[int | None] = []  # of the lists to which they belong
         self._rows: list[list[str]] = []  # cells of the open rows: tables nest
         self._cells: list[list[str]] = []  # paragraphs of the open cells
-        self._is_text = False
-        self._left_out = 0  # open elements inside one of _LEFT_OUT, itself included
         self._is_separator = False
+        self._starts: dict[str, Callable[[Attributes], None]] = {
+            "p": self._start_paragraph, "ilvl": self._level, "numId": self._number,
+            "tr": lambda _: self._rows.append([]), "tc": lambda _: self._cells.append([]),
+            "footnote": self._note, "endnote": self._note,
+            **{name: partial(self._character, text) for name, text in _CHARACTERS.items()},
+        }  # fmt: skip
+        self._ends = {"p": self._end_paragraph, "tc": self._end_cell, "tr": self._end_row}
+        self._texts = {"t": self._text}
 
     def read(self, data: bytes) -> None:
         """Add the text of a member."""
-        self._paragraphs, self._levels, self._rows, self._cells = [], [], [], []
-        self._is_separator = False
-        read_xml(data, self._start, self._end, self._text)
+        blocks, size = len(self._blocks), self._size
+        for read in (read_plain, read_elements):
+            self._paragraphs, self._levels, self._rows, self._cells = [], [], [], []
+            self._is_separator = False
+            del self._blocks[blocks:]
+            self._size = size
+            try:
+                read(data, self._starts, self._ends, self._texts, _LEFT_OUT)
+            except NotPlain:
+                continue
+            return
 
     def text(self) -> str:
         """Return the text of all members that were read."""
@@ -86,49 +104,48 @@ class _Body:
             before = kind
         return "".join(pieces)
 
-    def _start(self, name: str, attributes: Attributes) -> None:
-        if self._left_out or name in _LEFT_OUT:
-            self._left_out += 1
-        elif name == "p":
-            self._paragraphs.append([])
-            self._levels.append(None)
-        elif name == "t":
-            self._is_text = True
-        elif name in _CHARACTERS and self._paragraphs:
-            self._paragraphs[-1].append(_CHARACTERS[name])
-        elif name == "ilvl" and self._levels:
+    def _start_paragraph(self, attributes: Attributes) -> None:
+        self._paragraphs.append([])
+        self._levels.append(None)
+
+    def _character(self, text: str, attributes: Attributes) -> None:
+        if self._paragraphs:
+            self._paragraphs[-1].append(text)
+
+    def _level(self, attributes: Attributes) -> None:
+        if self._levels:
             level = attributes.get("val", "")
             self._levels[-1] = min(int(level), 8) if level.isdecimal() else 0
-        elif name == "numId" and self._levels:
+
+    def _number(self, attributes: Attributes) -> None:
+        if self._levels:
             self._levels[-1] = None if attributes.get("val") == "0" else self._levels[-1] or 0
-        elif name == "tr":
-            self._rows.append([])
-        elif name == "tc":
-            self._cells.append([])
-        elif name in ("footnote", "endnote"):
-            self._is_separator = attributes.get("type", "normal") != "normal"
+
+    def _note(self, attributes: Attributes) -> None:
+        self._is_separator = attributes.get("type", "normal") != "normal"
 
     def _text(self, text: str) -> None:
-        if self._is_text and self._paragraphs and not self._is_separator:
+        if self._paragraphs and not self._is_separator:
             self._paragraphs[-1].append(text)
             self._size += len(text)
             if self._size > self._limit:
                 raise BrokenInput("oversized")
 
-    def _end(self, name: str) -> None:
-        if self._left_out:
-            self._left_out -= 1
-        elif name == "t":
-            self._is_text = False
-        elif name == "p" and self._paragraphs:
+    def _end_paragraph(self) -> None:
+        if self._paragraphs:
             text, level = "".join(self._paragraphs.pop()).strip("\n"), self._levels.pop()
-            if text.strip():
-                self._add(
-                    "paragraph" if level is None else "item", text if level is None else f"{'  ' * level}• {text}"
-                )
-        elif name == "tc" and self._cells and self._rows:
+            if text and not text.isspace():
+                if level is None:
+                    self._add("paragraph", text)
+                else:
+                    self._add("item", f"{'  ' * level}• {text}")
+
+    def _end_cell(self) -> None:
+        if self._cells and self._rows:
             self._rows[-1].append(" ".join(" ".join(self._cells.pop()).split()))
-        elif name == "tr" and self._rows:
+
+    def _end_row(self) -> None:
+        if self._rows:
             row = self._rows.pop()
             if any(row):
                 self._add("row", "\t".join(row))

@@ -35,7 +35,7 @@ def epub_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
         size = 0
         for name in chapters:
             html = decode_page(package.member(name)).text
-            head, text = fragment_text(_EMPTY_TAG.sub(_opened, html), limits)
+            head, text = fragment_text(_EMPTY_TAG.sub(_opened, html) if "/>" in html else html, limits)
             if head:
                 return head, ""
             size += len(text)

@@ -5,23 +5,25 @@ import posixpath
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from lzma import LZMAError
 from typing import Any
 from urllib.parse import unquote
 from xml.parsers import expat
 
-from pipelines.reading.entries.decompress import decoded_bound
+from pipelines.reading.entries.decompress import decoded_bound, inflate
 from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
 from pipelines.reading.web.extraction import PageLimits
 
 Attributes = dict[str, str]
+_HEADER, _LENGTHS = 30, 26  # bytes of a local header, and where the lengths of name and extra field are in it
 
 
 class ZipPackage:
     """The members of a package. `member` raises BrokenInput for what the limits or the bytes do not allow."""
 
     def __init__(self, data: bytes, limits: PageLimits) -> None:
+        self._data = memoryview(data)
         self._most = limits.html_bytes
         self._left = decoded_bound(len(data), limits.decoded_bytes)
         try:
@@ -42,6 +44,8 @@ class ZipPackage:
         size = 0
         try:
             with self._archive.open(info) as member:
+                if info.compress_type == zipfile.ZIP_DEFLATED:
+                    return self._deflated(info)
                 while chunk := member.read(CHUNK_BYTES):
                     size += len(chunk)
                     self._left -= len(chunk)
@@ -57,6 +61,23 @@ class ZipPackage:
         except (zipfile.BadZipFile, zlib.error, LZMAError, OSError, ValueError, struct.error):
             raise BrokenInput("corrupt") from None
         return b"".join(pieces)
+
+    def _deflated(self, info: zipfile.ZipInfo) -> bytes:
+        """Return the bytes of a deflated member whose header the library has checked, in a fraction of its time."""
+        name, extra = struct.unpack_from("<HH", self._data, info.header_offset + _LENGTHS)
+        begin = info.header_offset + _HEADER + name + extra
+        packed = self._data[begin : begin + info.compress_size]
+        if len(packed) < info.compress_size:
+            raise BrokenInput("truncated")
+        data = inflate(packed, min(info.file_size, self._most + 1, self._left + 1))
+        self._left -= len(data)
+        if len(data) > self._most:
+            raise BrokenInput("html_bytes")
+        if self._left < 0:
+            raise BrokenInput("decoded_limit")
+        if zlib.crc32(data) != info.CRC:
+            raise BrokenInput("corrupt")
+        return data
 
 
 def resolve(base: str, reference: str) -> str:
@@ -77,13 +98,65 @@ def read_xml(
 
     Raises BrokenInput for XML that is malformed, or has a document type or entities.
     """
+    local = _LocalNames()
+
+    def start_element(name: str, found: Attributes) -> None:
+        start(local[name], {local[key]: value for key, value in found.items()} if found else found)
+
+    _parse(data, start_element, None if end is None else lambda name: end(local[name]), text)
+
+
+def read_elements(
+    data: bytes,
+    starts: Mapping[str, Callable[[Attributes], None]],
+    ends: Mapping[str, Callable[[], None]],
+    texts: Mapping[str, Callable[[str], None]],
+    left_out: Collection[str],
+) -> None:
+    """Parse XML as `read_xml` does, for documents with many elements of which few matter. What `starts` and `ends` name for an
+    element is called, and what `texts` names with the text in it. Nothing is called for what is in elements `left_out`.
+    """
+    local = _LocalNames()
+    depth = 0  # open elements inside one that is left out, itself included
+    held: Callable[[str], None] | None = None
+
+    def start_element(name: str, found: Attributes) -> None:
+        nonlocal depth, held
+        element = local[name]
+        if depth or element in left_out:
+            depth += 1
+        elif element in texts:
+            held = texts[element]
+        elif element in starts:
+            starts[element]({local[key]: value for key, value in found.items()})
+
+    def end_element(name: str) -> None:
+        nonlocal depth, held
+        element = local[name]
+        if depth:
+            depth -= 1
+        elif element in texts:
+            held = None
+        elif element in ends:
+            ends[element]()
+
+    _parse(data, start_element, end_element, lambda text: held(text) if held is not None else None)
+
+
+def check_xml(data: bytes) -> None:
+    """Raise BrokenInput as `read_xml` does."""
+    _parse(data, None, None, None)
+
+
+def _parse(
+    data: bytes,
+    start: Callable[[str, Attributes], None] | None,
+    end: Callable[[str], None] | None,
+    text: Callable[[str], None] | None,
+) -> None:
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
-    parser.StartElementHandler = lambda name, found: start(_local(name), {_local(key): found[key] for key in found})
-    if end is not None:
-        parser.EndElementHandler = lambda name: end(_local(name))
-    if text is not None:
-        parser.CharacterDataHandler = text
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = _refuse
     try:
         parser.Parse(data, True)
@@ -91,8 +164,12 @@ def read_xml(
         raise BrokenInput("corrupt") from None
 
 
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
+class _LocalNames(dict[str, str]):
+    """Names without their namespaces, as far as they occurred."""
+
+    def __missing__(self, name: str) -> str:
+        local = self[name] = name.rpartition("}")[2]
+        return local
 
 
 def _refuse(*_: Any) -> None:

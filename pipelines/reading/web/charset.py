@@ -74,14 +74,16 @@ def decode_page(data: bytes, http_charset: str = "") -> Decoded:
     for tag, encoding in _TAGS:
         if tag.match(data):
             return decode(data, encoding)
-    declared = list(_declared_codecs(data, http_charset))
     try:
         text = data.decode()
         continuation = len(data) - len(text)
-        if continuation >= _CONTINUATION_BYTES or not ((continuation and declared) or _SEVEN_BIT.search(data)):
+        if continuation >= _CONTINUATION_BYTES:
             return Decoded(text, "utf-8", 0)
     except UnicodeDecodeError:
-        pass
+        text, continuation = None, 0
+    declared = list(_declared_codecs(data, http_charset))
+    if text is not None and not ((continuation and declared) or _SEVEN_BIT.search(data)):
+        return Decoded(text, "utf-8", 0)
     return _decode_best(data, declared)
 
 

@@ -61,6 +61,7 @@ def test_every_stage_that_reads_text_has_the_knob():
         "classifier",
         "dedup_spans",
         "dedup_substrings",
+        "mojibake",
         "patterns",
         "perplexity",
         "pii",

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,6 +25,7 @@ from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, save_corpus
 from pipelines.contracts.reads import TEXT
 from pipelines.contracts.stage import PartStage
+from pipelines.export.exported_documents import EXPORT_SCHEMA
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
@@ -104,7 +105,7 @@ def test_parquet_holds_the_kept_edited_text(corpus: Path, tmp_path: Path) -> Non
     files = export_corpus(corpus, tmp_path / "new" / "e", "parquet", None)
     assert [file.path for file in files] == ["data/00000-web.parquet", "data/00001-code.parquet"]
     table = pq.read_table(tmp_path / "new" / "e" / "data" / "00000-web.parquet", page_checksum_verification=True)
-    assert table.schema.equals(module.EXPORT_SCHEMA)
+    assert table.schema.equals(EXPORT_SCHEMA)
     rows = table.to_pylist()
     assert [(row["id"], row["text"]) for row in rows] == kept(corpus, "web")
     assert len(rows) == 267
@@ -168,7 +169,8 @@ def test_the_same_corpus_gives_the_same_bytes(corpus: Path, tmp_path: Path, kind
 
 
 def test_files_and_row_groups_are_bounded(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FILE_BYTES", 40_000)
+    small = replace(formats.TEXT_FORMATS["parquet"], file_bytes=40_000)
+    monkeypatch.setitem(formats.TEXT_FORMATS, "parquet", small)
     monkeypatch.setattr(formats, "_GROUP_BYTES", 1000)
     monkeypatch.setattr(formats, "_GROUP_ROWS", 7)
     files = export_corpus(corpus, tmp_path, "parquet", ["web"])

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import tarfile
 
 import pyarrow as pa
@@ -12,8 +13,8 @@ import pytest
 import pipelines
 from pipelines.__main__ import main
 from pipelines.planning.corpus import load_corpus_config
-from pipelines.planning.file_groups import FileGroup, group_files
-from pipelines.planning.starter_file import StarterSource, starter_text
+from pipelines.planning.starting.file_groups import FileGroup, group_files
+from pipelines.planning.starting.starter_file import StarterSource, starter_text
 from pipelines.reading.entries.listing import list_files
 from tests.pipelines.reading.git.repositories import bare, repository
 
@@ -174,7 +175,9 @@ def test_bad_requests(files, monkeypatch, capsys, arguments, message):
 )
 def test_parts_of_a_small_source_are_so_small_that_workers_share_it(tmp_path, size, part):
     source = StarterSource("notes", tmp_path, FileGroup("jsonl", 4, size, ("*.jsonl",)))
-    lines = [line.split("#")[0].split() for line in starter_text([source], "mine", tmp_path / "mine.yaml").splitlines()]
+    lines = [
+        line.split("#")[0].split() for line in starter_text([source], "mine", tmp_path / "mine.yaml", {}).splitlines()
+    ]
     assert [line[1] for line in lines if line[:1] == ["part_bytes:"]] == ([part] if part else [])
 
 
@@ -195,3 +198,43 @@ def test_bare_repositories_and_conversations(tmp_path, monkeypatch, capsys):
     assert texts == ["x = 1\n" * 20, f"human: {PROSE} Why?\n\ngpt: {PROSE}"]
     assert main(["init", "in/mirrors/a.git", "--name", "one"]) == 0
     assert [each.path for each in list_files(load_corpus_config(tmp_path / "one.yaml").sources[0])] == ["a.git"]
+
+
+GERMAN = "Der Müller und die Leute aus dem Dorf haben den ganzen Tag in der Mühle gearbeitet, und das ist gut so. " * 6
+
+
+def test_what_the_first_documents_say_is_in_the_file(tmp_path, monkeypatch, capsys):
+    """The shares are those of a build, which here holds no other documents."""
+    monkeypatch.chdir(tmp_path)
+    texts = {"en": [f"{PROSE} Number {n} of them." for n in range(6)] + ["Too short.", "a\n" * 60], "de": [GERMAN] * 3}
+    for name, documents in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
+    assert main(["init", "en", "de", "--name", "mine"]) == 0
+    shown = capsys.readouterr().out
+    written = (tmp_path / "mine.yaml").read_text()
+    for line in (
+        "languages of its first 8 documents: en 75%, und 25%",
+        "languages of its first 3 documents: de 100%",
+    ):
+        assert f"    # {line}\n" in written
+        assert f"  {line}\n" in shown
+    assert "# de is not for these rules: most of it is de." in written
+    corpus = pipelines.build("mine.yaml", in_process=True)
+    rows = [row for row in corpus.verdicts().read_all().to_pylist() if row["source"] == "en"]
+    dropped = [row["drop"] for row in rows if row["step"] == "filter"]
+    assert 0 < len(dropped) < 8
+    assert f"en: together they would drop {len(dropped) / 8:.1%}" in written
+    assert re.search(
+        r"# en: gopher_quality@massivetext would drop 25.0% of 8 documents \(gopher.word_count 25.0%", written
+    )
+    assert all(row["step"] != "filter" for row in corpus.verdicts().read_all().to_pylist() if row["source"] == "de")
+
+
+def test_a_source_that_cannot_be_sampled_says_why(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.epub").write_bytes(b"no book")
+    assert main(["init", "books", "--name", "mine"]) == 0
+    assert "no documents were sampled: its first files have no document" in (tmp_path / "mine.yaml").read_text()
+    assert [step.name for step in load_corpus_config(tmp_path / "mine.yaml").steps][:1] == ["quality_signals"]

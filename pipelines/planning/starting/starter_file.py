@@ -3,13 +3,15 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gristmill.errors import ConflictError, UserError
-from pipelines.planning.file_groups import FileGroup, group_files
+from pipelines.planning.starting.file_groups import FileGroup, group_files
+from pipelines.planning.starting.starter_sample import StarterSample
+from pipelines.stages.measure.language import UNDETERMINED
 
 # Knobs of learn_tokenizer by bytes of the files, as they are stored: small corpora see rare pieces too seldom to learn
 # them, and the smallest have too few pairs of tokens for any vocabulary.
@@ -19,6 +21,9 @@ _TOKENIZERS = (
     (1_000_000_000, "vocab_size: 16384"),
 )
 _LARGEST_TOKENIZER = "vocab_size: 32768"
+RULE_SETS = ("gopher_quality@massivetext", "gopher_repetition@massivetext")
+"""The first choice of rules."""
+_SHOWN_LANGUAGES, _SHOWN_RULES = 4, 3
 _PARTS = 16  # of a source, so that the workers of a small machine share it
 _SMALLEST_PART, _LARGEST_PART = 2, 128  # MB; the larger one is about the default of a source
 
@@ -71,17 +76,21 @@ def _distinct(name: str, sources: Sequence[StarterSource]) -> str:
     return next(each for each in names if each.lower() not in taken)
 
 
-def write_starter(sources: Sequence[StarterSource], name: str, file: Path) -> None:
-    """Write the corpus file. Raises ConflictError if there is a file of this name."""
+def write_starter(
+    sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample] | None = None
+) -> None:
+    """Write the corpus file, with what samples of the sources say. Without samples, raises ConflictError if there is a file of
+    this name.
+    """
     try:
-        with file.open("x", encoding="utf-8") as sink:
-            sink.write(starter_text(sources, name, file))
+        with file.open("x" if samples is None else "w", encoding="utf-8") as sink:
+            sink.write(starter_text(sources, name, file, samples or {}))
     except FileExistsError:
         raise ConflictError(f"{file}: exists; remove it, or name another with --output") from None
 
 
-def starter_text(sources: Sequence[StarterSource], name: str, file: Path) -> str:
-    """Return the text of the corpus file."""
+def starter_text(sources: Sequence[StarterSource], name: str, file: Path, samples: Mapping[str, StarterSample]) -> str:
+    """Return the text of the corpus file. `samples` are those of sources, by name, as far as there are any."""
     prose = [source.name for source in sources if source.group.kind not in ("code", "git")]
     size = sum(source.group.bytes for source in sources)
     tokenizer = next((knobs for limit, knobs in _TOKENIZERS if size < limit), _LARGEST_TOKENIZER)
@@ -92,12 +101,12 @@ def starter_text(sources: Sequence[StarterSource], name: str, file: Path) -> str
         f"name: {name}", f"output: data/corpora/{name}", "", "sources:",
     ]  # fmt: skip
     for source in sources:
-        lines += _source_lines(source)
-    lines += ["", "steps:", *_step_lines(prose, len(prose) < len(sources), tokenizer)]
+        lines += _source_lines(source, samples.get(source.name))
+    lines += ["", "steps:", *_step_lines(prose, len(prose) < len(sources), tokenizer, samples)]
     return "\n".join(lines) + "\n"
 
 
-def _source_lines(source: StarterSource) -> list[str]:
+def _source_lines(source: StarterSource, sample: StarterSample | None) -> list[str]:
     group = source.group
     fields: dict[str, Any] = {"root": str(source.root), "format": group.kind, "include": list(group.patterns)}
     if group.members:
@@ -109,6 +118,8 @@ def _source_lines(source: StarterSource) -> list[str]:
     if group.url_field != "url":
         fields["url_field"] = group.url_field
     lines = [f"  - name: {source.name}      # {group.amount}"]
+    if sample is not None:
+        lines.append(f"    # {sample_line(sample)}")
     lines += [f"    {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
     part = max(_SMALLEST_PART, group.bytes // 1_000_000 // _PARTS)
     if part < _LARGEST_PART and group.bytes > part * 1_000_000:
@@ -119,19 +130,46 @@ def _source_lines(source: StarterSource) -> list[str]:
     return [*lines, "    licence: unknown        # goes to the card of the corpus", '    origin: ""']
 
 
-def _step_lines(prose: Sequence[str], has_code: bool, tokenizer: str) -> list[str]:
+def sample_line(sample: StarterSample) -> str:
+    """Return in a line what the first documents of a source are."""
+    if not sample.documents:
+        return f"no documents were sampled: {' '.join(sample.reason.split())}"
+    shown = [f"{name} {share:.0%}" for name, share in sample.languages[:_SHOWN_LANGUAGES]]
+    more = len(sample.languages) - len(shown)
+    languages = ", ".join(shown) + (f", {more} more" if more > 0 else "")
+    return f"languages of its first {sample.documents:,} documents: {languages}"
+
+
+def rule_lines(name: str, sample: StarterSample) -> list[str]:
+    """Return in a line for each set of rules what it would drop of the first documents of a source."""
+    lines = []
+    for whole, *rules in (sample.dropped or {}).values():
+        shown = [f"{rule.name} {rule.share:.1%}" for rule in rules[:_SHOWN_RULES]]
+        more = f", {len(rules) - len(shown)} more" if len(rules) > len(shown) else ""
+        by = f" ({', '.join(shown)}{more})" if shown else ""
+        lines.append(f"{name}: {whole.name} would drop {whole.share:.1%} of {sample.documents:,} documents{by}")
+    return [*lines, f"{name}: together they would drop {sample.dropped_by_any:.1%}"] if lines else []
+
+
+def _step_lines(
+    prose: Sequence[str], has_code: bool, tokenizer: str, samples: Mapping[str, StarterSample]
+) -> list[str]:
     only = [f"    sources: {json.dumps(prose)}"] if has_code else []
     lines = ["  # Measure: every document gets these columns, whether it is kept or not."]
     if prose:
         lines += ["  - quality_signals: {}", *only]
     lines += ["  - text_hash: {}", "  - minhash_signatures: {}", "", "  # Decide."]
-    if prose:
-        lines += [
-            "  - filter:                       # rules for English prose; docs/rule_sets.md has others",
-            "      - rules: gopher_quality@massivetext",
-            "      - rules: gopher_repetition@massivetext",
-            *only,
-        ]
+    others = [name for name in prose if name in samples and samples[name].language not in ("en", UNDETERMINED)]
+    english = [name for name in prose if name not in others]
+    for name in others:
+        lines.append(
+            f"  # {name} is not for these rules: most of it is {samples[name].language}. docs/rule_sets.md has others."
+        )
+    if english:
+        lines += ["  - filter:                       # rules for English prose; docs/rule_sets.md has others"]
+        lines += [f"      # {line}" for name in english if name in samples for line in rule_lines(name, samples[name])]
+        lines += [f"      - rules: {rules}" for rules in RULE_SETS]
+        lines += [f"    sources: {json.dumps(english)}"] if has_code or others else []
     return [
         *lines,
         "  - dedup_exact: {}",

@@ -1,0 +1,59 @@
+"""Chunks of litdata (https://github.com/Lightning-AI/litdata), as its `TokensLoader` reads them.
+
+A chunk is: the number of documents and, for each and for the end, its offset in the file, all uint32; the ids of the documents.
+`index.json` lists the chunks of a directory. A chunk holds one token shard, whose last ids are not read if they do not fill a
+block.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gristmill.errors import UserError
+from pipelines.contracts.shard_set import ShardRecord
+
+DTYPES = {"uint16": ("<u2", 20), "uint32": ("<i4", 15)}
+"""The type of the ids, and the number that litdata gives it, for each type of shard set."""
+_HIGHEST = (1 << 32) - 1  # offset
+_ONE_TENSOR = (
+    '[1, {"type": null, "context": null, "children_spec": []}]'  # the tree of a sample: a tensor and nothing else
+)
+
+
+def write_chunk(sink: BinaryIO, ids: np.ndarray, lengths: np.ndarray) -> None:
+    """Write documents of `lengths` ids, whose ids follow one another in `ids`.
+
+    Raises UserError if the chunk has more than 4 GiB, which its offsets cannot express.
+    """
+    header = 4 * (len(lengths) + 2)
+    offsets = header + np.concatenate([[0], np.cumsum(lengths)]) * ids.itemsize
+    if offsets[-1] > _HIGHEST:
+        raise UserError(
+            f"--format: a chunk of litdata would have {offsets[-1]:,} bytes, allowed are {_HIGHEST:,}; build the shards with "
+            "lower shard_bytes"
+        )
+    sink.write(struct.pack("<I", len(lengths)) + offsets.astype("<u4").tobytes())
+    sink.write(ids.tobytes())
+
+
+def chunk_index(names: Sequence[str], shards: Sequence[ShardRecord], dtype: str) -> bytes:
+    """Return `index.json` of the chunks called `names`, one for each of `shards`, whose documents end with `<eos>`."""
+    kind, number = DTYPES[dtype]
+    chunks: list[dict[str, Any]] = []
+    for name, shard in zip(names, shards, strict=True):
+        tokens = shard.tokens + shard.documents
+        size = tokens * np.dtype(kind).itemsize
+        chunks.append({"chunk_bytes": size, "chunk_size": shard.documents, "dim": tokens, "filename": name})
+    config = {
+        "chunk_bytes": max(chunk["chunk_bytes"] for chunk in chunks),
+        "chunk_size": None,
+        "compression": None,
+        "data_format": [f"no_header_tensor:{number}"],
+        "data_spec": _ONE_TENSOR,
+        "encryption": None,
+        "item_loader": "TokensLoader",
+    }
+    return json.dumps({"chunks": chunks, "config": config}, sort_keys=True).encode()

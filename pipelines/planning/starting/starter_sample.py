@@ -1,0 +1,90 @@
+"""Look at the first documents of a source before its first build: their languages, and what rules would drop."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import StorageError, UserError
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.source import Source
+from pipelines.stages.decide.filter import fails
+from pipelines.stages.decide.rules import Rule, values_of
+from pipelines.stages.measure.language import UNDETERMINED, Language
+from pipelines.stages.measure.quality_signals import QualitySignals
+
+_FILES = 16  # spread over the source
+_BYTES = 4_000_000  # of text; reading and measuring them takes a second or two, extracting them from pages some more
+
+
+class RuleShare(NamedTuple):
+    """What a rule, or a set of rules, would drop by itself: its name and the share of the sampled documents."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True)
+class StarterSample:
+    """The first documents of a source.
+
+    `languages` are shares of the documents by ISO 639 code, `und` for none, the largest first. `dropped` are, for each set of
+    rules by name, the share of the documents that it would drop, and that of each of its rules that drops any, the largest
+    first. `dropped_by_any` is the share that all sets together would drop. `reason` says why there are no documents.
+    """
+
+    documents: int
+    languages: tuple[tuple[str, float], ...] = ()
+    dropped: dict[str, tuple[RuleShare, ...]] | None = None
+    dropped_by_any: float = 0.0
+    reason: str = ""
+
+    @property
+    def language(self) -> str:
+        """The most frequent language; `und` if no document has one."""
+        return next((name for name, _ in self.languages if name != UNDETERMINED), UNDETERMINED)
+
+
+def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
+    """Read about 4 MB of text from the first of at most 16 files of a source, and apply sets of rules by name.
+
+    A source that cannot be read gives no documents and the reason: `plan` says what to do about it.
+    """
+    try:
+        files = list_files(source)
+        chosen = [files[number * len(files) // min(_FILES, len(files))] for number in range(min(_FILES, len(files)))]
+        parts = read_documents(replace(source, part_bytes=_BYTES), chosen, _BYTES)
+        docs = next(parts).documents.select(["text"])
+    except (UserError, StorageError, OSError) as error:
+        return StarterSample(0, reason=str(error).partition("; ")[0])
+    if not docs.num_rows:
+        return StarterSample(0, reason="its first files have no document")
+    labels = Counter(Language().annotate(docs)["language"].to_pylist())
+    languages = tuple((name, count / docs.num_rows) for name, count in labels.most_common())
+    return StarterSample(docs.num_rows, languages, *_dropped(docs, rule_sets))
+
+
+def _dropped(docs: pa.Table, rule_sets: Sequence[str]) -> tuple[dict[str, tuple[RuleShare, ...]], float]:
+    signals = QualitySignals().annotate(docs)
+    none = pa.array([False] * docs.num_rows)
+    dropped: dict[str, tuple[RuleShare, ...]] = {}
+    by_any = none
+    for name in rule_sets:
+        by_set = none
+        shares = []
+        for rule in Rule(rules=name).expand():
+            bad = fails(rule, values_of(signals[rule.signal]), None)
+            by_set = pc.or_(by_set, bad)
+            shares.append(RuleShare(rule.reason(), _share(bad)))
+        largest = sorted((each for each in shares if each.share), key=lambda each: -each.share)
+        dropped[name] = (RuleShare(name, _share(by_set)), *largest)
+        by_any = pc.or_(by_any, by_set)
+    return dropped, _share(by_any)
+
+
+def _share(rows: pa.Array) -> float:
+    return (pc.sum(rows).as_py() or 0) / len(rows)

@@ -1,0 +1,127 @@
+"""Repair of mojibake by ftfy: text in one encoding that was decoded in another, such as `Ã©` for `é`, as edits.
+
+ftfy (https://ftfy.readthedocs.io) decides what is mojibake, line by line, and returns the repaired line. Here the two lines are
+aligned: repairs leave the visible ASCII characters as they are, but for question marks, so that what differs lies between these.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import pyarrow as pa
+
+from gristmill.libraries.extras import install_extra
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.edits import EDITS, edits_column
+from pipelines.contracts.reads_text import ReadsText
+from pipelines.contracts.stage import PartStage, library_versions
+from pipelines.reading.entries.normalise import normalise
+
+_LIBRARY = "ftfy"
+_COUNT = "mojibake_count"
+_RULE = "mojibake"
+# ftfy turns a space into a no-break space, or sequences with a question mark into U+FFFD, where that completes a character.
+_ANCHOR = re.compile(r"([!->@-~\t\n])")
+_LONGEST = 1_000_000  # characters that ftfy looks at together, its own `max_decode_length`
+
+_Edit = tuple[int, int, str, str]
+
+
+@dataclass(frozen=True)
+class Mojibake(ReadsText, PartStage):
+    """Repair text that was decoded in a wrong encoding, as ftfy does (Speer 2019, "ftfy", its function `fix_encoding`), by
+    `edits`, whose rule is `mojibake`.
+
+    | column | unit | definition |
+    |---|---|---|
+    | mojibake_count | repairs | places that were repaired |
+
+    ftfy judges each line by itself, and changes only what resembles no text: `schÃ¶n` becomes `schön`, `â€œ` a quotation mark.
+    None of its other repairs is made (HTML entities, ligatures, widths, quotes). A repair is lost if a byte of the character
+    is: reading removes U+0081, U+008D, U+008F, U+0090 and U+009D, which no text holds. What a repair adds is normalised as text
+    is when it is read. Steps that measure what the repairs leave read `edited_text`.
+    """
+
+    def writes(self) -> pa.Schema:
+        """Return the edits, `drop` for documents that become empty, and the count."""
+        return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), (_COUNT, pa.int32())])
+
+    def never_null(self) -> tuple[str, ...]:
+        """Return the count."""
+        return (_COUNT,)
+
+    def depends(self) -> dict[str, str]:
+        """Return the version of ftfy, and that of Unicode, which defines the normal form."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        return library_versions(_LIBRARY) | unicode_version()
+
+    def check(self) -> None:
+        """Check that ftfy is installed."""
+        if find_spec(_LIBRARY) is None:
+            raise ValueError(f"mojibake: ftfy is not installed; run: {install_extra(_LIBRARY)}")
+        super().check()
+
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        """Return ftfy."""
+        return ((_LIBRARY, install_extra(_LIBRARY)),)
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """Return the edits and their number for each document."""
+        edits = [list(_repairs(text)) for text in docs[self.text].to_pylist()]
+        counts = pa.array([len(each) for each in edits], pa.int32())
+        return pa.table([pa.nulls(docs.num_rows, pa.string()), edits_column(edits), counts], schema=self.writes())
+
+
+def _repairs(text: str) -> Iterator[_Edit]:
+    """Yield the edits of a text, in bytes."""
+    if text.isascii():
+        return
+    from ftfy import TextFixerConfig, fix_encoding
+
+    config = TextFixerConfig(explain=False)
+    at = 0  # bytes before the line
+    for line in _lines(text):
+        if not line.isascii() and (fixed := fix_encoding(line, config)) != line:
+            form = "NFC" if unicodedata.is_normalized("NFC", line) else "none"
+            for start, end, replacement in _differences(line, normalise(fixed, form)[0].decode()):
+                first = at + len(line[:start].encode())
+                yield first, first + len(line[start:end].encode()), replacement, _RULE
+        at += len(line.encode())
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield lines with their line feeds, and long ones in pieces, as ftfy takes them."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start, start + _LONGEST) + 1 or min(len(text), start + _LONGEST)
+        yield text[start:end]
+        start = end
+
+
+def _differences(old: str, new: str) -> Iterator[tuple[int, int, str]]:
+    """Yield (start, end, replacement) in characters, such that the replacements turn `old` into `new`. None is empty in `old`."""
+    was, now = _ANCHOR.split(old), _ANCHOR.split(new)
+    gaps = list(zip(was[::2], now[::2], strict=False))
+    if was[1::2] != now[1::2] or any(_inserts(*gap) for gap in gaps):
+        was, gaps = [old], [(old, new)]
+    at = 0
+    for (gap, repaired), anchor in zip(gaps, [*was[1::2], ""], strict=True):
+        if gap != repaired:
+            start, end = (0, 0) if _inserts(gap, repaired) else _trimmed(gap, repaired)
+            yield at + start, at + len(gap) - end, repaired[start : len(repaired) - end]
+        at += len(gap) + len(anchor)
+
+
+def _inserts(old: str, new: str) -> bool:
+    return old != new and sum(_trimmed(old, new)) == len(old)
+
+
+def _trimmed(old: str, new: str) -> tuple[int, int]:
+    """Return the numbers of characters at the beginning and at the end that two texts share."""
+    most = min(len(old), len(new))
+    start = next((n for n in range(most) if old[n] != new[n]), most)
+    end = next((n for n in range(most - start) if old[-1 - n] != new[-1 - n]), most - start)
+    return start, end
