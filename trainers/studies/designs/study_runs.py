@@ -12,10 +12,11 @@ import numpy as np
 from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import digest
-from trainers.config.job import TrainingBudget
+from trainers.config.job import Init, TrainingBudget
 from trainers.config.loss_weighting import GroupDRO
 from trainers.config.pretraining import MixtureStage, Pretraining
 from trainers.data.packed_corpus import TrainingCorpus
+from trainers.runs.parent import parent_digest
 from trainers.runs.resolve import identity
 from trainers.studies.designs.draw_mixtures import draw_mixtures
 from trainers.studies.designs.level_weights import leaf_settings, leaf_weights, require_levels
@@ -47,7 +48,8 @@ class StudyRun:
     `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
     share it and are trained once. `corpus` is the fingerprint of its corpus, or says that it is not built.
 
-    A run of DoReMi names the key of its `reference`, whose directory `keeps_export`.
+    A run of DoReMi names the key of its `reference`, whose directory `keeps_export`. `parent` is the digest of the weights
+    that `init` names, if any.
     """
 
     entry: str
@@ -57,6 +59,7 @@ class StudyRun:
     corpus: str
     keeps_export: bool = False
     reference: str = ""
+    parent: str = ""
 
     @property
     def name(self) -> str:
@@ -78,7 +81,7 @@ class StudyRun:
         """A digest of everything that the result depends on. The unresolved job is enough, because the
         resolved job is a function of it and the corpus.
         """
-        more = [*(["export"] if self.keeps_export else []), *([self.reference] if self.reference else [])]
+        more = ["export"] * self.keeps_export + [mark for mark in (self.reference, self.parent) if mark]
         return digest([self._identity(), plain(self.metrics), self.corpus, *more])[:_KEY]
 
     def _identity(self) -> dict[str, object]:
@@ -218,7 +221,7 @@ class OpenStudy:
         data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
         job = replace(self.base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
         job = job_with(job, settings, f"study {self.study.name}, {entry}")
-        return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint)
+        return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint, parent=self._parent(job))
 
     def _entry_run(self, name: str, its: StudyEntry, seed: int) -> StudyRun:
         """Return the run of an entry of a list or grid design, with the corpus and mixture of the entry."""
@@ -232,7 +235,19 @@ class OpenStudy:
         job = replace(
             job, data=replace(job.data, stages=stages, weights=job.data.weights if its.sets_mixture else weights)
         )
-        return StudyRun(name, weights, job, self._measured, corpus.fingerprint)
+        return StudyRun(name, weights, job, self._measured, corpus.fingerprint, parent=self._parent(job))
+
+    def _parent(self, job: Pretraining) -> str:
+        """Return the digest of the weights from which a run begins, computed once for each `init`; empty without one."""
+        if job.init is None:
+            return ""
+        if job.init not in self._parents:
+            self._parents[job.init] = parent_digest(job.init)
+        return self._parents[job.init]
+
+    @cached_property
+    def _parents(self) -> dict[Init, str]:
+        return {}
 
     def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
         """Return the prior by domain for the corpus of an entry: the study's own, or else proportional to the

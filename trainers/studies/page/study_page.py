@@ -12,11 +12,13 @@ from gristmill.errors import UserError
 from gristmill.page.render import render_template
 from gristmill.page.scatter import scatter
 from gristmill.storage.disk import LocalPath
+from trainers.engine.hardware.footprint import add_footprints, parse_footprint
 from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
 from trainers.studies.outcomes.paired_comparison import PairedComparison
 from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, proposal_basis, read_fit, read_full_proposal
 from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table, unmeasured_lines
 from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
+from trainers.studies.page.domain_charts import domain_charts
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
 from trainers.studies.page.study_words import effect_words, proposal_words, verdict_words
 from trainers.studies.page.swarm_chart import SwarmRun, swarm_lines
@@ -106,6 +108,7 @@ def render_study(found: Findings) -> str:
         scatters=_scatters(found.fit) if found.fit else [],
         swarm=swarm_lines(opened.domains, _swarm(found)) if opened.study.has_mixtures else None,
         interactions=_interactions(found.fit) if found.fit else [],
+        curves=domain_charts(found.fit["curves"], _marked(found)) if found.fit else [],
         noise=_noise(found.fit) if found.fit else [],
         tokens=_tokens(found),
         ledger=_ledger(finished),
@@ -178,6 +181,13 @@ def _swarm(found: Findings) -> list[SwarmRun]:
     return runs
 
 
+def _marked(found: Findings) -> list[tuple[str, dict[str, float]]]:
+    """Return the mixtures whose shares are marked in the curves: the prior and the proposal."""
+    opened, proposal = found.opened, found.proposal
+    mixtures = [("prior", opened.prior)] + ([("proposed", proposal.ratios)] if proposal is not None else [])
+    return [(label, dict(zip(opened.domains, shares.tolist(), strict=True))) for label, shares in mixtures]
+
+
 def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:
     """Return, for each metric, the effect of one percentage point of each domain and the style of its cell:
     green if it helps, orange if it harms, with an opacity in proportion to its size.
@@ -229,7 +239,9 @@ def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
     done = [result for result in results if result.state == "finished"]
     seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)
     validation = sum(r.validation_seconds for r in done)
+    costs = [parse_footprint(r.cost) for r in done if r.cost is not None]
     return {
+        "cost": add_footprints(costs) if costs and len(costs) == len(done) else None,
         "runs": len(done),
         "tokens": sum(r.tokens for r in done),
         "flops": sum(r.flops for r in done),

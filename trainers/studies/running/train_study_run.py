@@ -14,12 +14,14 @@ from typing import Any, Literal
 from gristmill.config import load_yaml
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.events import read_events
+from gristmill.machine import usable_cores
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Checkpoints
 from trainers.config.loss_weighting import WEIGHTS_FILE, GroupDRO
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import TrainingCorpus
+from trainers.report.run_cost import run_cost
 from trainers.runs.history import drop_superseded
 from trainers.runs.ledger import read_ledger
 from trainers.runs.resolve import resolve
@@ -47,7 +49,8 @@ class RunResult:
 
     `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are
     those of the whole run, `step_seconds` of its steps and `validation_seconds` of its measurements. `domain_weights` are
-    the mean weights of a run with online weights.
+    the mean weights of a run with online weights. `cost` is the `Footprint` of all that was computed, steps that were repeated
+    after a kill included; None for a run of an earlier version.
     """
 
     state: State
@@ -62,6 +65,7 @@ class RunResult:
     step_seconds: float = 0.0
     validation_seconds: float = 0.0
     domain_weights: dict[str, float] = field(default_factory=dict)
+    cost: dict[str, Any] | None = None
 
 
 def read_result(run: LocalPath) -> RunResult | None:
@@ -100,7 +104,7 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
             (directory / RESULT).unlink(missing_ok=True)
             if not _train(run, directory, threads):
                 return "stopped", ""
-            result = _measure(run, directory, time.perf_counter() - began)
+            result = _measure(run, directory, time.perf_counter() - began, threads)
         except Exception as error:  # a failed run is recorded and does not end the study
             if _is_storage(error):
                 return "storage", str(error)
@@ -155,9 +159,10 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
     return (directory / "finished.json").exists()
 
 
-def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
+def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) -> RunResult:
     """Return the result of a finished run, from its log and ledger."""
-    events = drop_superseded(read_events(directory / "log.jsonl"))
+    everything = read_events(directory / "log.jsonl")
+    events = drop_superseded(everything)
     start = next(event for event in events if event["event"] == "start")
     validations = [event for event in events if event["event"] == "validation"][-run.metrics.last :]
     sources = validations[-1]["sources"] if validations else {}
@@ -187,7 +192,19 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
         step_seconds=_step_seconds(events),
         validation_seconds=_validation_seconds(events),
         domain_weights=_domain_weights(directory),
+        cost=_cost(everything, threads),
     )
+
+
+def _cost(events: Sequence[dict[str, Any]], threads: int) -> dict[str, Any] | None:
+    """Return the cost of a run on `threads` threads as JSON data. RAPL measures the whole machine, also for the runs beside
+    this one, so a run bears the share of its threads among the cores.
+    """
+    cost, cores = run_cost(events), usable_cores()
+    if cost is not None and cost.joules is not None and "RAPL" in cost.energy_from and threads < cores:
+        how = f"{cost.energy_from}, {threads} of {cores} cores"
+        cost = replace(cost, joules=cost.joules * threads / cores, energy_from=how)
+    return cost.plain() if cost is not None else None
 
 
 def _domain_weights(directory: LocalPath) -> dict[str, float]:

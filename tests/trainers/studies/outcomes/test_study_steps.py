@@ -12,6 +12,7 @@ from gristmill.storage.store import read_json
 from tests.trainers.studies.study_files import finish, opened, planted, write_study
 from trainers.commands.settings import read_weights
 from trainers.config.pretraining import Data
+from trainers.engine.hardware.footprint import footprint
 from trainers.studies.laws.log_linear import LogLinear
 from trainers.studies.outcomes.study_steps import (
     PROPOSAL,
@@ -109,13 +110,18 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
     page = write_study_page(study, root).read_text()
     assert "Is more code worth it?" in page
     assert "proposal is better than prior" in page
-    assert len(re.findall("<svg class=.chart", page)) == 5  # differences, shares, two scatters, and the mixtures
+    # Differences, shares, two scatters, three curves, and the mixtures.
+    assert len(re.findall("<svg class=.chart", page)) == 8
     (lines,) = re.findall(r'aria-label="Mixtures and their metric">(.*?)</svg>', page)
     assert lines.count("<path") == len(study.points)
     best = min(study.points, key=lambda run: sum(planted(run).values()))
     assert f"the best is {best.entry} with {sum(planted(best).values()) / 2:.4f}" in lines
     assert "<script" not in page
-    assert read_json(root / "fit.json")["noise"]["code"]["anchors"] == 3
+    record = read_json(root / "fit.json")
+    assert record["noise"]["code"]["anchors"] == 3
+    assert set(record["curves"]) == {"code", "notes", "plays"}
+    assert page.count('aria-label="Metrics by the share of') == 3
+    assert "some runs did not record it" in page  # energy
 
 
 def test_the_mixture_of_doremi_is_compared_and_confirmed(file):
@@ -166,6 +172,19 @@ def test_a_proposal_is_what_a_run_takes_as_weights(finished):
         read_weights(Data(weights=str(root / "empty.yaml")))
     with pytest.raises(ConfigError, match="no such file"):
         read_weights(Data(weights=str(root / "none.yaml")))
+
+
+def test_the_page_adds_up_the_energy_of_all_runs(file):
+    study, root = opened(file)
+    cost = footprint({"read": 6e9}, 3600, "cpu", 1).plain()
+    finish(root, study.proxies, cost=cost)
+    page = write_study_page(study, root).read_text()
+    total = len(study.proxies) * cost["kwh"]
+    assert total == pytest.approx(27 * 1.58 * 12 / 1000)
+    assert f"{total:.2g} kWh" in page
+    assert "12 W x 1 thread, Lannelongue et al., 2021; PUE 1.58" in page
+    finish(root, study.proxies[:1], cost=footprint({"read": 6e9}, 3600, "Abacus 9", 1).plain())
+    assert "energy unknown: 12 W x 1 thread" in write_study_page(study, root).read_text()
 
 
 def test_a_page_without_a_verdict_says_so(finished):

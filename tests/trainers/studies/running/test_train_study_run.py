@@ -12,7 +12,7 @@ from tests.trainers.launching import ROOT, environment
 from tests.trainers.studies.corpus_studies import build_variants, write_corpus_study
 from tests.trainers.studies.planted_corpus import build_planted
 from tests.trainers.studies.study_files import opened, write_study
-from trainers.studies.running.train_study_run import _logged_seconds, read_result, train_study_run
+from trainers.studies.running.train_study_run import _cost, _logged_seconds, read_result, train_study_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
 
@@ -40,6 +40,8 @@ def test_a_run_ends_as_a_row_without_its_model(run, tmp_path):
     assert not (directory / "checkpoints").exists()
     assert not (directory / "export").exists()
     assert result.seconds >= result.step_seconds + result.validation_seconds > 0
+    assert sum(result.cost["flops"].values()) == pytest.approx(result.flops)
+    assert result.cost["joules"] > 0
     before = (directory / "log.jsonl").read_bytes()
     assert train_study_run(run, directory, 1)[0] == "finished"
     assert (directory / "log.jsonl").read_bytes() == before
@@ -103,6 +105,19 @@ def test_the_time_between_two_parts_of_a_run_does_not_count():
         ("step", 905),
     ]
     assert _logged_seconds([{"event": event, "time": float(time)} for event, time in times]) == 5 + 3
+
+
+def test_of_the_energy_of_the_machine_a_run_bears_the_share_of_its_threads(monkeypatch):
+    monkeypatch.setattr("trainers.studies.running.train_study_run.usable_cores", lambda: 4)
+    flops = dict.fromkeys(("read", "decoded", "predicted"), 1.0)
+    start = {"event": "start", "time": 0.0, "workers": 1, "device": "cpu", "threads": 1}
+    events = [start, {"event": "step", "time": 10.0, "flops": flops, "joules": 80.0}]
+    assert _cost(events, 1)["joules"] == 10 * 12  # nominal power of one thread
+    measured = [start | {"energy_from": "RAPL"}, *events[1:]]
+    cost = _cost(measured, 1)
+    assert (cost["joules"], cost["energy_from"]) == (20.0, "measured by RAPL, 1 of 4 cores")
+    assert _cost(measured, 4)["joules"] == 80.0
+    assert _cost([], 1) is None
 
 
 def test_a_run_that_diverges_is_a_row_and_is_not_trained_again(run, tmp_path, monkeypatch):
