@@ -32,7 +32,9 @@ def domain_curves(laws: LawSet, runs: np.ndarray, centre: np.ndarray, weights: n
     each = np.stack([law.predict(stacked) for law in laws.laws])
     each = each - each[:, :1]
     drawn = laws.predict_resampled(stacked, weights) if laws.resampled else np.empty((0, len(stacked)))
-    ends = np.quantile(drawn - drawn[:, :1], [0.025, 0.975], axis=0) if len(drawn) else np.full((2, len(stacked)), np.nan)
+    ends = (
+        np.quantile(drawn - drawn[:, :1], [0.025, 0.975], axis=0) if len(drawn) else np.full((2, len(stacked)), np.nan)
+    )
     for number, (name, line) in enumerate(mixtures.items()):
         rows = slice(1 + number * _POINTS, 1 + (number + 1) * _POINTS)
         curves[name] = {

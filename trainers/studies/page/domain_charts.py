@@ -72,7 +72,9 @@ def _chart(name: str, curve: Mapping[str, Any], marks: Sequence[tuple[str, float
     for number, (metric, line) in enumerate(lines.items()):
         points = path([place(x, y) for x, y in zip(across, line, strict=True)])
         colour, dashes = series_colour(number), series_dashes(number)
-        drawing.add("path", title=metric, d=points, fill="none", stroke=colour, stroke_width=1.3, stroke_dasharray=dashes)
+        drawing.add(
+            "path", title=metric, d=points, fill="none", stroke=colour, stroke_width=1.3, stroke_dasharray=dashes
+        )
     points = path([place(x, y) for x, y in zip(across, curve["mean"], strict=True)])
     drawing.add("path", title="mean", d=points, fill="none", stroke=INK, stroke_width=2.4)
     drawing.text(_LEFT + width / 2, bottom + 33, f"share of {shortened(name, 24)}", "middle")

@@ -180,12 +180,15 @@ design: {{kind: swarm, runs: 14, strengths: [1.0, 2.0]}}
 proxies: {{tokens: 40e3, anchors: 2}}
 metrics: {{tokens: 2048, last: 2}}
 proposal: {{kl: 0, max_epochs: null, draws: 60}}
-confirmation: {{tokens: 60e3, seeds: 3}}
+doremi: {{}}
+confirmation: {{candidates: [proposal, prior, doremi], tokens: 60e3, seeds: 3}}
 """
 
 
 def test_a_planted_truth_is_found_by_training(tmp_path):
-    """Two thirds of the prior are garbage: the study takes it out and confirms that this is better."""
+    """Two thirds of the prior are garbage, and what is held out is like `clean`: the study takes the garbage out, finds that it
+    harms and that `clean` helps most, and confirms that the proposal is better. DoReMi takes part to the end.
+    """
     corpus = build_planted(LocalPath(tmp_path / "corpus"))
     file = write_study(tmp_path, corpus, PLANTED)
     command = [sys.executable, "-m", "trainers", "study", "run", str(file), "--workers", "2"]
@@ -194,8 +197,23 @@ def test_a_planted_truth_is_found_by_training(tmp_path):
     study, root = opened(file)
     proposal = read_weights_of(root)
     assert proposal["garbage"] < 0.1 < study.prior[study.domains.index("garbage")]
+    effects = read_json(root / "fit.json")["mean_effects"]
+    assert effects["garbage"]["low"] > 0
+    assert effects["clean"]["high"] < 0
+    assert min(effects, key=lambda name: effects[name]["effect"]) == "clean"
     verdict = read_json(root / "confirmation.json")
-    assert {each["entry"]: each["verdict"] for each in verdict["overall"]}["proposal"] == "better"
+    verdicts = {each["entry"]: each["verdict"] for each in verdict["overall"]}
+    assert verdicts["proposal"] == "better"
+    # DoReMi's proxy is no worse at garbage than its reference, in which nothing can be learned either.
+    reference, proxy = study.doremi
+    weights = read_result(root / "runs" / proxy.key).domain_weights
+    assert weights["garbage"] < min(1 / 3, weights["clean"])
+    assert list((root / "runs" / reference.key).glob("export/*.safetensors"))
+    assert set(verdicts) == {"proposal", "prior", "doremi"}
+    assert verdicts["doremi"] == "better"
+    assert done.stdout.count("doremi") >= 3  # plan, proposal, verdict
+    page = (root / "report.html").read_text()
+    assert "doremi is better than prior" in page
     again = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert "to train on" not in again.stdout
 
