@@ -79,10 +79,11 @@ def check_registered(study: Study, root: LocalPath) -> None:
 
 def _rule(study: Study) -> dict[str, Any]:
     """Return everything except the runs that a verdict depends on: candidates, seeds, metrics and their
-    weights, level and margin.
+    weights, level and margin, and which of the candidates answers the question.
     """
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}
+    rule |= {"answered_by": study.answered_by} if study.answered_by is not None else {}
     return rule | {"proposal.weights": plain(study.proposal.weights)}
 
 

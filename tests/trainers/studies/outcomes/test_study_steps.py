@@ -109,7 +109,9 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
     assert (by_metric["code"]["more_code"], by_metric["plays"]["more_code"]) == ("better", "worse")
     page = write_study_page(study, root).read_text()
     assert "Is more code worth it?" in page
-    assert "proposal is better than prior" in page
+    assert re.search(r"proposal \(\d+% code, \d+% plays, [\d.]+% notes\) is better than prior", page)
+    assert "compared in models of 10k parameters after 10k tokens" in page
+    assert "<b>" not in page.partition('class="lead"')[2].partition("</p>")[0]  # no entry answers the question
     # Differences, shares, two scatters, three curves, and the mixtures.
     assert len(re.findall("<svg class=.chart", page)) == 8
     (lines,) = re.findall(r'aria-label="Mixtures and their metric">(.*?)</svg>', page)
@@ -185,6 +187,26 @@ def test_the_page_adds_up_the_energy_of_all_runs(file):
     assert "12 W x 1 thread, Lannelongue et al., 2021; PUE 1.58" in page
     finish(root, study.proxies[:1], cost=footprint({"read": 6e9}, 3600, "Abacus 9", 1).plain())
     assert "energy unknown: 12 W x 1 thread" in write_study_page(study, root).read_text()
+
+
+def test_the_page_begins_with_the_answer_if_an_entry_gives_it(file):
+    answers = {}
+    for name in ("proposal", "more_code"):
+        study, root = opened(file, f"answered_by={name}")
+        finish(root, study.proxies)
+        fit = fit_step(study, root, results_of(root, study.proxies))
+        propose_step(study, root, fit.table, fit.laws)
+        finish(root, candidate_runs(study, root))
+        lead = write_study_page(study, root).read_text().partition('<p class="lead">')[2].partition("</p>")[0]
+        answers[name] = lead
+        assert f"</b> {name} (" in lead
+    runs = candidate_runs(study, root)
+    word = {each.entry: each.verdict for each in judge(study, runs, results_of(root, runs)).overall}
+    assert answers["proposal"].startswith("<b>Yes.</b>")
+    expected = {"better": "Yes.", "worse": "No.", "tie": "Not measurably."}[word["more_code"]]
+    assert answers["more_code"].startswith(f"<b>{expected}</b>")
+    with pytest.raises(ConfigError, match=r"answered_by: got 'prior', allowed the candidates .*: proposal, more_code"):
+        opened(file, "answered_by=prior")
 
 
 def test_a_page_without_a_verdict_says_so(finished):
