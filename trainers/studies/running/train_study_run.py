@@ -37,6 +37,7 @@ _BEFORE_START = ("resume", "warning")
 _CHECKPOINTS = 4  # per run, so that a killed run loses at most a quarter
 _KEPT_MODEL = ("checkpoints", "export")  # removed when a run ends; its log and its ledger stay
 _CORPORA = OpenCorpora()  # per process, so that its runs open each corpus once
+_NUMBERS = itertools.count()  # of the runs that this process trains
 
 State = Literal["finished", "diverged", "failed"]
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"]
@@ -50,7 +51,8 @@ class RunResult:
     `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are
     those of the whole run, `step_seconds` of its steps and `validation_seconds` of its measurements. `domain_weights` are
     the mean weights of a run with online weights. `cost` is the `Footprint` of all that was computed, steps that were repeated
-    after a kill included; None for a run of an earlier version.
+    after a kill included; None for a run of an earlier version. `is_first` says that its process trained no run before it,
+    so that `seconds` include the import of libraries.
     """
 
     state: State
@@ -66,6 +68,12 @@ class RunResult:
     validation_seconds: float = 0.0
     domain_weights: dict[str, float] = field(default_factory=dict)
     cost: dict[str, Any] | None = None
+    is_first: bool = False
+
+    @property
+    def other_seconds(self) -> float:
+        """The seconds that the run spent neither on steps nor on validation."""
+        return max(0.0, self.seconds - self.step_seconds - self.validation_seconds)
 
 
 def read_result(run: LocalPath) -> RunResult | None:
@@ -102,9 +110,10 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
         try:
             # A run that failed before its directory was complete could not begin beside its result.
             (directory / RESULT).unlink(missing_ok=True)
+            is_first = next(_NUMBERS) == 0
             if not _train(run, directory, threads):
                 return "stopped", ""
-            result = _measure(run, directory, time.perf_counter() - began, threads)
+            result = replace(_measure(run, directory, time.perf_counter() - began, threads), is_first=is_first)
         except Exception as error:  # a failed run is recorded and does not end the study
             if _is_storage(error):
                 return "storage", str(error)

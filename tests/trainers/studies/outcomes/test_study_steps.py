@@ -311,9 +311,18 @@ def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
     proxies, confirmation = plan.stages
     assert (proxies.to_train, proxies.states) == (18, {"finished": 9})
     # Each measured run took 3 s: 2 s of 6e9 operations, 1 s beside.
+    assert plan.rate.start_seconds == 0
     assert plan.seconds(proxies) == pytest.approx(
         (18 * (0.5 * proxies.per_token / 1.2e6 + 0.5) + 2 * proxies.flops / 6e9) / 2
     )
+    finish(root, study.proxies[:2], is_first=True, seconds=7.5)  # both imported libraries for 4.5 s
+    plan = plan_study(study, root, 2)
+    assert plan.rate.start_seconds == pytest.approx(4.5)
+    assert plan.seconds(plan.stages[0]) == pytest.approx(plan.seconds(proxies))
+    assert plan.seconds(proxies) == pytest.approx(
+        4.5 + (18 * (0.5 * proxies.per_token / 1.2e6 + 0.5) + 2 * proxies.flops / 6e9) / 2
+    )
+    assert plan.seconds(replace(proxies, to_train=0, flops=0.0)) == 0
     finish(root, study.proxies[9:11], state="failed")
     finish(root, study.proxies[11:12], state="diverged")
     assert plan_study(study, root, 2).stages[0].to_train == 17
@@ -343,8 +352,8 @@ def test_a_job_of_which_every_run_would_fail_is_found_before_any_runs(file, over
         plan_study(study, root, 1)
 
 
-def test_a_calibration_is_short_and_has_a_run_for_each_worker(file):
+def test_a_calibration_is_short_and_has_two_runs_for_each_worker(file):
     study, _ = opened(file)
     runs = calibration_runs(study, 3)
-    assert len({run.key for run in runs}) == 3
+    assert len({run.key for run in runs}) == 6
     assert {run.job.budget.tokens for run in runs} == {20 * 4 * 64}
