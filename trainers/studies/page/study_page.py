@@ -106,7 +106,9 @@ def render_study(found: Findings) -> str:
         effects=effect_words(found.fit["mean_effects"], study.metrics.unit) if found.fit else [],
         domains=_domains(found),
         shares=share_bars(_shares(found.proposal, opened)) if found.proposal else None,
-        differences=difference_bars(found.verdict.overall) if found.verdict else None,
+        differences=difference_bars([row for row in found.verdict.overall if row.entry != found.verdict.baseline])
+        if found.verdict
+        else None,
         ranked=sorted(found.verdict.overall, key=_rank) if found.verdict else [],
         scatters=_scatters(found.fit) if found.fit else [],
         swarm=swarm_lines(opened.domains, _swarm(found)) if opened.study.has_mixtures else None,
