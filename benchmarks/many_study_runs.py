@@ -47,7 +47,7 @@ def build(root: Path, domains: int) -> Path:
                 out.write(json.dumps({"text": " ".join(f"{name[-2:]}w{word}" for word in words)}) + "\n")
         sources.append({"name": name, "root": str(root / "texts" / f"{name}.jsonl"), "format": "jsonl"})
     steps = [
-        {"learn_tokenizer": {"vocab_size": 1024, "sample_bytes": 500_000}},
+        {"learn_tokenizer": {"vocab_size": 700, "sample_bytes": 500_000}},
         {"shards": {"tokenizer": "learn_tokenizer", "validation_share": 0.1}},
     ]
     plan = {"name": "many", "output": str(corpus), "sources": sources, "steps": steps}

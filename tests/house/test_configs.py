@@ -100,7 +100,8 @@ def test_every_study_plans_and_starts_nothing(path, stand_in, tmp_path, monkeypa
     shutil.copy(stand_in / "tokenizer.json", tmp_path / "runs" / "demo" / "export")
     monkeypatch.chdir(tmp_path)
     study = load_study(path)
-    changes = [] if study.corpus_file else [f"corpora=[{stand_in}]", "confirmation=null", "proposal.max_epochs=null"]
+    changes = [f"corpora=[{stand_in}]", "confirmation=null", "answered_by=null", "proposal.max_epochs=null"]
+    changes = [] if study.corpus_file else changes
     assert study_main(["study", "plan", str(path), *changes]) == 0
     assert sorted(item.name for item in tmp_path.iterdir()) == ["corpora_configs", "runs"]
     said = capsys.readouterr().out

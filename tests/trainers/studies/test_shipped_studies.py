@@ -14,7 +14,7 @@ from trainers.__main__ import main
 from trainers.studies.designs.study_entries import variants_of
 from trainers.studies.running.study_directory import load_study, root_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 FOLDER = ROOT / "corpora_configs" / "studies"
 STUDIES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 SIZES = ["settings.model.width=32", "settings.model.feed_forward=64", "settings.data.sequence_length=64"]
@@ -74,8 +74,12 @@ def write_texts(folder: Path) -> None:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A working directory with the files that the studies name."""
-    (tmp_path / "corpora_configs").symlink_to(ROOT / "corpora_configs")
+    """A working directory with the files that the studies name. Their tokenizers are small, because the texts are few."""
+    (tmp_path / "corpora_configs").mkdir()
+    for name in ("study_prose.yaml", "noisy_prose.yaml"):
+        text = (ROOT / "corpora_configs" / name).read_text()
+        assert "vocab_size: 4096" in text
+        (tmp_path / "corpora_configs" / name).write_text(text.replace("vocab_size: 4096", "vocab_size: 600"))
     write_texts(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -93,7 +97,7 @@ def test_it_runs_to_its_page(name, place, corpus_directory, capfd):
         words = [f"corpus={corpus_directory}", "run=runs/demo", "budget.steps=2", "schedule.warmup_steps=0"]
         assert main(["pretrain", "demo_decoder", *words, *parent]) == 0
     assert main(["study", "plan", str(file), *changes]) == 0
-    assert main(["study", "run", str(file), "--workers", "2", *changes]) == 0
+    assert main(["study", "run", str(file), *changes]) == 0
     printed = capfd.readouterr().out
     assert "the baseline" in printed
     study = load_study(file, changes)

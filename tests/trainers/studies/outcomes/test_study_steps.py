@@ -186,7 +186,7 @@ def test_the_page_adds_up_the_energy_of_all_runs(file):
     assert f"{total:.2g} kWh" in page
     assert "12 W x 1 thread, Lannelongue et al., 2021; PUE 1.58" in page
     finish(root, study.proxies[:1], cost=footprint({"read": 6e9}, 3600, "Abacus 9", 1).plain())
-    assert "energy unknown: 12 W x 1 thread" in write_study_page(study, root).read_text()
+    assert "energy unknown: no nominal power is known for Abacus 9" in write_study_page(study, root).read_text()
 
 
 def test_the_page_begins_with_the_answer_if_an_entry_gives_it(file):

@@ -25,8 +25,8 @@ def points(path):
 def test_lines_bands_and_marks_are_where_the_curve_is():
     (chart,) = domain_charts({"code": curve(1.0)}, [("prior", {"code": 0.3}), ("proposed", {"code": 0.5})])
     assert (chart.name, chart.note) == ("code", "lowest mean at 50%")
-    paths = dict(re.findall(r'd="M([^"]+)"[^>]*><title>(.+?)</title>', chart.svg))
-    lines = {title: points(path) for path, title in paths.items()}
+    paths = re.findall(r'd="M([^"]+)"[^>]*><title>(.+?)</title>', chart.svg)
+    lines = {title: points(path) for path, title in paths}
     assert set(lines) == {"x", "&lt;y&gt;", "mean"}
     (x0, y0), (x1, y1), (x2, y2) = lines["mean"]
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
