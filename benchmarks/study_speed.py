@@ -53,10 +53,10 @@ def write_study(options: argparse.Namespace) -> Path:
     return file
 
 
-def predicted(opened: OpenStudy, file: Path, workers: int) -> list[float]:
-    """The seconds that each stage of the study is predicted to take."""
+def predicted(opened: OpenStudy, file: Path, workers: int) -> tuple[list[float], float]:
+    """The seconds that each stage of the study is predicted to take, and the whole command."""
     plan = plan_study(opened, root_of(load_study(file)), workers)
-    return [plan.seconds(stage) or 0.0 for stage in plan.stages]
+    return [plan.seconds(stage) or 0.0 for stage in plan.stages], plan.total_seconds or 0.0
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def main() -> None:
         raise SystemExit(f"{root}: has runs already")
     run("trainers", "study", "plan", file, "--calibrate", "--workers", options.workers)
     opened = open_study(load_study(file))
-    stages = predicted(opened, file, options.workers)
+    stages, total = predicted(opened, file, options.workers)
     seconds = run("trainers", "study", "run", file, "--workers", options.workers)
     trained = [opened.proxies]
     if opened.study.confirmation is not None:
@@ -95,7 +95,7 @@ def main() -> None:
             f"{rest:.0f} s ({rest / steps:.1%} of the steps)",
             flush=True,
         )
-    print(f"the whole command took {seconds:.0f} s; predicted {sum(stages):.0f} s ({seconds / sum(stages) - 1:+.0%})")
+    print(f"the whole command took {seconds:.0f} s; predicted {total:.0f} s ({seconds / total - 1:+.0%})")
 
 
 if __name__ == "__main__":

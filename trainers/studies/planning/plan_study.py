@@ -83,6 +83,16 @@ class StudyPlan:
         return work / min(self.workers, stage.to_train) + self.rate.start_seconds
 
     @property
+    def total_seconds(self) -> float | None:
+        """The estimated seconds that the study still takes, with the start of the command, which imports as much as a worker;
+        None if the speed is unknown.
+        """
+        if self.rate is None:
+            return None
+        stages = [self.seconds(stage) or 0.0 for stage in self.stages]
+        return sum(stages) + self.rate.start_seconds if any(stages) else 0.0
+
+    @property
     def peak_bytes(self) -> int:
         """The most bytes on disk: those that finished runs keep, plus the checkpoints and exports of the runs
         that are in progress at the same time.
@@ -273,11 +283,11 @@ def _reused_lines(opened: OpenStudy) -> list[str]:
 
 
 def _time_line(plan: StudyPlan) -> str:
-    if plan.rate is None:
+    rate, seconds = plan.rate, plan.total_seconds
+    if rate is None or seconds is None:
         return "time          unknown: no run has been measured; `study plan --calibrate` trains a few steps and records them"
-    rate, times = plan.rate, [plan.seconds(stage) or 0.0 for stage in plan.stages]
     return (
-        f"time          {duration(sum(times))} on {plan.workers} workers, {rate.source} ({rate.runs}): "
+        f"time          {duration(seconds)} on {plan.workers} workers, {rate.source} ({rate.runs}): "
         f"{rate.flops_per_second / 1e9:.2f} GFLOP/s per worker; each run spends {rate.validation_seconds:.1f} s on "
         f"validation and {rate.other_seconds:.1f} s on start and end, the first of a worker {rate.start_seconds:.1f} s more"
     )

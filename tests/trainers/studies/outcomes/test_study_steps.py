@@ -323,6 +323,8 @@ def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
         4.5 + (18 * (0.5 * proxies.per_token / 1.2e6 + 0.5) + 2 * proxies.flops / 6e9) / 2
     )
     assert plan.seconds(replace(proxies, to_train=0, flops=0.0)) == 0
+    assert plan.total_seconds == pytest.approx(4.5 + plan.seconds(proxies) + plan.seconds(confirmation))
+    assert replace(plan, stages=(replace(proxies, to_train=0, flops=0.0),)).total_seconds == 0
     finish(root, study.proxies[9:11], state="failed")
     finish(root, study.proxies[11:12], state="diverged")
     assert plan_study(study, root, 2).stages[0].to_train == 17
