@@ -10,6 +10,7 @@ from gristmill.page.drawing import INK, LINE, MUTED, Drawing, series_colour, ser
 from gristmill.page.formats import shortened
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _FOOT = 420, 190, 58, 14, 44, 40  # pixels
+_EDGE = 30  # pixels from an end of the axis; closer labels are aligned with their mark
 _NAMED, _LETTERS = 5, 12  # metrics in the legend, and characters of each name
 _MOST = 24  # charts; of more domains, those whose share changes the mean most
 
@@ -64,7 +65,8 @@ def _chart(name: str, curve: Mapping[str, Any], marks: Sequence[tuple[str, float
         x = place(share, 0)[0]
         title = f"{label}: {share:.1%} {name}"
         drawing.line(x, _TOP, x, bottom, MUTED, title=title, stroke_dasharray="3 3")
-        drawing.text(x, _TOP - 5 if label == "prior" else _TOP + 9, label, "middle")
+        anchor = "end" if x > _LEFT + width - _EDGE else "middle" if x > _LEFT + _EDGE else None
+        drawing.text(x, _TOP - 5 if label == "prior" else _TOP + 9, label, anchor)
     if curve["low"]:
         outline = [place(x, y) for x, y in zip(across, curve["low"], strict=True)]
         outline += [place(x, y) for x, y in zip(across[::-1], curve["high"][::-1], strict=True)]
