@@ -14,7 +14,8 @@ from gristmill.page.render import render_template
 from gristmill.page.scatter import scatter
 from gristmill.storage.disk import LocalPath
 from trainers.engine.hardware.footprint import add_footprints, parse_footprint
-from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
+from trainers.studies.designs.study_run import StudyRun, unique
+from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.paired_comparison import PairedComparison
 from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, proposal_basis, read_fit, read_full_proposal
 from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table, unmeasured_lines

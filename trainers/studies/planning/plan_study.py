@@ -13,7 +13,8 @@ from trainers.config.architecture import fill
 from trainers.config.job import TrainingBudget
 from trainers.runs.resolve import resolve
 from trainers.studies.designs.reused_ratios import VIRTUAL
-from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
+from trainers.studies.designs.study_run import StudyRun, unique
+from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.study_steps import PROPOSAL, doremi_mixture
 from trainers.studies.outcomes.study_verdict import candidate_runs
 from trainers.studies.running.study_directory import CALIBRATION, RUNS, results_of

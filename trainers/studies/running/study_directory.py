@@ -19,7 +19,7 @@ from gristmill.errors import ConfigError, ConflictError, CorruptFileError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import read_json, write_new_json
-from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.designs.study_run import StudyRun
 from trainers.studies.running.train_study_run import RunResult, read_result
 from trainers.studies.schema.study_file import Study
 

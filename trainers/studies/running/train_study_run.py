@@ -27,7 +27,7 @@ from trainers.runs.ledger import read_ledger
 from trainers.runs.resolve import resolve
 from trainers.runs.run import locked, open_run
 from trainers.studies.designs.study_corpora import OpenCorpora
-from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.designs.study_run import StudyRun
 from trainers.studies.schema.study_file import Metrics
 
 RESULT = "result.json"
