@@ -38,7 +38,7 @@ at full size here. `gpt3` is a parameter count only.
 """
 
 BEGINNINGS = """\
-### Four uses
+### Five uses
 
 Train longer: steps, schedule and data continue from the parent's newest checkpoint, up to the new budget.
 
@@ -63,6 +63,11 @@ Continued pretraining from a local Hugging Face directory, on a corpus built wit
 (`shards: {tokenizer: models/gpt2/}`). The directory has config.json, safetensors and tokenizer.json.
 
     python -m trainers pretrain gpt2_small corpus=data/corpora/mine run=runs/continued init.path=models/gpt2
+
+Another vocabulary: continued pretraining on a corpus with a tokenizer of its own, for example one trained on the text of a new
+domain. All layers between the tables of the vocabulary are the parent's.
+
+    python -m trainers pretrain gpt2_small corpus=data/corpora/law run=runs/law init.path=models/gpt2 init.vocabulary=transfer
 
 The new run records the fingerprints of its parent in `run.json` and `ledger.json`. Until its first checkpoint it needs the
 parent's files unchanged. Its ZeRO stage, number of workers and launcher may differ from the parent's. A tensor or setting of the

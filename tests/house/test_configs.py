@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -95,11 +96,14 @@ def stand_in(tmp_path_factory):
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
 def test_every_study_plans_and_starts_nothing(path, stand_in, tmp_path, monkeypatch, capsys):
     (tmp_path / "corpora_configs").symlink_to(ROOT / "corpora_configs")
+    (tmp_path / "runs" / "demo" / "export").mkdir(parents=True)  # of `make demo`
+    shutil.copy(stand_in / "tokenizer.json", tmp_path / "runs" / "demo" / "export")
     monkeypatch.chdir(tmp_path)
     study = load_study(path)
-    changes = [] if study.corpus_file else [f"corpora=[{stand_in}]", "confirmation=null", "proposal.max_epochs=null"]
+    changes = [f"corpora=[{stand_in}]", "confirmation=null", "answered_by=null", "proposal.max_epochs=null"]
+    changes = [] if study.corpus_file else changes
     assert study_main(["study", "plan", str(path), *changes]) == 0
-    assert [item.name for item in tmp_path.iterdir()] == ["corpora_configs"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["corpora_configs", "runs"]
     said = capsys.readouterr().out
     if study.corpus_file is None:
         assert "to train" in said

@@ -8,7 +8,8 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import local_path
 
 if TYPE_CHECKING:
-    from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+    from trainers.studies.designs.study_run import StudyRun
+    from trainers.studies.designs.study_runs import OpenStudy
     from trainers.studies.laws.law_set import LawSet
     from trainers.studies.outcomes.study_steps import StudyFit
     from trainers.studies.run_table import RunTable

@@ -199,6 +199,10 @@ class Finetuning(Job):
             self.init is None or (self.init.optimizer, self.init.data) == ("reset", "restart"),
             "init: a task begins with an optimizer and data of its own; leave out init.optimizer and init.data",
         )
+        require(
+            self.init is None or self.init.vocabulary == "same",
+            "init.vocabulary: got transfer, but a task is encoded with the tokenizer of its base; leave it out",
+        )
         require(len(self.tasks) >= 1, "tasks: names no task; give at least one")
         names = [task.name for task in self.tasks]
         for task in self.tasks:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from gristmill.config import ADDED
 from trainers.config.architecture import Model, require
 from trainers.objectives.shared.training_objective import TrainingObjective
 
@@ -156,7 +157,12 @@ class Checkpoints:
 class Init:
     """Start a new run from the weights at `path` instead of random ones. `path` is a run, an export, or a
     Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. It must
-    have the tokenizer of the corpus.
+    have the tokenizer of the corpus, unless `vocabulary` is `transfer`.
+
+    With `vocabulary: transfer`, the run has the tokenizer of its corpus, whatever that of the parent. In the tables of the
+    vocabulary, a token that the parent has too keeps its row, and a new one begins with the mean of the rows of the tokens
+    into which the parent's tokenizer divides its text (fast vocabulary transfer; Gee et al., 2022). Both tokenizers must
+    be byte-level BPE that keeps every byte.
 
     For a run, `step` selects the checkpoint; null means the newest. `optimizer: keep` also loads its
     optimizer state. With `data: continue`, steps, schedule and data continue from the checkpoint: the step
@@ -169,11 +175,17 @@ class Init:
     step: int | None = None
     optimizer: Literal["reset", "keep"] = "reset"
     data: Literal["restart", "continue"] = "restart"
+    vocabulary: Literal["same", "transfer"] = field(default="same", metadata=ADDED)
 
     def check(self) -> None:
-        """Validate ranges."""
+        """Validate ranges, and that a new vocabulary continues nothing."""
         require(
             self.step is None or self.step >= 1, f"step: got {self.step}, allowed 1 or more, or null for the newest"
+        )
+        require(
+            self.vocabulary == "same" or (self.optimizer, self.data) == ("reset", "restart"),
+            "vocabulary: got transfer, so the parent's optimizer state and samples do not fit; set optimizer to reset and "
+            "data to restart",
         )
 
 

@@ -19,7 +19,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import digest, file_checksum, read_json
-from tokenizer.vocabulary.definition import read_definition
+from tokenizer.vocabulary.definition import Definition, read_definition
 from trainers.config.job import Init, Job
 from trainers.config.loss_weighting import GroupDRO
 from trainers.data.job_interface import JobCorpus, verified_tokenizer
@@ -120,20 +120,24 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
     init = config.init
     assert init is not None
     path = LocalPath(init.path)
-    kind = kind_of(path)
+    kind, same = kind_of(path), init.vocabulary == "same"
     record: dict[str, Any] = {"path": init.path, "kind": kind, "first_step": 0, "tokens": 0, "updates": 0}
+    if not same:
+        read_vocabularies(path, corpus)
     if kind == "hugging_face":
-        _same_tokens(path, corpus)
+        if same:
+            _same_tokens(path, corpus)
         return {**record, "fingerprints": {"weights": weights_digest(path)}}
     if kind == "export":
         origin = read_json(path / "gristmill.json", "export again")
-        if corpus.directory != path:  # a task corpus takes its tokenizer.json from the export itself
+        if same and corpus.directory != path:  # a task corpus takes its tokenizer.json from the export itself
             _same_tokenizer(path, origin["fingerprints"], corpus)
         marks = {"fingerprints": origin["fingerprints"], "checkpoint": origin["checkpoint"], "step": origin["step"]}
         return {**record, **marks}
     parent = checkpoint_of(path, init.step)
     own = read_json(path / "run.json", "restore it from a copy")
-    _same_tokenizer(path, parent.fingerprints, corpus)
+    if same:
+        _same_tokenizer(path, parent.fingerprints, corpus)
     record |= {"fingerprints": parent.fingerprints, "checkpoint": parent.checksum, "step": parent.step}
     if init.optimizer == "keep":
         record["updates"] = updates(own, parent.step, parent.skipped)
@@ -169,6 +173,33 @@ def _check_order(config: Job, corpus: JobCorpus, parent: checkpoint.Checkpoint) 
         raise ConfigError(
             f"budget.steps: got {steps}, the parent's data continues from step {parent.step}; allowed {parent.step + 1} or more"
         )
+
+
+def parent_digest(init: Init) -> str:
+    """Return a digest of the weights from which a run with this `init` begins. Raises UserError if they are missing."""
+    path = parse_local(init.path, "init.path").resolve()
+    kind = kind_of(path)
+    if kind == "run":
+        return checkpoint_of(path, init.step).checksum
+    if kind == "export":
+        return str(read_json(path / "gristmill.json", "export again")["checkpoint"])
+    return weights_digest(path)
+
+
+def read_vocabularies(path: LocalPath, corpus: JobCorpus) -> tuple[Definition, Definition]:
+    """Return the vocabularies of the parent in `path` and of the corpus, between which weights are transferred. Raises
+    UserError if the parent has no tokenizer.json, or if one of the two is not byte-level BPE that keeps every byte.
+    """
+    if not (path / "tokenizer.json").is_file():
+        raise UserError(f"init.vocabulary: {path} has no tokenizer.json; put the one that it was trained with there")
+    theirs, ours = read_definition(str(path / "tokenizer.json")), read_definition(str(verified_tokenizer(corpus)))
+    for definition in (theirs, ours):
+        if not definition.keeps_bytes:
+            raise UserError(
+                f"init.vocabulary: got transfer, which needs byte-level BPE that keeps every byte; {definition.path} is "
+                f"{definition.kind}"
+            )
+    return theirs, ours
 
 
 def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus) -> None:

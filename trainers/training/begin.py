@@ -22,9 +22,10 @@ from trainers.inference.model_export import load_trained
 from trainers.models import MODELS
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
-from trainers.runs.parent import checkpoint_of, require_unchanged, weight_files, weights_digest
+from trainers.runs.parent import checkpoint_of, read_vocabularies, require_unchanged, weight_files, weights_digest
 from trainers.runs.published_model import check_configuration, published_weights, read_configuration
 from trainers.runs.run import read_config, read_run
+from trainers.training.transfer_vocabulary import transfer_vocabulary
 
 # Fields that may differ from the parent's model: they change no tensor, or are meant to change (longer
 # contexts).
@@ -54,7 +55,7 @@ class _Weights(Mapping[str, dict[str, Any]]):
 
 
 def read_state(
-    config: Job, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    config: Job, corpus: JobCorpus, record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
     """Read the initial tensors of a run: {parameter name: {"weight": tensor, name of its optimizer state:
     tensor, ...}}.
@@ -65,7 +66,7 @@ def read_state(
     """
     init = config.init
     assert init is not None
-    path, kind = LocalPath(init.path), record["kind"]
+    path, kind, specials = LocalPath(init.path), record["kind"], corpus.tokenizer.specials
     if kind == "hugging_face":
         require_unchanged(path, weights_digest(path), record["fingerprints"]["weights"])
         weights = _hugging_face(path, config, specials)
@@ -83,6 +84,8 @@ def read_state(
                 f"init.optimizer: got keep, {path} was trained with {theirs.optimizer.kind} and this run with "
                 f"{config.optimizer.kind}, which keeps a different state; set it to reset"
             )
+        if init.vocabulary == "transfer":
+            return _transferred(checkpoint.read_weights(parent), config, corpus, path, shapes)
         state = checkpoint.read_state(parent)
         _check_shapes({name: tuple(state[name]["weight"].shape) for name in state}, shapes, path)
         return _kept(state, path) if init.optimizer == "keep" else _Weights(checkpoint.read_weights(parent))
@@ -90,6 +93,22 @@ def read_state(
     for name, shape in shapes.items():  # the position table of a RoBERTa export may begin with unused rows
         if name.endswith("position_embeddings.weight") and name in weights and len(weights[name]) > shape[0]:
             weights[name] = weights[name][-shape[0] :] if config.model.architecture == "roberta" else weights[name]
+    if init.vocabulary == "transfer":
+        return _transferred(weights, config, corpus, path, shapes)
+    _check_shapes({name: tuple(weight.shape) for name, weight in weights.items()}, shapes, path)
+    return _Weights(weights)
+
+
+def _transferred(
+    weights: Mapping[str, Any],
+    config: Job,
+    corpus: JobCorpus,
+    path: LocalPath,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> _Weights:
+    """Return the parent's weights with its tables rewritten for the vocabulary of the corpus."""
+    vocabularies = read_vocabularies(path, corpus)
+    weights = transfer_vocabulary(weights, config.model, corpus.tokenizer.specials, *vocabularies)
     _check_shapes({name: tuple(weight.shape) for name, weight in weights.items()}, shapes, path)
     return _Weights(weights)
 

@@ -72,7 +72,7 @@ def _begin(
     if parent is None:
         return 0, 0, 0
     if not fine_tunes:
-        state = read_state(config, corpus.tokenizer.specials, parent, engine.shapes())
+        state = read_state(config, corpus, parent, engine.shapes())
         engine.restore(state, parent["updates"])
         engine.broadcast(0)  # as in `restore`
     step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""

@@ -196,7 +196,7 @@ def test_a_hugging_face_directory_gives_the_model_that_it_holds(name, corpus, tm
     assert record["kind"] == "hugging_face"
     ours = build_model(sizes, specials, 5).eval()
     shapes = {key: tuple(parameter.shape) for key, parameter in ours.named_parameters()}
-    state = read_state(config, specials, record, shapes)
+    state = read_state(config, corpus, record, shapes)
     assert set(state) == set(shapes)
     with torch.no_grad():
         for key, parameter in ours.named_parameters():

@@ -89,7 +89,9 @@ def _select(drawn: Iterator[np.ndarray], runs: int, distance: float, constraints
 
 def _is_near(mixture: np.ndarray, others: np.ndarray, distance: float) -> bool:
     """Return whether any of `others`, [mixtures, domains], is within `distance` of `mixture`, [domains]."""
-    return bool(len(others)) and float(np.abs(others - mixture).sum(axis=1).min() / 2) <= distance
+    column = int(mixture.argmax())  # no share differs by more than the distance, because both mixtures sum to 1
+    close = others[np.abs(others[:, column] - mixture[column]) <= distance + 1e-9]
+    return bool(len(close)) and float(np.abs(close - mixture).sum(axis=1).min() / 2) <= distance
 
 
 def _centroids(constraints: MixtureConstraints) -> np.ndarray:

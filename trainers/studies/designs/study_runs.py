@@ -1,22 +1,18 @@
-"""The runs of a study: the job of each, and the key that names its directory, a digest of job, metrics and
-corpus.
-"""
+"""The runs of a study: the job of each, its mixture and its corpus."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.store import digest
-from trainers.config.job import TrainingBudget
+from trainers.config.job import Init, TrainingBudget
 from trainers.config.loss_weighting import GroupDRO
 from trainers.config.pretraining import MixtureStage, Pretraining
 from trainers.data.packed_corpus import TrainingCorpus
-from trainers.runs.resolve import identity
+from trainers.runs.parent import parent_digest
 from trainers.studies.designs.draw_mixtures import draw_mixtures
 from trainers.studies.designs.level_weights import leaf_settings, leaf_weights, require_levels
 from trainers.studies.designs.reused_ratios import ReusedRatios, read_reused
@@ -29,6 +25,7 @@ from trainers.studies.designs.study_entries import (
     study_entries,
     variant_of,
 )
+from trainers.studies.designs.study_run import NOT_BUILT, StudyRun, unique
 from trainers.studies.laws import LAWS
 from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
 from trainers.studies.proposals.proposal_settings import ProposalSettings
@@ -36,60 +33,6 @@ from trainers.studies.schema.study_designs import LeaveOneOut, MixtureDesign, Si
 from trainers.studies.schema.study_file import Metrics, Study
 
 LEAST_RUNS = 10  # with fewer, a law cannot be judged (`fit_study`)
-_KEY = 16  # hexadecimal digits of the name of a run's directory
-_NOT_BUILT = "not built: "
-_IDENTITIES: dict[str, dict[str, object]] = {}
-
-
-@dataclass(frozen=True)
-class StudyRun:
-    """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
-    `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
-    share it and are trained once. `corpus` is the fingerprint of its corpus, or says that it is not built.
-
-    A run of DoReMi names the key of its `reference`, whose directory `keeps_export`.
-    """
-
-    entry: str
-    weights: Mapping[str, float]
-    job: Pretraining
-    metrics: Metrics
-    corpus: str
-    keeps_export: bool = False
-    reference: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name in messages and tables: the entry and the seed."""
-        return f"{self.entry}/seed-{self.job.seed}"
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether its corpus is built."""
-        return not self.corpus.startswith(_NOT_BUILT)
-
-    @cached_property
-    def kind(self) -> str:
-        """The job without its name, seed and mixture, as text. Runs of one kind differ in nothing else."""
-        return repr(replace(self.job, seed=0, name="", data=replace(self.job.data, weights={})))
-
-    @cached_property
-    def key(self) -> str:
-        """A digest of everything that the result depends on. The unresolved job is enough, because the
-        resolved job is a function of it and the corpus.
-        """
-        more = [*(["export"] if self.keeps_export else []), *([self.reference] if self.reference else [])]
-        return digest([self._identity(), plain(self.metrics), self.corpus, *more])[:_KEY]
-
-    def _identity(self) -> dict[str, object]:
-        """Return the fields that identify the job. Fields that all runs of a kind share are computed once."""
-        if self.kind not in _IDENTITIES:
-            _IDENTITIES.clear()  # runs of the same kind are consecutive
-            _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))
-        weights = self.job.data.weights
-        shares = {f"data.weights.{n}": w for n, w in weights.items()} if isinstance(weights, dict) else {}
-        named = {"data.weights": weights} if isinstance(weights, str) else shares
-        return {**_IDENTITIES[self.kind], **named, "seed": self.job.seed}
 
 
 @dataclass(frozen=True)
@@ -218,13 +161,13 @@ class OpenStudy:
         data = replace(self.base.data, weights=dict(weights), stages=stages, subset=self.share_read(tokens))
         job = replace(self.base, name=entry, seed=seed, data=data, budget=TrainingBudget(tokens=tokens))
         job = job_with(job, settings, f"study {self.study.name}, {entry}")
-        return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint)
+        return StudyRun(entry, weights, job, self._measured, self.corpus.fingerprint, parent=self._parent(job))
 
     def _entry_run(self, name: str, its: StudyEntry, seed: int) -> StudyRun:
         """Return the run of an entry of a list or grid design, with the corpus and mixture of the entry."""
         job = replace(its.job, seed=seed)
         if its.variant is not None and not self.corpora.has(its.variant):
-            return StudyRun(name, {}, job, self._measured, f"{_NOT_BUILT}{its.variant.key}")
+            return StudyRun(name, {}, job, self._measured, f"{NOT_BUILT}{its.variant.key}")
         corpus = self.corpora.of(job)
         prior = self._prior_of(corpus)
         weights = prior if its.weights is None else leaf_weights(its.weights, _sizes(corpus), f"design: {name}")
@@ -232,7 +175,19 @@ class OpenStudy:
         job = replace(
             job, data=replace(job.data, stages=stages, weights=job.data.weights if its.sets_mixture else weights)
         )
-        return StudyRun(name, weights, job, self._measured, corpus.fingerprint)
+        return StudyRun(name, weights, job, self._measured, corpus.fingerprint, parent=self._parent(job))
+
+    def _parent(self, job: Pretraining) -> str:
+        """Return the digest of the weights from which a run begins, computed once for each `init`; empty without one."""
+        if job.init is None:
+            return ""
+        if job.init not in self._parents:
+            self._parents[job.init] = parent_digest(job.init)
+        return self._parents[job.init]
+
+    @cached_property
+    def _parents(self) -> dict[Init, str]:
+        return {}
 
     def _prior_of(self, corpus: TrainingCorpus) -> dict[str, float]:
         """Return the prior by domain for the corpus of an entry: the study's own, or else proportional to the
@@ -330,11 +285,3 @@ def open_study(study: Study) -> OpenStudy:
 
 def _sizes(corpus: TrainingCorpus) -> dict[str, int]:
     return {name: source.tokens for name, source in corpus.train.items()}
-
-
-def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
-    """Return the first run of each key."""
-    first: dict[str, StudyRun] = {}
-    for run in runs:
-        first.setdefault(run.key, run)
-    return tuple(first.values())

@@ -18,6 +18,7 @@ from gristmill.storage.store import digest, read_json, write_json
 from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.fit_study import MetricFit, fit_metrics, fit_record, laws_of
 from trainers.studies.laws import LAWS
+from trainers.studies.laws.domain_curves import domain_curves
 from trainers.studies.laws.law_set import LawSet, fit_laws
 from trainers.studies.outcomes.study_table import metric_noise, run_table, write_tables
 from trainers.studies.proposals.propose import Proposal, parse_proposal, proposal_record, propose
@@ -26,7 +27,7 @@ from trainers.studies.running.study_directory import RUNS
 from trainers.studies.running.train_study_run import RunResult, read_result
 
 FIT, PROPOSAL, CONFIRMATION = "fit.json", "proposal.yaml", "confirmation.json"
-FORMAT = 2  # of fit.json
+FORMAT = 3  # of fit.json
 DIGITS = 6  # of a proposal's shares, so that finding it again gives the same runs
 
 
@@ -65,11 +66,13 @@ def fit_step(opened: OpenStudy, root: LocalPath, results: Mapping[str, RunResult
     fits = fit_metrics(table, laws_of(opened.study.laws))
     laws = _resampled(opened, table, [fit.law.name for fit in fits])
     noise = metric_noise(opened, results, table)
+    weights = opened.settings.metric_weights(table.metrics)
     record = {
         "format": FORMAT,
         "basis": basis_of(opened, table),
         **fit_record(table, fits, laws, opened.prior),
-        "mean_effects": laws.mean_effects(opened.prior, opened.settings.metric_weights(table.metrics)),
+        "mean_effects": laws.mean_effects(opened.prior, weights),
+        "curves": domain_curves(laws, table.ratios, opened.prior, weights),
         "noise": {n.metric: {"anchors": n.anchors, "noise": _finite(n.noise), "signal": n.signal} for n in noise},
     }
     write_json(root / FIT, record)

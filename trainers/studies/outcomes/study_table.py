@@ -11,7 +11,8 @@ import numpy as np
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
-from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+from trainers.studies.designs.study_run import StudyRun
+from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.run_table import RunTable
 from trainers.studies.running.train_study_run import RunResult
 

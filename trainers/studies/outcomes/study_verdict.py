@@ -7,7 +7,8 @@ import numpy as np
 
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
-from trainers.studies.designs.study_runs import OpenStudy, StudyRun
+from trainers.studies.designs.study_run import StudyRun
+from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.paired_comparison import PairedComparison, compare_pairs
 from trainers.studies.outcomes.study_steps import DIGITS, doremi_mixture, read_proposal
 from trainers.studies.outcomes.study_table import measured_metrics

@@ -1,6 +1,6 @@
 """The report page of a study: its findings first, then the evidence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,20 @@ import yaml
 
 from gristmill.config import plain
 from gristmill.errors import UserError
+from gristmill.page.formats import compact
 from gristmill.page.render import render_template
 from gristmill.page.scatter import scatter
 from gristmill.storage.disk import LocalPath
-from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
+from trainers.engine.hardware.footprint import add_footprints, parse_footprint
+from trainers.studies.designs.study_run import StudyRun, unique
+from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.paired_comparison import PairedComparison
 from trainers.studies.outcomes.study_steps import FIT, PROPOSAL, basis_of, proposal_basis, read_fit, read_full_proposal
 from trainers.studies.outcomes.study_table import MetricNoise, missing_lines, run_table, unmeasured_lines
 from trainers.studies.outcomes.study_verdict import StudyVerdict, candidate_runs, judge
+from trainers.studies.page.domain_charts import domain_charts
 from trainers.studies.page.study_charts import DomainShare, difference_bars, share_bars
-from trainers.studies.page.study_words import effect_words, proposal_words, verdict_words
+from trainers.studies.page.study_words import answer_word, effect_words, mixture_words, proposal_words, verdict_words
 from trainers.studies.page.swarm_chart import SwarmRun, swarm_lines
 from trainers.studies.proposals.propose import Proposal
 from trainers.studies.running.study_directory import results_of
@@ -32,11 +36,12 @@ _LISTED, _POINTS = 300, 1000  # the most runs in the table of runs; the most poi
 @dataclass(frozen=True)
 class Findings:
     """The results of a study so far. Parts that do not exist yet are None, and the lines in `missing` say
-    why. `fit` is the record that `fit_step` wrote.
+    why. `fit` is the record that `fit_step` wrote, `judged` are the runs that `verdict` compares.
     """
 
     opened: OpenStudy
     runs: tuple[StudyRun, ...]
+    judged: tuple[StudyRun, ...]
     results: dict[str, RunResult]
     fit: dict[str, Any] | None
     proposal: Proposal | None
@@ -76,7 +81,7 @@ def collect(opened: OpenStudy, root: LocalPath) -> Findings:
         results |= its
     if any(run.key in results for run in judged):
         verdict = judge(opened, judged, results)
-    return Findings(opened, unique((*runs, *judged)), results, fit, proposal, verdict, missing)
+    return Findings(opened, unique((*runs, *judged)), judged, results, fit, proposal, verdict, missing)
 
 
 def _stale(file: str, made_of: str, basis: str, command: str) -> list[str]:
@@ -89,6 +94,7 @@ def _stale(file: str, made_of: str, basis: str, command: str) -> list[str]:
 def render_study(found: Findings) -> str:
     """Return the page as self-contained HTML."""
     study, opened = found.opened.study, found.opened
+    mixtures = {run.entry: opened.shares_of(run.weights) for run in found.judged if study.has_mixtures}
     finished = [found.results[run.key] for run in found.runs if run.key in found.results]
     return render_template(
         Path(__file__).with_name("study.html"),
@@ -96,16 +102,19 @@ def render_study(found: Findings) -> str:
         kind="study",
         study=study,
         found=found,
-        answer=verdict_words(found.verdict, study.rule, study.metrics.unit) if found.verdict else [],
+        **_answer(found, mixtures),
         proposed=proposal_words(found.proposal, study.metrics.unit) if found.proposal else [],
         effects=effect_words(found.fit["mean_effects"], study.metrics.unit) if found.fit else [],
         domains=_domains(found),
         shares=share_bars(_shares(found.proposal, opened)) if found.proposal else None,
-        differences=difference_bars(found.verdict.overall) if found.verdict else None,
+        differences=difference_bars([row for row in found.verdict.overall if row.entry != found.verdict.baseline])
+        if found.verdict
+        else None,
         ranked=sorted(found.verdict.overall, key=_rank) if found.verdict else [],
         scatters=_scatters(found.fit) if found.fit else [],
         swarm=swarm_lines(opened.domains, _swarm(found)) if opened.study.has_mixtures else None,
         interactions=_interactions(found.fit) if found.fit else [],
+        curves=domain_charts(found.fit["curves"], _marked(found)) if found.fit else [],
         noise=_noise(found.fit) if found.fit else [],
         tokens=_tokens(found),
         ledger=_ledger(finished),
@@ -115,6 +124,27 @@ def render_study(found: Findings) -> str:
         share_read=opened.share_read(study.proxies.tokens),
         config=yaml.safe_dump(plain(study), sort_keys=False, allow_unicode=True, width=100),
     )
+
+
+def _answer(found: Findings, mixtures: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the parts of the page that state the verdict: the answer in a word, its sentences, the mixtures of the entries as
+    text, and the sizes of the runs that were compared.
+    """
+    study, verdict = found.opened.study, found.verdict
+    if verdict is None:
+        return {"answer_word": "", "answer": [], "described": {}, "scale": ""}
+    done = [run for run in found.judged if run.key in found.results and found.results[run.key].state == "finished"]
+    sizes = [
+        sorted({found.results[run.key].parameters for run in done}),
+        sorted({run.job.budget.tokens or 0 for run in done}),
+    ]
+    ranges = [" to ".join(dict.fromkeys(compact(size) for size in its[:: max(1, len(its) - 1)])) for its in sizes]
+    return {
+        "answer_word": answer_word(verdict, study.answered_by),
+        "answer": verdict_words(verdict, study.rule, study.metrics.unit, mixtures, study.answered_by),
+        "described": {name: mixture_words(its) for name, its in mixtures.items()},
+        "scale": f"compared in models of {ranges[0]} parameters after {ranges[1]} tokens" if done else "",
+    }
 
 
 def _rank(row: PairedComparison) -> float:
@@ -178,6 +208,13 @@ def _swarm(found: Findings) -> list[SwarmRun]:
     return runs
 
 
+def _marked(found: Findings) -> list[tuple[str, dict[str, float]]]:
+    """Return the mixtures whose shares are marked in the curves: the prior and the proposal."""
+    opened, proposal = found.opened, found.proposal
+    mixtures = [("prior", opened.prior)] + ([("proposed", proposal.ratios)] if proposal is not None else [])
+    return [(label, dict(zip(opened.domains, shares.tolist(), strict=True))) for label, shares in mixtures]
+
+
 def _interactions(fit: dict[str, Any]) -> list[tuple[str, list[tuple[float, str]]]]:
     """Return, for each metric, the effect of one percentage point of each domain and the style of its cell:
     green if it helps, orange if it harms, with an opacity in proportion to its size.
@@ -229,7 +266,9 @@ def _ledger(results: Sequence[RunResult]) -> dict[str, Any]:
     done = [result for result in results if result.state == "finished"]
     seconds, steps = sum(r.seconds for r in done), sum(r.step_seconds for r in done)
     validation = sum(r.validation_seconds for r in done)
+    costs = [parse_footprint(r.cost) for r in done if r.cost is not None]
     return {
+        "cost": add_footprints(costs) if costs and len(costs) == len(done) else None,
         "runs": len(done),
         "tokens": sum(r.tokens for r in done),
         "flops": sum(r.flops for r in done),

@@ -8,17 +8,48 @@ from trainers.studies.proposals.propose import Proposal
 from trainers.studies.schema.study_file import Confirmation, Verdict
 
 _VERBS = {"better": "is better than", "worse": "is worse than", "tie": "ties with"}
+_ANSWERS = {"better": "Yes.", "worse": "No.", "tie": "Not measurably.", "open": "Not known yet."}
+_LISTED = 4  # domains of a mixture
 _MOVED = 0.01  # smaller changes of a share are not mentioned
 
 
-def verdict_words(verdict: StudyVerdict, rule: Confirmation | Verdict, unit: str) -> list[str]:
-    """Return a text for each entry except the baseline: its overall verdict, then the domains on which it is
-    better or worse. `unit` is that of the metrics.
+def answer_word(verdict: StudyVerdict, entry: str | None) -> str:
+    """Return the answer to a question that the verdict on `entry` answers with yes or no; empty if it is None or was not
+    judged.
+    """
+    return next((_ANSWERS[each.verdict] for each in verdict.overall if each.entry == entry), "")
+
+
+def verdict_words(
+    verdict: StudyVerdict,
+    rule: Confirmation | Verdict,
+    unit: str,
+    mixtures: Mapping[str, Mapping[str, float]],
+    first: str | None = None,
+) -> list[str]:
+    """Return a text for each entry except the baseline, `first` before the others: its overall verdict, then the domains on
+    which it is better or worse. `unit` is that of the metrics. `mixtures` are those of the entries, by domain; entries without
+    one are not described.
     """
     others = [each for each in verdict.overall if each.entry != verdict.baseline]
-    return [
-        f"{_sentence(each, verdict.baseline, rule.level, unit)}{_by_domain(verdict, each.entry)}" for each in others
-    ]
+    others.sort(key=lambda each: each.entry != first)
+    words = []
+    for number, each in enumerate(others):
+        described = mixture_words(mixtures.get(verdict.baseline, {})) if number == 0 else ""
+        names = _named(each.entry, mixture_words(mixtures.get(each.entry, {}))), _named(verdict.baseline, described)
+        words.append(f"{_sentence(each, *names, rule.level, unit)}{_by_domain(verdict, each.entry)}")
+    return words
+
+
+def mixture_words(shares: Mapping[str, float]) -> str:
+    """Return the largest shares of a mixture as text."""
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    more = f" and {len(ranked) - _LISTED} more" if len(ranked) > _LISTED else ""
+    return ", ".join(f"{share:.0%} {name}" for name, share in ranked[:_LISTED]) + more
+
+
+def _named(entry: str, described: str) -> str:
+    return f"{entry} ({described})" if described else entry
 
 
 def _by_domain(verdict: StudyVerdict, entry: str) -> str:
@@ -33,12 +64,12 @@ def _by_domain(verdict: StudyVerdict, entry: str) -> str:
     return f" It is {' and '.join(parts)}." if parts and len(verdict.by_metric) > 1 else ""
 
 
-def _sentence(each: PairedComparison, baseline: str, level: float, unit: str) -> str:
+def _sentence(each: PairedComparison, entry: str, baseline: str, level: float, unit: str) -> str:
     if each.verdict == "open":
-        return f"{each.entry} against {baseline} is open: {each.reason}."
+        return f"{entry} against {baseline} is open: {each.reason}."
     more = "fewer" if each.difference < 0 else "more"
     return (
-        f"{each.entry} {_VERBS[each.verdict]} {baseline}: {abs(each.difference):.4f} {more} {unit} over "
+        f"{entry} {_VERBS[each.verdict]} {baseline}: {abs(each.difference):.4f} {more} {unit} over "
         f"{each.pairs} paired seeds ({level:.0%} interval {each.low:+.4f} to {each.high:+.4f})."
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 from gristmill.errors import ConfigError
@@ -12,7 +13,8 @@ from trainers.config.architecture import fill
 from trainers.config.job import TrainingBudget
 from trainers.runs.resolve import resolve
 from trainers.studies.designs.reused_ratios import VIRTUAL
-from trainers.studies.designs.study_runs import OpenStudy, StudyRun, unique
+from trainers.studies.designs.study_run import StudyRun, unique
+from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.study_steps import PROPOSAL, doremi_mixture
 from trainers.studies.outcomes.study_verdict import candidate_runs
 from trainers.studies.running.study_directory import CALIBRATION, RUNS, results_of
@@ -29,8 +31,8 @@ _FEW_SEQUENCES = 8  # in a domain's pool; with fewer, epochs are matched only ro
 @dataclass(frozen=True)
 class MeasuredRate:
     """The speed of one worker, measured on `runs` runs: operations per second during steps, and the seconds
-    that a run spends on validation and on everything else. `source` says how it was measured. `per_token` is
-    the number of operations per token of the model in those runs.
+    that a run spends on validation and on everything else. The first run of a process takes `start_seconds` more. `source`
+    says how it was measured. `per_token` is the number of operations per token of the model in those runs.
     """
 
     runs: int
@@ -38,6 +40,7 @@ class MeasuredRate:
     flops_per_second: float
     validation_seconds: float
     other_seconds: float
+    start_seconds: float
     per_token: float
 
 
@@ -69,11 +72,26 @@ class StudyPlan:
     run_bytes: int
 
     def seconds(self, stage: StagePlan) -> float | None:
-        """Return the estimated seconds that a stage still takes; None if the speed is unknown."""
+        """Return the estimated seconds that a stage still takes; None if the speed is unknown. Each stage starts its own
+        processes.
+        """
         if self.rate is None:
             return None
+        if not stage.to_train:
+            return 0.0
         each = self.rate.other_seconds + self.rate.validation_seconds * stage.per_token / self.rate.per_token
-        return (stage.to_train * each + stage.flops / self.rate.flops_per_second) / self.workers
+        work = stage.to_train * each + stage.flops / self.rate.flops_per_second
+        return work / min(self.workers, stage.to_train) + self.rate.start_seconds
+
+    @property
+    def total_seconds(self) -> float | None:
+        """The estimated seconds that the study still takes, with the start of the command, which imports as much as a worker;
+        None if the speed is unknown.
+        """
+        if self.rate is None:
+            return None
+        stages = [self.seconds(stage) or 0.0 for stage in self.stages]
+        return sum(stages) + self.rate.start_seconds if any(stages) else 0.0
 
     @property
     def peak_bytes(self) -> int:
@@ -106,10 +124,12 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
 
 
 def calibration_runs(opened: OpenStudy, workers: int) -> tuple[StudyRun, ...]:
-    """Return one short run per worker, with the first mixtures of the design."""
+    """Return two short runs per worker, with the first mixtures of the design. The first run of a process shows what its start
+    takes.
+    """
     runs = []
     ready = [run for run in opened.points if run.is_ready]
-    for number in range(workers):
+    for number in range(2 * workers):
         run = ready[number % len(ready)]
         batch = run.job.batch.tokens or (run.job.batch.sequences or 1) * run.job.data.sequence_length
         tokens = max(int(run.job.budget.tokens or 0) * _CALIBRATION_SHARE, _CALIBRATION_STEPS * batch)
@@ -133,12 +153,15 @@ def measured_rate(opened: OpenStudy, root: LocalPath, results: Sequence[RunResul
         return None
     count = len(finished)
     steps, validations = sum(r.step_seconds for r in finished), sum(r.validation_seconds for r in finished)
+    others = {is_first: [r.other_seconds for r in finished if r.is_first is is_first] for is_first in (True, False)}
+    usual = mean(others[False] or others[True])
     return MeasuredRate(
         count,
         source,
         sum(r.flops for r in finished) / max(steps, 1e-9),
         validations / count,
-        max(0.0, sum(r.seconds for r in finished) - steps - validations) / count,
+        usual,
+        max(0.0, mean(others[True] or [usual]) - usual),
         sum(r.flops for r in finished) / sum(r.tokens for r in finished),
     )
 
@@ -261,13 +284,13 @@ def _reused_lines(opened: OpenStudy) -> list[str]:
 
 
 def _time_line(plan: StudyPlan) -> str:
-    if plan.rate is None:
+    rate, seconds = plan.rate, plan.total_seconds
+    if rate is None or seconds is None:
         return "time          unknown: no run has been measured; `study plan --calibrate` trains a few steps and records them"
-    rate, times = plan.rate, [plan.seconds(stage) or 0.0 for stage in plan.stages]
     return (
-        f"time          {duration(sum(times))} on {plan.workers} workers, {rate.source} ({rate.runs}): "
+        f"time          {duration(seconds)} on {plan.workers} workers, {rate.source} ({rate.runs}): "
         f"{rate.flops_per_second / 1e9:.2f} GFLOP/s per worker; each run spends {rate.validation_seconds:.1f} s on "
-        f"validation and {rate.other_seconds:.1f} s on start and end"
+        f"validation and {rate.other_seconds:.1f} s on start and end, the first of a worker {rate.start_seconds:.1f} s more"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import is_url
-from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.designs.study_run import StudyRun
 from trainers.studies.running.study_workers import (
     BUSY_SECONDS,
     MOST_LOST,

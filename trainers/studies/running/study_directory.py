@@ -19,7 +19,7 @@ from gristmill.errors import ConfigError, ConflictError, CorruptFileError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import read_json, write_new_json
-from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.designs.study_run import StudyRun
 from trainers.studies.running.train_study_run import RunResult, read_result
 from trainers.studies.schema.study_file import Study
 
@@ -79,10 +79,11 @@ def check_registered(study: Study, root: LocalPath) -> None:
 
 def _rule(study: Study) -> dict[str, Any]:
     """Return everything except the runs that a verdict depends on: candidates, seeds, metrics and their
-    weights, level and margin.
+    weights, level and margin, and which of the candidates answers the question.
     """
     section = "verdict" if study.confirmation is None else "confirmation"
     rule = {section: plain(study.rule), "metrics": plain(study.metrics)}
+    rule |= {"answered_by": study.answered_by} if study.answered_by is not None else {}
     return rule | {"proposal.weights": plain(study.proposal.weights)}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import write_json
-from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.designs.study_run import StudyRun
 from trainers.studies.running.train_study_run import FORMAT, RESULT, Outcome, RunResult, train_study_run
 
 MOST_LOST = 2  # consecutive workers that a run may lose before it is recorded as failed

@@ -14,18 +14,20 @@ from typing import Any, Literal
 from gristmill.config import load_yaml
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.events import read_events
+from gristmill.machine import usable_cores
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Checkpoints
 from trainers.config.loss_weighting import WEIGHTS_FILE, GroupDRO
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import TrainingCorpus
+from trainers.report.run_cost import run_cost
 from trainers.runs.history import drop_superseded
 from trainers.runs.ledger import read_ledger
 from trainers.runs.resolve import resolve
 from trainers.runs.run import locked, open_run
 from trainers.studies.designs.study_corpora import OpenCorpora
-from trainers.studies.designs.study_runs import StudyRun
+from trainers.studies.designs.study_run import StudyRun
 from trainers.studies.schema.study_file import Metrics
 
 RESULT = "result.json"
@@ -35,6 +37,7 @@ _BEFORE_START = ("resume", "warning")
 _CHECKPOINTS = 4  # per run, so that a killed run loses at most a quarter
 _KEPT_MODEL = ("checkpoints", "export")  # removed when a run ends; its log and its ledger stay
 _CORPORA = OpenCorpora()  # per process, so that its runs open each corpus once
+_NUMBERS = itertools.count()  # of the runs that this process trains
 
 State = Literal["finished", "diverged", "failed"]
 Outcome = Literal["finished", "diverged", "failed", "busy", "stopped", "storage"]
@@ -47,7 +50,9 @@ class RunResult:
 
     `sources` holds the ledger's entry for each domain. `flops` are those of training steps. `seconds` are
     those of the whole run, `step_seconds` of its steps and `validation_seconds` of its measurements. `domain_weights` are
-    the mean weights of a run with online weights.
+    the mean weights of a run with online weights. `cost` is the `Footprint` of all that was computed, steps that were repeated
+    after a kill included; None for a run of an earlier version. `is_first` says that its process trained no run before it,
+    so that `seconds` include the import of libraries.
     """
 
     state: State
@@ -62,6 +67,13 @@ class RunResult:
     step_seconds: float = 0.0
     validation_seconds: float = 0.0
     domain_weights: dict[str, float] = field(default_factory=dict)
+    cost: dict[str, Any] | None = None
+    is_first: bool = False
+
+    @property
+    def other_seconds(self) -> float:
+        """The seconds that the run spent neither on steps nor on validation."""
+        return max(0.0, self.seconds - self.step_seconds - self.validation_seconds)
 
 
 def read_result(run: LocalPath) -> RunResult | None:
@@ -98,9 +110,10 @@ def train_study_run(run: StudyRun, directory: LocalPath, threads: int) -> tuple[
         try:
             # A run that failed before its directory was complete could not begin beside its result.
             (directory / RESULT).unlink(missing_ok=True)
+            is_first = next(_NUMBERS) == 0
             if not _train(run, directory, threads):
                 return "stopped", ""
-            result = _measure(run, directory, time.perf_counter() - began)
+            result = replace(_measure(run, directory, time.perf_counter() - began, threads), is_first=is_first)
         except Exception as error:  # a failed run is recorded and does not end the study
             if _is_storage(error):
                 return "storage", str(error)
@@ -155,9 +168,10 @@ def _train(run: StudyRun, directory: LocalPath, threads: int) -> bool:
     return (directory / "finished.json").exists()
 
 
-def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
+def _measure(run: StudyRun, directory: LocalPath, seconds: float, threads: int) -> RunResult:
     """Return the result of a finished run, from its log and ledger."""
-    events = drop_superseded(read_events(directory / "log.jsonl"))
+    everything = read_events(directory / "log.jsonl")
+    events = drop_superseded(everything)
     start = next(event for event in events if event["event"] == "start")
     validations = [event for event in events if event["event"] == "validation"][-run.metrics.last :]
     sources = validations[-1]["sources"] if validations else {}
@@ -187,7 +201,19 @@ def _measure(run: StudyRun, directory: LocalPath, seconds: float) -> RunResult:
         step_seconds=_step_seconds(events),
         validation_seconds=_validation_seconds(events),
         domain_weights=_domain_weights(directory),
+        cost=_cost(everything, threads),
     )
+
+
+def _cost(events: Sequence[dict[str, Any]], threads: int) -> dict[str, Any] | None:
+    """Return the cost of a run on `threads` threads as JSON data. RAPL measures the whole machine, also for the runs beside
+    this one, so a run bears the share of its threads among the cores.
+    """
+    cost, cores = run_cost(events), usable_cores()
+    if cost is not None and cost.joules is not None and "RAPL" in cost.energy_from and threads < cores:
+        how = f"{cost.energy_from}, {threads} of {cores} cores"
+        cost = replace(cost, joules=cost.joules * threads / cores, energy_from=how)
+    return cost.plain() if cost is not None else None
 
 
 def _domain_weights(directory: LocalPath) -> dict[str, float]:

@@ -206,6 +206,9 @@ class Study:
 
     With `anneal`, a run has two phases: it reads the prior first, and the mixture that is studied only for
     this share of its tokens, at the end. A cap in epochs covers both phases.
+
+    `answered_by` names the candidate or the entry of a list whose verdict answers the question: yes if it is better than the
+    baseline, no if it is worse. The page begins with that answer.
     """
 
     name: str
@@ -216,6 +219,7 @@ class Study:
     corpora: tuple[str, ...] = ()
     corpus_file: str | None = None
     question: str = ""
+    answered_by: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     target: Target | None = None
     anneal: float | None = None
@@ -258,6 +262,7 @@ class Study:
             self.doremi is None or self.anneal is None,
             "doremi: its weights are those of a whole run; remove this section or anneal",
         )
+        self._check_answer()
         if self.confirmation is not None:
             require(
                 self.doremi is not None or "doremi" not in self.confirmation.candidates,
@@ -265,6 +270,16 @@ class Study:
             )
             for name in flat_settings(self.confirmation.settings):
                 check_setting("confirmation.settings", name)
+
+    def _check_answer(self) -> None:
+        its = self.confirmation or self.design
+        names = its.candidates if isinstance(its, Confirmation) else tuple(getattr(its, "entries", ()))
+        allowed = [name for name in names if name != getattr(its, "baseline", None)]
+        require(
+            self.answered_by is None or self.answered_by in allowed,
+            f"answered_by: got {self.answered_by!r}, allowed the candidates or entries that are compared with the baseline: "
+            f"{', '.join(allowed) or 'none'}",
+        )
 
     @property
     def has_mixtures(self) -> bool:

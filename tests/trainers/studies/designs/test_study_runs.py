@@ -6,7 +6,8 @@ import pytest
 
 from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.store import digest
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import digest, write_json
 from tests.trainers.studies.study_files import opened, write_study
 from trainers.config.pretraining import MixtureStage
 from trainers.runs.resolve import identity
@@ -47,6 +48,18 @@ def test_a_key_depends_on_what_is_computed_and_on_nothing_else(file):
     assert set(keys) & other_seed == {run.key for run in study.anchors[1:]}
     more = [run.key for run in opened(file, "design.runs=30")[0].proxies]
     assert set(keys) < set(more)  # a longer swarm begins with the shorter one
+
+
+def test_a_key_depends_on_the_weights_that_a_run_begins_with(file, tmp_path):
+    export, keys = LocalPath(tmp_path / "export"), []
+    entries = f"entries: {{a: {{}}, b: {{settings: {{init.path: {export}}}}}}}"
+    for checkpoint in ("one", "two", "one"):
+        export.mkdir(exist_ok=True)
+        write_json(export / "gristmill.json", {"checkpoint": checkpoint})
+        study, _ = opened(file, "confirmation=null", f"design={{kind: list, baseline: a, seeds: 2, {entries}}}")
+        keys.append({run.name: run.key for run in study.points})
+    assert keys[0] == keys[2]
+    assert [name for name in keys[0] if keys[0][name] != keys[1][name]] == ["b/seed-0", "b/seed-1"]
 
 
 def test_keys_of_runs_of_one_kind_are_those_of_their_jobs(file):
@@ -136,6 +149,8 @@ LIST = "design={kind: list, baseline: a, entries: {a: {}, b: {settings: {FIELD: 
         (["design={kind: swarms}"], "expected one of 'swarm'|design.kind: got 'swarms'"),
         (["confirmation=null", LIST.replace("FIELD", "seed")], "design: b.seed: is set by the study"),
         (["confirmation=null", LIST.replace("FIELD", "model.layerz")], "did you mean 'layers'"),
+        (["confirmation=null", LIST.replace("FIELD: 1", "init.path: nowhere")], "init.path: .*nowhere has no run.json"),
+        (["answered_by=notes"], "answered_by: got 'notes', allowed the candidates or entries .*: proposal, more_code"),
         (["corpora=[]"], "corpora: set either corpora, to directories"),
         (["proxies.anchors=1"], "anchors: got 1, allowed 2 or more"),
     ],

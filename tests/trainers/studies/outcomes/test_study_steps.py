@@ -12,6 +12,7 @@ from gristmill.storage.store import read_json
 from tests.trainers.studies.study_files import finish, opened, planted, write_study
 from trainers.commands.settings import read_weights
 from trainers.config.pretraining import Data
+from trainers.engine.hardware.footprint import footprint
 from trainers.studies.laws.log_linear import LogLinear
 from trainers.studies.outcomes.study_steps import (
     PROPOSAL,
@@ -108,14 +109,21 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
     assert (by_metric["code"]["more_code"], by_metric["plays"]["more_code"]) == ("better", "worse")
     page = write_study_page(study, root).read_text()
     assert "Is more code worth it?" in page
-    assert "proposal is better than prior" in page
-    assert len(re.findall("<svg class=.chart", page)) == 5  # differences, shares, two scatters, and the mixtures
+    assert re.search(r"proposal \(\d+% code, \d+% plays, [\d.]+% notes\) is better than prior", page)
+    assert "compared in models of 10k parameters after 10k tokens" in page
+    assert "<b>" not in page.partition('class="lead"')[2].partition("</p>")[0]  # no entry answers the question
+    # Differences, shares, two scatters, three curves, and the mixtures.
+    assert len(re.findall("<svg class=.chart", page)) == 8
     (lines,) = re.findall(r'aria-label="Mixtures and their metric">(.*?)</svg>', page)
     assert lines.count("<path") == len(study.points)
     best = min(study.points, key=lambda run: sum(planted(run).values()))
     assert f"the best is {best.entry} with {sum(planted(best).values()) / 2:.4f}" in lines
     assert "<script" not in page
-    assert read_json(root / "fit.json")["noise"]["code"]["anchors"] == 3
+    record = read_json(root / "fit.json")
+    assert record["noise"]["code"]["anchors"] == 3
+    assert set(record["curves"]) == {"code", "notes", "plays"}
+    assert page.count('aria-label="Metrics by the share of') == 3
+    assert "some runs did not record it" in page  # energy
 
 
 def test_the_mixture_of_doremi_is_compared_and_confirmed(file):
@@ -166,6 +174,39 @@ def test_a_proposal_is_what_a_run_takes_as_weights(finished):
         read_weights(Data(weights=str(root / "empty.yaml")))
     with pytest.raises(ConfigError, match="no such file"):
         read_weights(Data(weights=str(root / "none.yaml")))
+
+
+def test_the_page_adds_up_the_energy_of_all_runs(file):
+    study, root = opened(file)
+    cost = footprint({"read": 6e9}, 3600, "cpu", 1).plain()
+    finish(root, study.proxies, cost=cost)
+    page = write_study_page(study, root).read_text()
+    total = len(study.proxies) * cost["kwh"]
+    assert total == pytest.approx(27 * 1.58 * 12 / 1000)
+    assert f"{total:.2g} kWh" in page
+    assert "12 W x 1 thread, Lannelongue et al., 2021; PUE 1.58" in page
+    finish(root, study.proxies[:1], cost=footprint({"read": 6e9}, 3600, "Abacus 9", 1).plain())
+    assert "energy unknown: no nominal power is known for Abacus 9" in write_study_page(study, root).read_text()
+
+
+def test_the_page_begins_with_the_answer_if_an_entry_gives_it(file):
+    answers = {}
+    for name in ("proposal", "more_code"):
+        study, root = opened(file, f"answered_by={name}")
+        finish(root, study.proxies)
+        fit = fit_step(study, root, results_of(root, study.proxies))
+        propose_step(study, root, fit.table, fit.laws)
+        finish(root, candidate_runs(study, root))
+        lead = write_study_page(study, root).read_text().partition('<p class="lead">')[2].partition("</p>")[0]
+        answers[name] = lead
+        assert f"</b> {name} (" in lead
+    runs = candidate_runs(study, root)
+    word = {each.entry: each.verdict for each in judge(study, runs, results_of(root, runs)).overall}
+    assert answers["proposal"].startswith("<b>Yes.</b>")
+    expected = {"better": "Yes.", "worse": "No.", "tie": "Not measurably."}[word["more_code"]]
+    assert answers["more_code"].startswith(f"<b>{expected}</b>")
+    with pytest.raises(ConfigError, match=r"answered_by: got 'prior', allowed the candidates .*: proposal, more_code"):
+        opened(file, "answered_by=prior")
 
 
 def test_a_page_without_a_verdict_says_so(finished):
@@ -270,9 +311,20 @@ def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
     proxies, confirmation = plan.stages
     assert (proxies.to_train, proxies.states) == (18, {"finished": 9})
     # Each measured run took 3 s: 2 s of 6e9 operations, 1 s beside.
+    assert plan.rate.start_seconds == 0
     assert plan.seconds(proxies) == pytest.approx(
         (18 * (0.5 * proxies.per_token / 1.2e6 + 0.5) + 2 * proxies.flops / 6e9) / 2
     )
+    finish(root, study.proxies[:2], is_first=True, seconds=7.5)  # both imported libraries for 4.5 s
+    plan = plan_study(study, root, 2)
+    assert plan.rate.start_seconds == pytest.approx(4.5)
+    assert plan.seconds(plan.stages[0]) == pytest.approx(plan.seconds(proxies))
+    assert plan.seconds(proxies) == pytest.approx(
+        4.5 + (18 * (0.5 * proxies.per_token / 1.2e6 + 0.5) + 2 * proxies.flops / 6e9) / 2
+    )
+    assert plan.seconds(replace(proxies, to_train=0, flops=0.0)) == 0
+    assert plan.total_seconds == pytest.approx(4.5 + plan.seconds(proxies) + plan.seconds(confirmation))
+    assert replace(plan, stages=(replace(proxies, to_train=0, flops=0.0),)).total_seconds == 0
     finish(root, study.proxies[9:11], state="failed")
     finish(root, study.proxies[11:12], state="diverged")
     assert plan_study(study, root, 2).stages[0].to_train == 17
@@ -302,8 +354,8 @@ def test_a_job_of_which_every_run_would_fail_is_found_before_any_runs(file, over
         plan_study(study, root, 1)
 
 
-def test_a_calibration_is_short_and_has_a_run_for_each_worker(file):
+def test_a_calibration_is_short_and_has_two_runs_for_each_worker(file):
     study, _ = opened(file)
     runs = calibration_runs(study, 3)
-    assert len({run.key for run in runs}) == 3
+    assert len({run.key for run in runs}) == 6
     assert {run.job.budget.tokens for run in runs} == {20 * 4 * 64}

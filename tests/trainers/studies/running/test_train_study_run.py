@@ -12,7 +12,7 @@ from tests.trainers.launching import ROOT, environment
 from tests.trainers.studies.corpus_studies import build_variants, write_corpus_study
 from tests.trainers.studies.planted_corpus import build_planted
 from tests.trainers.studies.study_files import opened, write_study
-from trainers.studies.running.train_study_run import _logged_seconds, read_result, train_study_run
+from trainers.studies.running.train_study_run import _cost, _logged_seconds, read_result, train_study_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
 
@@ -40,6 +40,8 @@ def test_a_run_ends_as_a_row_without_its_model(run, tmp_path):
     assert not (directory / "checkpoints").exists()
     assert not (directory / "export").exists()
     assert result.seconds >= result.step_seconds + result.validation_seconds > 0
+    assert sum(result.cost["flops"].values()) == pytest.approx(result.flops)
+    assert result.cost["joules"] > 0
     before = (directory / "log.jsonl").read_bytes()
     assert train_study_run(run, directory, 1)[0] == "finished"
     assert (directory / "log.jsonl").read_bytes() == before
@@ -105,6 +107,19 @@ def test_the_time_between_two_parts_of_a_run_does_not_count():
     assert _logged_seconds([{"event": event, "time": float(time)} for event, time in times]) == 5 + 3
 
 
+def test_of_the_energy_of_the_machine_a_run_bears_the_share_of_its_threads(monkeypatch):
+    monkeypatch.setattr("trainers.studies.running.train_study_run.usable_cores", lambda: 4)
+    flops = dict.fromkeys(("read", "decoded", "predicted"), 1.0)
+    start = {"event": "start", "time": 0.0, "workers": 1, "device": "cpu", "threads": 1}
+    events = [start, {"event": "step", "time": 10.0, "flops": flops, "joules": 80.0}]
+    assert _cost(events, 1)["joules"] == 10 * 12  # nominal power of one thread
+    measured = [start | {"energy_from": "RAPL"}, *events[1:]]
+    cost = _cost(measured, 1)
+    assert (cost["joules"], cost["energy_from"]) == (20.0, "measured by RAPL, 1 of 4 cores")
+    assert _cost(measured, 4)["joules"] == 80.0
+    assert _cost([], 1) is None
+
+
 def test_a_run_that_diverges_is_a_row_and_is_not_trained_again(run, tmp_path, monkeypatch):
     from trainers.engine.engine import Engine
 
@@ -165,12 +180,15 @@ design: {{kind: swarm, runs: 14, strengths: [1.0, 2.0]}}
 proxies: {{tokens: 40e3, anchors: 2}}
 metrics: {{tokens: 2048, last: 2}}
 proposal: {{kl: 0, max_epochs: null, draws: 60}}
-confirmation: {{tokens: 60e3, seeds: 3}}
+doremi: {{}}
+confirmation: {{candidates: [proposal, prior, doremi], tokens: 60e3, seeds: 3}}
 """
 
 
 def test_a_planted_truth_is_found_by_training(tmp_path):
-    """Two thirds of the prior are garbage: the study takes it out and confirms that this is better."""
+    """Two thirds of the prior are garbage, and what is held out is like `clean`: the study takes the garbage out, finds that it
+    harms and that `clean` helps most, and confirms that the proposal is better. DoReMi takes part to the end.
+    """
     corpus = build_planted(LocalPath(tmp_path / "corpus"))
     file = write_study(tmp_path, corpus, PLANTED)
     command = [sys.executable, "-m", "trainers", "study", "run", str(file), "--workers", "2"]
@@ -179,8 +197,23 @@ def test_a_planted_truth_is_found_by_training(tmp_path):
     study, root = opened(file)
     proposal = read_weights_of(root)
     assert proposal["garbage"] < 0.1 < study.prior[study.domains.index("garbage")]
+    effects = read_json(root / "fit.json")["mean_effects"]
+    assert effects["garbage"]["low"] > 0
+    assert effects["clean"]["high"] < 0
+    assert min(effects, key=lambda name: effects[name]["effect"]) == "clean"
     verdict = read_json(root / "confirmation.json")
-    assert {each["entry"]: each["verdict"] for each in verdict["overall"]}["proposal"] == "better"
+    verdicts = {each["entry"]: each["verdict"] for each in verdict["overall"]}
+    assert verdicts["proposal"] == "better"
+    # DoReMi's proxy is no worse at garbage than its reference, in which nothing can be learned either.
+    reference, proxy = study.doremi
+    weights = read_result(root / "runs" / proxy.key).domain_weights
+    assert weights["garbage"] < min(1 / 3, weights["clean"])
+    assert list((root / "runs" / reference.key).glob("export/*.safetensors"))
+    assert set(verdicts) == {"proposal", "prior", "doremi"}
+    assert verdicts["doremi"] == "better"
+    assert done.stdout.count("doremi") >= 3  # plan, proposal, verdict
+    page = (root / "report.html").read_text()
+    assert "is better than prior" in page.partition("doremi (")[2][:80]
     again = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert "to train on" not in again.stdout
 

@@ -1,0 +1,96 @@
+"""A run of a study, and the key that names its directory: a digest of job, metrics and corpus."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+from typing import Any
+
+from gristmill.config import plain
+from gristmill.storage.store import digest
+from trainers.config.pretraining import Pretraining
+from trainers.runs.resolve import identity
+from trainers.studies.schema.study_file import Metrics
+
+NOT_BUILT = "not built: "
+"""The beginning of the `corpus` of a run whose corpus is not built."""
+_KEY = 16  # hexadecimal digits of the name of a run's directory
+_IDENTITIES: dict[str, dict[str, object]] = {}
+_TEXTS: dict[str, tuple[object, str]] = {}
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A run of a study. `entry` names what is trained (a mixture, a candidate, an entry of a list), and
+    `weights` is its mixture by domain. `key` names its directory: runs with the same job, metrics and corpus
+    share it and are trained once. `corpus` is the fingerprint of its corpus, or says that it is not built.
+
+    A run of DoReMi names the key of its `reference`, whose directory `keeps_export`. `parent` is the digest of the weights
+    that `init` names, if any.
+    """
+
+    entry: str
+    weights: Mapping[str, float]
+    job: Pretraining
+    metrics: Metrics
+    corpus: str
+    keeps_export: bool = False
+    reference: str = ""
+    parent: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in messages and tables: the entry and the seed."""
+        return f"{self.entry}/seed-{self.job.seed}"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its corpus is built."""
+        return not self.corpus.startswith(NOT_BUILT)
+
+    @cached_property
+    def kind(self) -> str:
+        """The job without its name, seed and mixture, as text. Runs of one kind differ in nothing else."""
+        its = [(f.name, getattr(self.job, f.name)) for f in fields(self.job) if f.name not in ("seed", "name", "data")]
+        its += [
+            (f"data.{f.name}", getattr(self.job.data, f.name)) for f in fields(self.job.data) if f.name != "weights"
+        ]
+        return ", ".join(f"{name}={_shown(name, value)}" for name, value in its)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of everything that the result depends on. The unresolved job is enough, because the
+        resolved job is a function of it and the corpus.
+        """
+        more = ["export"] * self.keeps_export + [mark for mark in (self.reference, self.parent) if mark]
+        return digest([self._identity(), _plain_metrics(self.metrics), self.corpus, *more])[:_KEY]
+
+    def _identity(self) -> dict[str, object]:
+        """Return the fields that identify the job. Fields that all runs of a kind share are computed once."""
+        if self.kind not in _IDENTITIES:
+            _IDENTITIES.clear()  # runs of the same kind are consecutive
+            _IDENTITIES[self.kind] = identity(replace(self.job, data=replace(self.job.data, weights={})))
+        weights = self.job.data.weights
+        shares = {f"data.weights.{n}": w for n, w in weights.items()} if isinstance(weights, dict) else {}
+        named = {"data.weights": weights} if isinstance(weights, str) else shares
+        return {**_IDENTITIES[self.kind], **named, "seed": self.job.seed}
+
+
+def unique(runs: Sequence[StudyRun]) -> tuple[StudyRun, ...]:
+    """Return the first run of each key."""
+    first: dict[str, StudyRun] = {}
+    for run in runs:
+        first.setdefault(run.key, run)
+    return tuple(first.values())
+
+
+def _shown(name: str, value: object) -> str:
+    """Return `value` as text, computed once for consecutive runs whose field `name` is the same object."""
+    known = _TEXTS.get(name)
+    if known is None or known[0] is not value:
+        known = _TEXTS[name] = value, repr(value)
+    return known[1]
+
+
+@cache
+def _plain_metrics(metrics: Metrics) -> Any:
+    return plain(metrics)

@@ -1,0 +1,94 @@
+"""Give a model with another vocabulary the weights of its parent: fast vocabulary transfer (Gee et al., 2022, Fast
+Vocabulary Transfer for Language Model Compression).
+
+The row of a token that the parent has too is the parent's row. That of a new token is the mean of the rows of the
+tokens into which the parent's tokenizer divides its text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from tokenizer.vocabulary.definition import Definition, load_within_text
+from trainers.config.architecture import Model
+
+_MORE = 64  # tokens that are added to find the parameters whose shape depends on their number
+
+
+def transfer_vocabulary(
+    weights: Mapping[str, Any], model: Model, specials: dict[str, int], theirs: Definition, ours: Definition
+) -> dict[str, Any]:
+    """Return the parent's `weights`, {parameter name: tensor}, with the tables of its vocabulary `theirs` rewritten for
+    the vocabulary `ours` of the resolved `model`. All other tensors are unchanged.
+    """
+    rows = parent_rows(theirs, ours)
+    assert model.vocab_size is not None
+    tables = vocabulary_tables(model, specials)
+    return {
+        name: _rewrite(weight, rows, theirs.vocab_size, model.vocab_size) if name in tables else weight
+        for name, weight in weights.items()
+    }
+
+
+def vocabulary_tables(model: Model, specials: dict[str, int]) -> frozenset[str]:
+    """Return the names of the parameters that have a row for each token of the vocabulary: those whose shape changes with
+    its size.
+    """
+    import torch
+
+    from trainers.models import build_model
+
+    assert model.vocab_size is not None
+    shapes = []
+    for size in (model.vocab_size, model.vocab_size + _MORE):
+        with torch.device("meta"):
+            network = build_model(replace(model, vocab_size=size), specials, 0)
+        shapes.append({name: tuple(parameter.shape) for name, parameter in network.named_parameters()})
+    return frozenset(name for name, shape in shapes[0].items() if shapes[1][name] != shape)
+
+
+def parent_rows(theirs: Definition, ours: Definition) -> list[list[int]]:
+    """Return, for each id of the vocabulary `ours`, the ids of `theirs` whose rows it begins with the mean of. The list is
+    empty for a special token whose role `theirs` lacks and for an unused id. Both are byte-level (`Definition.keeps_bytes`).
+    """
+    special = set(theirs.specials.values())
+    known = {theirs.token_bytes(number): number for number in theirs.tokens if number not in special}
+    pieces = load_within_text(theirs)
+    rows: list[list[int]] = [[] for _ in range(ours.vocab_size)]
+    ours_special = set(ours.specials.values())
+    for number in ours.tokens:
+        if number in ours_special:
+            continue
+        content = ours.token_bytes(number)
+        rows[number] = [known[content]] if content in known else _divide(content, pieces, known)
+    for role, number in ours.roles.items():
+        rows[number] = [theirs.roles[role]] if role in theirs.roles else []
+    return rows
+
+
+def _divide(content: bytes, pieces: Any, known: Mapping[bytes, int]) -> list[int]:
+    """Return the ids into which the parent's tokenizer divides a token's bytes; those of the single bytes if they are not
+    UTF-8 by themselves.
+    """
+    try:
+        return list(pieces.encode(content.decode(), add_special_tokens=False).ids)
+    except UnicodeDecodeError:
+        return [known[bytes([value])] for value in content]
+
+
+def _rewrite(table: Any, rows: Sequence[Sequence[int]], used: int, size: int) -> Any:
+    """Return a table of `size` rows: the means of the `rows` of `table`, whose first `used` rows belong to tokens. A row
+    without any is the mean of all of these.
+    """
+    import torch
+
+    counts = torch.tensor([len(its) for its in rows])
+    owners = torch.repeat_interleave(torch.arange(len(rows)), counts)
+    chosen = torch.tensor(list(chain.from_iterable(rows)), dtype=torch.long)
+    wide = (-1, *[1] * (table.dim() - 1))
+    sums = table.new_zeros((len(rows), *table.shape[1:])).index_add_(0, owners, table[chosen])
+    result = table[:used].mean(dim=0).expand(size, *table.shape[1:]).clone()
+    filled = counts > 0
+    result[: len(rows)][filled] = sums[filled] / counts[filled].view(wide).to(table.dtype)
+    return result
