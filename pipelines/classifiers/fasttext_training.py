@@ -6,6 +6,7 @@ without a source reveals it on that source's held-out documents.
 """
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ meaningless."""
 MAX_RATIO = 10
 """Training warns if the larger class is at least this many times as large as the smaller one."""
 _ATTEMPTS = 5
+# A label as fastText parses it. Its white space is that of ASCII, and NUL.
+_LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,14 @@ def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Exam
     size = min(sizes) if balance == "downsample" else max(sizes)
     ordered = {label: sorted(documents, key=lambda e: (e.order, e.split)) for label, documents in examples.items()}
     return {label: list(itertools.islice(itertools.cycle(documents), size)) for label, documents in ordered.items()}
+
+
+def to_fasttext_line(text: str) -> str:
+    """Return a text as one line of a fastText training file, without words that fastText would read as a
+    label or as the end of a line.
+    """
+    text = _LABEL.sub("", text).replace("\n", " ")
+    return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]
 
 
 def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:

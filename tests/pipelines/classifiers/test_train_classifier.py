@@ -12,7 +12,8 @@ from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.classifiers.train_classifier import _Class, load_classifier_config, to_fasttext_line, train
+from pipelines.classifiers.fasttext_training import to_fasttext_line
+from pipelines.classifiers.train_classifier import _Class, load_classifier_config, train
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
