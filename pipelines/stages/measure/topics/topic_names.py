@@ -68,7 +68,7 @@ def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[lis
         ratio = _log_odds(inside, prior) - _log_odds(outside, prior)
         scores = ratio / np.sqrt(1 / (inside + prior) + 1 / (outside + prior))
         fit = np.flatnonzero((inside >= LEAST_DOCUMENTS) & (scores > 0))
-        order = sorted(fit.tolist(), key=lambda at: (-scores[at], names[at]))  # noqa: B023
+        order = sorted(fit.tolist(), key=lambda at: (-scores[at], names[at]))
         ranked.append([names[at] for at in order[:WORDS]])
     return ranked
 
