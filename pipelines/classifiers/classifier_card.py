@@ -29,6 +29,15 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
     for row in held["calibration"]:
         share = f"{row['mean_score']:.3f} | {row['share_positive']:.3f}"
         rows.append(f"| {row['from']:.1f} to {row['to']:.1f} | {row['documents']:,} | {share} |")
+    rows += [
+        "",
+        "| source | held out | mean score | share positive | calibration error | on the wrong side of 0.5 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in facts["calibration_by_source"]:
+        numbers = (row["mean_score"], row["share_positive"], row["expected_calibration_error"], row["wrong_side"])
+        cells = " | ".join(f"{number:.4f}" for number in numbers)
+        rows.append(f"| {_cell(row['source'])} | {row['documents']:,} | {cells} |")
     rows += _leave_one_out_section(facts)
     rows += [
         "",

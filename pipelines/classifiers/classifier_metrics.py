@@ -1,5 +1,6 @@
 """Metrics of a binary classifier: ROC-AUC, precision and recall, calibration. Plain numpy."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,24 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
             }
         )  # fmt: skip
     return rows, error
+
+
+def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Sequence[str]) -> list[dict[str, Any]]:
+    """Return, for each source of the held-out documents, in the order of their names, `documents`, `mean_score`,
+    `share_positive`, the expected calibration error, and the share of documents on the wrong side of 0.5.
+    """
+    names, rows = np.array(sources), []
+    for name in sorted(set(sources)):
+        inside = names == name
+        _, error = calibration(scores[inside], positive[inside])
+        rows.append(
+            {
+                "source": name, "documents": int(inside.sum()), "mean_score": float(scores[inside].mean()),
+                "share_positive": float(positive[inside].mean()), "expected_calibration_error": error,
+                "wrong_side": float(((scores[inside] >= 0.5) != positive[inside]).mean()),
+            }
+        )  # fmt: skip
+    return rows
 
 
 def evaluate(scores: np.ndarray, positive: np.ndarray) -> dict[str, Any]:

@@ -77,6 +77,10 @@ class ColumnExamples:
     names: tuple[str, ...]
     facts: Mapping[str, list[dict[str, Any]]]
 
+    def owners(self, rows: np.ndarray) -> list[str]:
+        """Return the sources of some documents, bool [n]."""
+        return [self.names[number] for number in self.sources[rows].tolist()]
+
     def of(self, positive: bool, held_out: bool) -> np.ndarray:
         """Return whether each document is in this class and on this side of the split, bool [n]."""
         chosen: np.ndarray = (self.positive == positive) & (self.held_out == held_out)

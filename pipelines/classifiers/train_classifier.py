@@ -25,7 +25,7 @@ from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import file_checksum, write_json
 from pipelines.classifiers.class_sources import hash_id, highest_hash, kept_orders, open_sources, source_facts
 from pipelines.classifiers.classifier_card import model_card
-from pipelines.classifiers.classifier_metrics import evaluate
+from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate
 from pipelines.classifiers.fasttext_training import (
     LABELS,
     MAX_RATIO,
@@ -78,7 +78,8 @@ class ClassifierConfig:
     balance: Balance = "none"
     """How classes are balanced for training; held-out documents are not changed. none: train on every sampled document once.
     downsample: reduce the larger class to the size of the smaller one, keeping the first by hash. repeat: repeat documents of
-    the smaller class up to the size of the larger one."""
+    the smaller class up to the size of the larger one. sources: repeat documents until both classes have the same size
+    and, within a class, all its sources have."""
     fasttext: FastTextKnobs = field(default_factory=FastTextKnobs)
     """Arguments of the training."""
 
@@ -160,8 +161,10 @@ def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Local
         train, held_out = ({label: getattr(c, part) for label, c in classes.items()} for part in ("train", "held_out"))
         fit(config.fasttext, balance_classes(train, config.balance), trained)
         checksum = file_checksum(trained)
-        measures = evaluate(*score(trained, checksum, held_out))
+        scores, positive = score(trained, checksum, held_out)
+        measures = evaluate(scores, positive)
         size = trained.stat().st_size
+        owners = [classes[label].names[e.source] for label, found in held_out.items() for e in found]
         names = {label: documents.names for label, documents in classes.items()}
         scratch = trained.with_name("without.bin")
         left_out = leave_one_source_out(config.fasttext, config.balance, train, held_out, names, scratch)
@@ -174,6 +177,7 @@ def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Local
         "in_both_classes": len(classes["positive"].texts & classes["negative"].texts),
         "trained_on": {label: len(chosen) for label, chosen in balance_classes(train, config.balance).items()},
         "held_out": measures,
+        "calibration_by_source": calibration_by_source(scores, positive, owners),
         "leave_one_source_out": left_out,
         "learned": verdict(measures["roc_auc"], left_out),
         "warnings": _warnings(train, config.balance),

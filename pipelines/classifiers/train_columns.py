@@ -14,7 +14,7 @@ import numpy as np
 from gristmill.config import plain
 from gristmill.errors import UserError
 from gristmill.storage.store import file_checksum
-from pipelines.classifiers.classifier_metrics import evaluate, roc_auc
+from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate, roc_auc
 from pipelines.classifiers.column_examples import (
     ColumnExamples,
     NumberColumns,
@@ -125,7 +125,8 @@ def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, outp
     fit = Fit(config.method, examples.columns, signs, config.regression, config.boosted, config.seed)
     model = _train(fit, examples, ~examples.held_out, config)
     scores, contributions = _scores(model, examples, examples.held_out)
-    measures = evaluate(scores, examples.positive[examples.held_out])
+    positive = examples.positive[examples.held_out]
+    measures = evaluate(scores, positive)
     with tempfile.TemporaryDirectory(dir=output) as directory:
         trained = Path(directory) / MODEL_FILE
         save_model(model, trained)
@@ -141,6 +142,7 @@ def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, outp
         "classes": classes,
         "contributions": strength,
         "held_out": measures,
+        "calibration_by_source": calibration_by_source(scores, positive, examples.owners(examples.held_out)),
         "leave_one_source_out": left_out,
         "learned": verdict(measures["roc_auc"], left_out),
         "warnings": size_warnings(classes, config.balance),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gristmill.config import plain
 from gristmill.storage.store import file_checksum
-from pipelines.classifiers.classifier_metrics import evaluate
+from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate
 from pipelines.classifiers.column_examples import ColumnExamples, contrast_examples, labelled_examples, read_labels
 from pipelines.classifiers.column_training import fit_logistic, fit_ridge
 from pipelines.classifiers.fasttext_training import LABELS, MIN_DOCUMENTS, verdict
@@ -204,10 +204,12 @@ def _scores(model: EmbeddingModel, examples: ColumnExamples, rows: np.ndarray) -
 def _measure_classes(
     config: EmbeddingClassifierConfig, examples: ColumnExamples, model: EmbeddingModel
 ) -> dict[str, Any]:
-    measures = evaluate(_scores(model, examples, examples.held_out), examples.positive[examples.held_out])
+    scores, positive = _scores(model, examples, examples.held_out), examples.positive[examples.held_out]
+    measures = evaluate(scores, positive)
     left_out = leave_one_source_out(examples, lambda rows: fit_embeddings(examples, rows, config), _scores)
     return {
         "held_out": measures,
+        "calibration_by_source": calibration_by_source(scores, positive, examples.owners(examples.held_out)),
         "leave_one_source_out": left_out,
         "learned": verdict(measures["roc_auc"], left_out),
     }

@@ -75,7 +75,8 @@ class JudgedClassifierConfig:
     """Determines the sample and the split."""
     balance: Balance = "none"
     """How the two classes, or the bins, are balanced for training. none: train on every document once. downsample: reduce all
-    to the size of the smallest. repeat: repeat documents up to the size of the largest."""
+    to the size of the smallest. repeat: repeat documents up to the size of the largest. sources: repeat documents until all
+    have the same size and, within each, all sources have."""
     fasttext: FastTextKnobs = field(default_factory=FastTextKnobs)
     """Arguments of the training."""
 

@@ -11,7 +11,8 @@ from gristmill.errors import ConfigError
 from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.parts import Part
-from pipelines.contracts.reads import Input, Text
+from pipelines.contracts.reads import Input
+from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
 from pipelines.kernels.search.cosine import nearest_centroids, on_one_thread, pair_cosines
 from pipelines.stages.measure.topics.topic_model import EMBEDDING, TopicModel, learn_topics
@@ -21,7 +22,7 @@ _MOST = 1000
 
 
 @dataclass(frozen=True)
-class Topics(CorpusStage):
+class Topics(ReadsText, CorpusStage):
     """The topic of each document, for `group_by` of `shards`, for rules and for the report: the nearest of `topics` clusters
     of the vectors in the column `embedding`, which `transformer_embeddings` writes, and with `subtopics` the nearest of the
     clusters within that topic. A document without a vector has none.
@@ -54,11 +55,11 @@ class Topics(CorpusStage):
             raise ValueError(f"subtopics: got {self.subtopics}, expected 2 to {_MOST:,}, or 0 for one level")
         if self.sample < self.topics:
             raise ValueError(f"sample: got {self.sample}, expected at least one document per topic, {self.topics:,}")
-        Text.parse(self.text)
+        super().check()
 
     def reads(self) -> tuple[Input, ...]:
         """Return the vectors and the text."""
-        return (EMBEDDING, Text.parse(self.text))
+        return (EMBEDDING, self.input_text)
 
     def writes(self) -> pa.Schema:
         """Return the topic, with `subtopics` the subtopic, and the cosine to the centroid of the topic."""
@@ -80,7 +81,7 @@ class Topics(CorpusStage):
         width = vector_width(parts[0].types.field(EMBEDDING.name).type)
         assert width is not None
         sizes = (self.topics, self.subtopics)
-        model = learn_topics(parts, Text.parse(self.text), width, sizes, self.sample, out, cluster)
+        model = learn_topics(parts, self.input_text, width, sizes, self.sample, out, cluster)
         tasks = [_AssignTask(self, out, part, width, model) for part in parts]
         without = gather(cluster, assign_topics, tasks, lambda task: f"{out.name}: part {task.part.name}")
         return {

@@ -35,14 +35,14 @@ def folder(tmp_path_factory):
             topic = topics[number % len(topics)]
             words = [topic] * 6 + [PLANTED[topic][number // len(topics) % 2]] * 3
             draw.shuffle(words)
-            lines.append({"text": f"{' '.join(words)} {number} {MAIL}"})
+            lines.append({"text": f"{' '.join(words)} {number} {MAIL if topic == 'winda' else ''}"})
         lines.append({"text": "\n"})
         (place / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return place
 
 
 def steps(folder, *more):
-    pii = "pii: {entities: [EMAIL_ADDRESS], replacement: remove}"
+    pii = "pii: {entities: [EMAIL_ADDRESS]}"
     return [pii, f"transformer_embeddings: {{model: {folder}/encoder, max_tokens: 32}}", *more]
 
 
@@ -80,7 +80,9 @@ def test_planted_topics_and_subtopics_are_found_and_named(built):
     assert sum(sizes) == 180
 
 
-def test_names_have_nothing_that_edits_removed(built):
+def test_names_have_nothing_that_edits_removed(folder, built):
+    stored = build_corpus(plan_corpus(folder, "stored", steps(folder, TOPICS.replace("3,", "3, text: text,"))))
+    assert "jane" in str(next(step for step in stored.steps if step.stage == "topics").manifest.facts)
     assert "jane" not in str(next(step for step in built.steps if step.stage == "topics").manifest.facts)
 
 
@@ -129,14 +131,10 @@ def test_telling_words_are_those_of_the_cluster():
     """Against the formula, written for one word at a time."""
     rng = np.random.default_rng(0)
     clusters = rng.integers(0, 3, 300)
-    texts = [
-        " ".join(
-            [f"own{'abc'[c]}"] * (rng.random() < 0.8)
-            + ["the", "and"]
-            + [f"word{'xyzuvw'[w]}" for w in rng.integers(0, 6, 3)]
-        )
-        for c in clusters
-    ]
+    texts = []
+    for cluster in clusters:
+        own = [f"own{'abc'[cluster]}"] * (rng.random() < 0.8)
+        texts.append(" ".join([*own, "the", "and", *(f"word{'xyzuvw'[w]}" for w in rng.integers(0, 6, 3))]))
     words = words_of(pa.array(texts, pa.large_string()))
     found = telling_words(words, clusters, 3)
     assert [each[0] for each in found] == ["owna", "ownb", "ownc"]
@@ -198,7 +196,7 @@ def test_topics_need_vectors(folder):
     with pytest.raises(ConfigError, match="reads the column 'embedding', which no earlier step writes"):
         plan_corpus(folder, "none", [TOPICS])
     numbers = "record_fields: {columns: {embedding: {field: size, type: float}}}"
-    with pytest.raises(ConfigError, match="the column embedding holds .*, expected vectors"):
+    with pytest.raises(ConfigError, match=r"the column embedding holds .*, expected vectors"):
         plan_corpus(folder, "numbers", [numbers, TOPICS])
 
 
