@@ -2,10 +2,11 @@
 
     GRISTMILL_DATA=... python -m benchmarks.judged_scores --model DIRECTORY [--documents 6000] [--work DIRECTORY]
 
-MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al. 2017. Their annotators
-are the judge: the score, from 0 to 3, is three times the share who called a tweet hateful or offensive, and good (that is, toxic) are
-scores of 1.5 or more. A fifth of the tweets, by a hash, is held out. Every second tweet belongs to another source. The peers are
-Ridge of scikit-learn on TF-IDF of character n-grams (2 to 5), for fastText, and on the same vectors, for embeddings.
+MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al. 2017. Their
+annotators are the judge: the score, from 0 to 3, is three times the share who called a tweet hateful or offensive, and good
+(that is, toxic) are scores of 1.5 or more. A fifth of the tweets, by a hash, is held out. Every second tweet belongs to another
+source. The peers are Ridge of scikit-learn on TF-IDF of character n-grams (2 to 5), for fastText, and on the same vectors, for
+embeddings.
 """
 
 import argparse

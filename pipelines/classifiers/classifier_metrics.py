@@ -9,15 +9,20 @@ CURVE_POINTS = 101
 BINS = 10
 
 
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Return the rank of each value, from 1, float64 [n]; equal values share the mean of their ranks."""
+    _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[groups]
+    return ranks
+
+
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """Return the probability that a positive has a higher score than a negative; ties count half.
 
     It is Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) /
     (p n), where equal scores share the mean of their ranks (Hanley and McNeil 1982).
     """
-    _, groups, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[groups]
+    ranks = mean_ranks(scores)
     p = int(positive.sum())
     n = len(positive) - p
     return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))

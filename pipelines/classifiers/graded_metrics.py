@@ -3,18 +3,20 @@
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
 
-from pipelines.classifiers.classifier_metrics import roc_auc
+from pipelines.classifiers.classifier_metrics import mean_ranks, roc_auc
 
 GROUPS = 10
 
 
 def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
-    """Return Spearman's rank correlation of two arrays, float64 [n]; None if all values of one are the same."""
-    if min(len(np.unique(predicted)), len(np.unique(judged))) < 2:
+    """Return Spearman's rank correlation of two arrays, float64 [n], the correlation of their ranks; None if all values of one
+    are the same.
+    """
+    ranks = mean_ranks(predicted), mean_ranks(judged)
+    if min(np.ptp(each) for each in ranks) == 0:
         return None
-    return float(spearmanr(predicted, judged).statistic)
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:

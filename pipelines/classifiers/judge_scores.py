@@ -76,7 +76,8 @@ def _rows(file: str, field: str) -> Iterator[tuple[str, Any, Any]]:
             return
         with gzip.open(file) if file.endswith(".gz") else Path(file).open("rb") as lines:
             if file.removesuffix(".gz").endswith(".csv"):
-                yield from _csv_rows(file, field, io.TextIOWrapper(lines, "utf-8-sig", newline=""))
+                with io.TextIOWrapper(lines, "utf-8-sig", newline="") as text:
+                    yield from _csv_rows(file, field, text)
             else:
                 yield from _json_rows(file, field, lines)
     except (OSError, EOFError, ValueError, csv.Error) as error:

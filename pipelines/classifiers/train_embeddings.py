@@ -34,6 +34,10 @@ from pipelines.stages.score.column_model import MODEL_FILE
 from pipelines.stages.score.embedding_model import EmbeddingModel, save_embedding_model
 from pipelines.stages.score.embedding_values import vector_width, vectors_of
 
+_CONSTANT = (
+    1e-9  # of the largest number: a deviation up to it is that of rounding, and the number the same in all documents
+)
+
 
 @dataclass(frozen=True)
 class EmbeddingClassifierConfig:
@@ -154,7 +158,7 @@ def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: Embedding
     with on_one_thread():
         center = weights @ values / weights.sum()
         scales = np.sqrt(weights @ (values - center) ** 2 / weights.sum())
-        scales[scales == 0] = 1
+        scales[scales <= _CONSTANT * np.abs(values).max()] = 1
         standard = (values - center) / scales
         if config.scores:
             fitted = fit_ridge(standard, examples.targets[rows], weights, config.l2)

@@ -66,6 +66,16 @@ def test_contributions_sum_to_the_value_and_rows_do_not_depend_on_each_other():
     np.testing.assert_allclose(contributions[:, 0], along, atol=1e-9)
 
 
+def test_a_number_that_is_the_same_in_all_training_documents_has_no_weight():
+    examples = examples_of()
+    examples.values[:, 3] = 0.1
+    other = examples.values[:5].copy()
+    other[:, 3] = 0.2
+    for scores in ((), ("s.jsonl",)):
+        model = fit_embeddings(examples, ~examples.held_out, knobs(1.0, scores))
+        np.testing.assert_allclose(model.score(other)[0], model.score(examples.values[:5])[0], atol=1e-9)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A built corpus `out` whose sources `ref` and `books` have good words, and `web` bad ones; and judged scores."""
