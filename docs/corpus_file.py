@@ -15,6 +15,8 @@ from pipelines.classifiers.column_training import BoostedKnobs, RegressionKnobs
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
 from pipelines.classifiers.train_columns import ColumnClassifierConfig
+from pipelines.classifiers.train_embeddings import EmbeddingClassifierConfig
+from pipelines.classifiers.train_judged import JudgedClassifierConfig
 from pipelines.contracts.given_split import FieldSplit, IdSplit, WholeSplit
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.reading.sources.record_field import RecordField
@@ -153,6 +155,8 @@ def page() -> str:
         table(ClassifierConfig),
     ]
     pieces += ["Of `fasttext`:\n", inspect.getdoc(FastTextKnobs) or "", "", table(FastTextKnobs)]
+    for kind in (JudgedClassifierConfig, EmbeddingClassifierConfig):
+        pieces += [f"### With `kind: {kind.kind}`\n", inspect.getdoc(kind) or "", "", table(kind)]
     columns = ColumnClassifierConfig
     pieces += ["### With `kind: columns`\n", inspect.getdoc(columns) or "", "", table(columns)]
     for name, knobs in (("regression", RegressionKnobs), ("boosted", BoostedKnobs)):

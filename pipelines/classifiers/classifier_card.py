@@ -1,5 +1,6 @@
 """The model card of a trained classifier, as Markdown."""
 
+from collections.abc import Mapping
 from typing import Any
 
 _PRECISIONS = 10  # rows of the table of thresholds
@@ -8,37 +9,7 @@ _PRECISIONS = 10  # rows of the table of thresholds
 def model_card(name: str, facts: dict[str, Any]) -> str:
     """Return the card, made from the contents of metrics.json."""
     held = facts["held_out"]
-    rows = [
-        f"# {name}",
-        "",
-        _ABOUT[facts["config"]["kind"]],
-        "",
-        "## Data",
-        "",
-        f"| class | corpus | source | {'labelled' if facts['config'].get('labels') else 'kept'} documents | licence | origin |",
-        "|---|---|---|---|---|---|",
-    ]
-    for label, entry in facts["classes"].items():
-        for source in entry["sources"]:
-            cells = (
-                label,
-                source["corpus"],
-                source["source"],
-                f"{source['kept']:,}",
-                source["licence"],
-                source["origin"],
-            )
-            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    rows += ["", "| class | trained on | held out |", "|---|---|---|"]
-    rows += [f"| {label} | {c['train']:,} | {c['held_out']:,} |" for label, c in facts["classes"].items()]
-    if "trained_on" in facts and facts["trained_on"] != {
-        label: entry["train"] for label, entry in facts["classes"].items()
-    }:
-        counts = " and ".join(f"{count:,} {label}" for label, count in facts["trained_on"].items())
-        rows += ["", f"balance: {facts['config']['balance']}: trained on {counts} documents."]
-    rows += [line for warning in facts["warnings"] for line in ("", f"**Warning**: {warning}.")]
-    if facts.get("in_both_classes"):
-        rows += ["", f"{facts['in_both_classes']:,} texts are in both classes."]
+    rows = [f"# {name}", "", _ABOUT[facts["config"]["kind"]], "", *data_section(facts)]
     rows += [
         "",
         "## Metrics on the held-out documents",
@@ -58,28 +29,83 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
     for row in held["calibration"]:
         share = f"{row['mean_score']:.3f} | {row['share_positive']:.3f}"
         rows.append(f"| {row['from']:.1f} to {row['to']:.1f} | {row['documents']:,} | {share} |")
+    rows += [
+        "",
+        "| source | held out | mean score | share positive | calibration error | on the wrong side of 0.5 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in facts["calibration_by_source"]:
+        numbers = (row["mean_score"], row["share_positive"], row["expected_calibration_error"], row["wrong_side"])
+        cells = " | ".join(f"{number:.4f}" for number in numbers)
+        rows.append(f"| {_cell(row['source'])} | {row['documents']:,} | {cells} |")
     rows += _leave_one_out_section(facts)
     rows += [
         "",
         "## Model",
         "",
-        *(_columns_section(facts) if "contributions" in facts else _fasttext_section(facts)),
+        *_MODELS[facts["config"]["kind"]](facts),
         "",
     ]
     return "\n".join(rows)
 
 
-def _fasttext_section(facts: dict[str, Any]) -> list[str]:
+def data_section(facts: Mapping[str, Any]) -> list[str]:
+    """Return the section on the documents of each class, with the warnings."""
+    given = [name for name in ("labels", "scores") if facts["config"].get(name)]
+    rows = [
+        "## Data",
+        "",
+        f"| class | corpus | source | {'labelled' if given else 'kept'} documents | licence | origin |",
+        "|---|---|---|---|---|---|",
+    ]
+    for label, entry in facts["classes"].items():
+        for source in entry["sources"]:
+            cells = (
+                label, source["corpus"], source["source"], f"{source['kept']:,}", source["licence"], source["origin"],
+            )  # fmt: skip
+            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    rows += ["", "| class | trained on | held out |", "|---|---|---|"]
+    rows += [f"| {label} | {c['train']:,} | {c['held_out']:,} |" for label, c in facts["classes"].items()]
+    if "trained_on" in facts and facts["trained_on"] != {
+        label: entry["train"] for label, entry in facts["classes"].items()
+    }:
+        counts = " and ".join(f"{count:,} {label}" for label, count in facts["trained_on"].items())
+        rows += ["", f"balance: {facts['config']['balance']}: trained on {counts} documents."]
+    rows += [line for warning in facts["warnings"] for line in ("", f"**Warning**: {warning}.")]
+    if facts.get("in_both_classes"):
+        rows += ["", f"{facts['in_both_classes']:,} texts are in both classes."]
+    return rows
+
+
+def fasttext_section(facts: Mapping[str, Any]) -> list[str]:
+    """Return the section on a fastText model."""
+    value = ", expected_value: true" if facts["config"].get("bins") else ""
     knobs = ", ".join(f"{key} {value}" for key, value in facts["config"]["fasttext"].items())
     return [
         f"{_file(facts)}, by "
         f"fasttext-numpy2 {facts['fasttext-numpy2']}: {knobs}; seed {facts['config']['seed']}. Training is not deterministic.",
         "",
-        "In a corpus file: `- classifier: {model: DIRECTORY}`, then a `filter` on `classifier_score`.",
+        f"In a corpus file: `- classifier: {{model: DIRECTORY{value}}}`, then a `filter` on `classifier_score`.",
     ]
 
 
-def _columns_section(facts: dict[str, Any]) -> list[str]:
+def embedding_section(facts: Mapping[str, Any]) -> list[str]:
+    """Return the section on a linear model of embeddings."""
+    config, definition = facts["config"], facts["embedding"]["definition"]
+    knobs = ", ".join(f"{key} {value}" for key, value in definition["knobs"].items())
+    encoder = definition["depends"].get("model xxh3_128", "unknown")
+    return [
+        f"{_file(facts)}: {facts['method']} regression of the {facts['width']} numbers of `{facts['embedding']['column']}`, l2 "
+        f"{config['l2']:g}; seed {config['seed']}, balance {config['balance']}.",
+        "",
+        f"The vectors are those of the stage `{definition['stage']}` ({knobs}) with the encoder `{encoder}`: a corpus whose "
+        "vectors mean anything else is refused.",
+        "",
+        "In a corpus file: `- embedding_classifier: {model: DIRECTORY}`, then a `filter` on `embedding_score`.",
+    ]
+
+
+def _columns_section(facts: Mapping[str, Any]) -> list[str]:
     config = facts["config"]
     knobs = ", ".join(f"{key} {value}" for key, value in config[config["method"]].items())
     direction = {1: "up", -1: "down", 0: "either"}
@@ -96,14 +122,18 @@ def _columns_section(facts: dict[str, Any]) -> list[str]:
     return [*rows, "", f"In a corpus file: {use}, then a `filter` on `score`."]
 
 
-def _file(facts: dict[str, Any]) -> str:
+def _file(facts: Mapping[str, Any]) -> str:
     return f"`{facts['model']['path']}`, {facts['model']['bytes']:,} bytes, xxh3_128 `{facts['model']['xxh3_128']}`"
 
 
 _ABOUT = {
     "fasttext": "A fastText classifier that scores how much a document looks like the positive class. Trained by gristmill.",
     "columns": "A model that scores by columns of a document how much it is like the positive class. Trained by gristmill.",
+    "embeddings": "A linear model that scores by the embedding of a document how much it is like the positive class. Trained by "
+    "gristmill.",
 }
+
+_MODELS = {"fasttext": fasttext_section, "columns": _columns_section, "embeddings": embedding_section}
 
 _VERDICTS = {
     "unknown": "Each class comes from one source, or its other sources have too few documents, so it is unknown whether this "

@@ -1,5 +1,6 @@
 """Metrics of a binary classifier: ROC-AUC, precision and recall, calibration. Plain numpy."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,15 +9,20 @@ CURVE_POINTS = 101
 BINS = 10
 
 
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Return the rank of each value, from 1, float64 [n]; equal values share the mean of their ranks."""
+    _, groups, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[groups]
+    return ranks
+
+
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """Return the probability that a positive has a higher score than a negative; ties count half.
 
     It is Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) /
     (p n), where equal scores share the mean of their ranks (Hanley and McNeil 1982).
     """
-    _, groups, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[groups]
+    ranks = mean_ranks(scores)
     p = int(positive.sum())
     n = len(positive) - p
     return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
@@ -74,6 +80,24 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
             }
         )  # fmt: skip
     return rows, error
+
+
+def calibration_by_source(scores: np.ndarray, positive: np.ndarray, sources: Sequence[str]) -> list[dict[str, Any]]:
+    """Return, for each source of the held-out documents, in the order of their names, `documents`, `mean_score`,
+    `share_positive`, the expected calibration error, and the share of documents on the wrong side of 0.5.
+    """
+    names, rows = np.array(sources), []
+    for name in sorted(set(sources)):
+        inside = names == name
+        _, error = calibration(scores[inside], positive[inside])
+        rows.append(
+            {
+                "source": name, "documents": int(inside.sum()), "mean_score": float(scores[inside].mean()),
+                "share_positive": float(positive[inside].mean()), "expected_calibration_error": error,
+                "wrong_side": float(((scores[inside] >= 0.5) != positive[inside]).mean()),
+            }
+        )  # fmt: skip
+    return rows
 
 
 def evaluate(scores: np.ndarray, positive: np.ndarray) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""Labelled documents as rows of numbers, for models of columns: from files of labelled ids, or from a contrast of sources."""
+"""Labelled documents as rows of numbers, for models of columns and of embeddings: from files of labelled ids, or from a
+contrast of sources.
+"""
 
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -19,26 +21,65 @@ from pipelines.classifiers.fasttext_training import LABELS
 from pipelines.contracts.columns import DROP, definition_of
 from pipelines.contracts.document import ID, document_id, file_key, parse_id
 from pipelines.contracts.lineage import Corpus
+from pipelines.contracts.parts import Part
 from pipelines.stages.score.column_model import ModelColumn
 from pipelines.stages.score.column_values import column_values, is_number
 
-Labels = Mapping[bytes, tuple[bool, str]]
-"""Whether a document is positive, and the place of its label (`FILE:LINE`), by id."""
+Labels = Mapping[bytes, tuple[float, str]]
+"""The target of a document (1 if it is positive, 0 if it is negative, or a judge's score), and the place of its label
+(`FILE:LINE`), by id."""
+
+
+class DocumentNumbers(Protocol):
+    """The numbers of documents that a model reads: some columns with a number each, or one with a vector."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        ...
+
+    def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
+        """Return what is wrong with a column of this type that has had so many definitions in the sources so far, or ""."""
+        ...
+
+    def read(self, part: Part, rows: pa.Array) -> np.ndarray:
+        """Return the numbers of some documents of a part, float64 [n, width], with NaN for a missing one."""
+        ...
+
+
+@dataclass(frozen=True)
+class NumberColumns:
+    """Columns with a number for each document."""
+
+    names: tuple[str, ...]
+
+    def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
+        """Refuse anything but numbers."""
+        return "" if is_number(kind) else f"holds {kind} in it, expected numbers or booleans; leave it out"
+
+    def read(self, part: Part, rows: pa.Array) -> np.ndarray:
+        """Return the columns."""
+        return column_values(part, self.names, rows)
 
 
 @dataclass(frozen=True)
 class ColumnExamples:
-    """Labelled documents, sorted by a hash: `values` float64 [n, columns] with NaN for a missing one, `positive` and
-    `held_out` bool [n], and `sources` int64 [n], which index `names`. `facts` are the sources of each class.
+    """Labelled documents, sorted by a hash: `values` float64 [n, width] with NaN for a missing one, `targets` float64 [n],
+    `positive` and `held_out` bool [n], and `sources` int64 [n], which index `names`. `facts` are the sources of each class.
     """
 
     columns: tuple[ModelColumn, ...]
     values: np.ndarray
+    targets: np.ndarray
     positive: np.ndarray
     held_out: np.ndarray
     sources: np.ndarray
     names: tuple[str, ...]
     facts: Mapping[str, list[dict[str, Any]]]
+
+    def owners(self, rows: np.ndarray) -> list[str]:
+        """Return the sources of some documents, bool [n]."""
+        return [self.names[number] for number in self.sources[rows].tolist()]
 
     def of(self, positive: bool, held_out: bool) -> np.ndarray:
         """Return whether each document is in this class and on this side of the split, bool [n]."""
@@ -48,18 +89,18 @@ class ColumnExamples:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Documents of one source: hashes uint64 [n], values, and classes bool [n]."""
+    """Documents of one source: hashes uint64 [n], values, and targets float64 [n]."""
 
     orders: np.ndarray
     values: np.ndarray
-    positive: np.ndarray
+    targets: np.ndarray
 
 
 def contrast_examples(
-    classes: Mapping[str, Sequence[str]], columns: Sequence[str], limit: int, seed: int, held_out: float
+    classes: Mapping[str, Sequence[str]], numbers: DocumentNumbers, limit: int, seed: int, held_out: float
 ) -> ColumnExamples:
     """Return the kept documents of the sources of two classes, at most `limit` of each, sampled by a hash of their ids."""
-    gathered, definitions = [], _Definitions(columns)
+    gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
     owners: dict[tuple[str, str], str] = {}
     for label in LABELS:
@@ -78,68 +119,80 @@ def contrast_examples(
             if not len(order):
                 continue
             definitions.add(corpus, source)
-            rows = _kept_rows(corpus, source, columns, highest, seed, label == "positive")
+            rows = _kept_rows(corpus, source, numbers, highest, seed, float(label == "positive"))
             gathered.append((f"{corpus.manifest.corpus}:{source}", rows))
-    return _assemble(gathered, definitions, facts, seed, held_out)
+    return _assemble(gathered, definitions, facts, 1.0, seed, held_out)
 
 
 def labelled_examples(
-    corpora: Sequence[str], files: Sequence[str], columns: Sequence[str], seed: int, held_out: float
+    corpora: Sequence[str], labels: Labels, numbers: DocumentNumbers, seed: int, held_out: float, threshold: float = 1.0
 ) -> ColumnExamples:
-    """Return the documents of some corpora that files of labels name, dropped ones too.
-
-    Raises UserError for an id that no corpus has, and for labels of one class only.
+    """Return the documents of some corpora that have labels, dropped ones too; positive are those with a target of
+    `threshold` or more. Raises UserError for an id that no corpus has.
     """
-    labels = read_labels(files)
-    for label in LABELS:
-        if all(positive is not (label == "positive") for positive, _ in labels.values()):
-            other = LABELS[1 - LABELS.index(label)]
-            raise UserError(
-                f"labels: all {len(labels):,} labels are {other}; a classifier needs documents of both classes"
-            )
-    gathered, definitions, known = [], _Definitions(columns), set()
+    gathered, definitions = [], _Definitions(numbers)
     facts: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
-    wanted = pa.array(list(labels), ID)
+    for (corpus, source), parts in labelled_parts(corpora, labels):
+        definitions.add(corpus, source)
+        found = [each for _, _, ids in parts for each in ids]
+        targets = np.array([labels[each][0] for each in found])
+        add_source_facts(facts, corpus, source, targets >= threshold)
+        orders = np.array([hash_id(each, seed) for each in found], np.uint64)
+        values = np.concatenate([numbers.read(part, rows) for part, rows, _ in parts])
+        gathered.append((f"{corpus.manifest.corpus}:{source}", _Rows(orders, values, targets)))
+    return _assemble(gathered, definitions, facts, threshold, seed, held_out)
+
+
+def add_source_facts(facts: dict[str, list[dict[str, Any]]], corpus: Corpus, source: str, positive: np.ndarray) -> None:
+    """Add a source to the facts of the classes that its labelled documents, bool [n], are in."""
+    for label in LABELS:
+        if count := int((positive == (label == "positive")).sum()):
+            facts[label].append(source_facts(corpus, source, count))
+
+
+def labelled_parts(
+    corpora: Sequence[str], labels: Labels
+) -> Iterator[tuple[tuple[Corpus, str], list[tuple[Part, pa.Array, list[bytes]]]]]:
+    """Yield the sources of some corpora that have labelled documents, each with its parts, the rows of the labelled
+    documents, and their ids. A document of two corpora belongs to the first. Raises UserError for an id that no corpus has.
+    """
+    wanted, known = pa.array(list(labels), ID), set[bytes]()
     for corpus, source in (each for name in corpora for each in open_sources(name, "corpora")):
-        found: list[bytes] = []
-        values = [np.zeros((0, len(columns)))]
+        parts = []
         for part in corpus.parts(source):
             ids = part.table(("id",))["id"]
             rows = pc.indices_nonzero(pc.is_in(ids, value_set=wanted))
             if new := [row for row in rows.to_pylist() if ids[row].as_py() not in known]:
-                found += ids.take(pa.array(new)).to_pylist()
-                values.append(column_values(part, columns, pa.array(new)))
-        if not found:
-            continue
-        known.update(found)
-        definitions.add(corpus, source)
-        positive = np.array([labels[each][0] for each in found], bool)
-        for label in LABELS:
-            if count := int((positive == (label == "positive")).sum()):
-                facts[label].append(source_facts(corpus, source, count))
-        orders = np.array([hash_id(each, seed) for each in found], np.uint64)
-        gathered.append((f"{corpus.manifest.corpus}:{source}", _Rows(orders, np.concatenate(values), positive)))
+                found = ids.take(pa.array(new)).to_pylist()
+                known.update(found)
+                parts.append((part, pa.array(new), found))
+        if parts:
+            yield (corpus, source), parts
     if unknown := [where for identifier, (_, where) in labels.items() if identifier not in known]:
         raise UserError(
             f"{unknown[0]}: the corpora in `corpora` have no document with this id; so it is with {len(unknown):,} of "
             f"{len(labels):,} labels. Remove them, or add the corpus"
         )
-    return _assemble(gathered, definitions, facts, seed, held_out)
 
 
 def read_labels(files: Sequence[str]) -> Labels:
     """Read files of labels: JSON lines such as {"id": "web/a.jsonl#17", "label": "positive"}, plain or .gz. Raises UserError,
-    with file and line, for anything else, and for an id with two labels.
+    with file and line, for anything else, for an id with two labels, and for labels of one class only.
     """
-    labels: dict[bytes, tuple[bool, str]] = {}
+    labels: dict[bytes, tuple[float, str]] = {}
     for file in files:
         for where, line in _lines(file):
             identifier, positive = _parse_label(line, where)
-            first = labels.setdefault(identifier, (positive, where))
-            if first[0] is not positive:
+            first = labels.setdefault(identifier, (float(positive), where))
+            if first[0] != positive:
                 raise UserError(f"{where}: this id has another label in {first[1]}; remove one of them")
     if not labels:
         raise UserError(f"labels: {', '.join(files)} hold no label; expected one {_EXPECTED} per line")
+    for target, label in zip((1.0, 0.0), LABELS, strict=True):
+        if all(each == target for each, _ in labels.values()):
+            raise UserError(
+                f"labels: all {len(labels):,} labels are {label}; a classifier needs documents of both classes"
+            )
     return labels
 
 
@@ -164,35 +217,41 @@ def _parse_label(line: bytes, where: str) -> tuple[bytes, bool]:
     printed, label = (entry.get("id"), entry.get("label")) if isinstance(entry, dict) else (None, None)
     if not isinstance(printed, str) or label not in LABELS:
         raise UserError(f"{where}: expected {_EXPECTED}")
+    return identifier_of(printed, where), label == "positive"
+
+
+def identifier_of(printed: str, where: str) -> bytes:
+    """Return the 16 bytes of a printed id. Raises UserError, with the place, for anything else."""
     try:
         source, path, record = parse_id(printed)
-        return document_id(file_key(source, path), record), label == "positive"
+        return document_id(file_key(source, path), record)
     except (UserError, OverflowError):
         raise UserError(f"{where}: the id is not of the form source/path#record") from None
 
 
-def _kept_rows(corpus: Corpus, source: str, columns: Sequence[str], highest: int, seed: int, positive: bool) -> _Rows:
-    """Return the kept documents of a source with a hash up to `highest`."""
-    orders, values = [np.zeros(0, np.uint64)], [np.zeros((0, len(columns)))]
+def _kept_rows(corpus: Corpus, source: str, numbers: DocumentNumbers, highest: int, seed: int, target: float) -> _Rows:
+    """Return the kept documents of a source, which has some, with a hash up to `highest`."""
+    orders, values = [], []
     for part in corpus.parts(source):
         docs = part.table((DROP, "id"))
         hashes = np.array([hash_id(raw, seed) for raw in docs["id"].to_pylist()], np.uint64)
         kept = pc.is_null(docs[DROP]).to_numpy()
         rows = np.flatnonzero(kept & (hashes <= np.uint64(highest)))
         orders.append(hashes[rows])
-        values.append(column_values(part, columns, pa.array(rows)))
+        values.append(numbers.read(part, pa.array(rows)))
     total = np.concatenate(orders)
-    return _Rows(total, np.concatenate(values), np.full(len(total), positive))
+    return _Rows(total, np.concatenate(values), np.full(len(total), target))
 
 
 class _Definitions:
     """What each column means in the sources seen so far."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.found: dict[str, list[dict[str, Any]]] = {name: [] for name in columns}
+    def __init__(self, numbers: DocumentNumbers) -> None:
+        self.numbers = numbers
+        self.found: dict[str, list[dict[str, Any]]] = {name: [] for name in numbers.names}
 
     def add(self, corpus: Corpus, source: str) -> None:
-        """Add a source. Raises UserError for a column that no step writes for it, and for one that holds no numbers."""
+        """Add a source. Raises UserError for a column that no step writes for it, and for one that is not what is read."""
         steps = [step for step in corpus.steps if any(part.source == source for part in step.manifest.parts)]
         kinds = next(corpus.parts(source)).types if steps else pa.schema([])
         for name, known in self.found.items():
@@ -203,18 +262,17 @@ class _Definitions:
                 raise UserError(
                     f"{where} has no such column{near_match(name, written)}; add the stage that writes it, or leave it out"
                 )
-            if not is_number(kinds.field(name).type):
-                raise UserError(
-                    f"{where} holds {kinds.field(name).type} in it, expected numbers or booleans; leave it out"
-                )
             if (definition := definition_of(writers[0].manifest.identity)) not in known:
                 known.append(definition)
+            if wrong := self.numbers.check(name, kinds.field(name).type, len(known)):
+                raise UserError(f"{where} {wrong}")
 
 
 def _assemble(
     gathered: Sequence[tuple[str, _Rows]],
     definitions: _Definitions,
     facts: Mapping[str, list[dict[str, Any]]],
+    threshold: float,
     seed: int,
     held_out: float,
 ) -> ColumnExamples:
@@ -227,7 +285,8 @@ def _assemble(
     data, threshold = memoryview(values.tobytes()), int(held_out * (1 << 64))
     splits = [xxhash.xxh3_64_intdigest(data[at : at + width], seed) < threshold for at in range(0, len(data), width)]
     columns = tuple(ModelColumn(name, tuple(found)) for name, found in definitions.found.items())
-    positive = np.concatenate([rows.positive for _, rows in gathered])[order]
+    targets = np.concatenate([rows.targets for _, rows in gathered])[order]
+    sides = np.array(splits, bool)
     return ColumnExamples(
-        columns, values, positive, np.array(splits, bool), np.concatenate(sources)[order], names, facts
+        columns, values, targets, targets >= threshold, sides, np.concatenate(sources)[order], names, facts
     )

@@ -6,6 +6,7 @@ without a source reveals it on that source's held-out documents.
 """
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ meaningless."""
 MAX_RATIO = 10
 """Training warns if the larger class is at least this many times as large as the smaller one."""
 _ATTEMPTS = 5
+# A label as fastText parses it. Its white space is that of ASCII, and NUL.
+_LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
 
 
 @dataclass(frozen=True)
@@ -79,20 +82,43 @@ class Example:
 
 
 Examples = Mapping[str, Sequence[Example]]
-Balance = Literal["none", "downsample", "repeat"]
+Balance = Literal["none", "downsample", "repeat", "sources"]
 
 
 def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
     """Return training documents by class. `downsample` reduces the larger class to the size of the smaller
     one, keeping those with the lowest hashes; `repeat` repeats the smaller class, in the same order, up to
-    the size of the larger one.
+    the size of the larger one; `sources` repeats documents until all classes have the same size and, within each, all its
+    sources have.
     """
-    sizes = [len(documents) for documents in examples.values()]
     if balance == "none":
         return {label: list(documents) for label, documents in examples.items()}
-    size = min(sizes) if balance == "downsample" else max(sizes)
     ordered = {label: sorted(documents, key=lambda e: (e.order, e.split)) for label, documents in examples.items()}
+    if balance == "sources":
+        groups = {label: _by_source(documents) for label, documents in ordered.items()}
+        size = max(len(sources) * max(map(len, sources)) for sources in groups.values())
+        return {
+            label: [e for source in sources for e in itertools.islice(itertools.cycle(source), size // len(sources))]
+            for label, sources in groups.items()
+        }
+    sizes = [len(documents) for documents in examples.values()]
+    size = min(sizes) if balance == "downsample" else max(sizes)
     return {label: list(itertools.islice(itertools.cycle(documents), size)) for label, documents in ordered.items()}
+
+
+def _by_source(documents: Sequence[Example]) -> list[list[Example]]:
+    groups: dict[int, list[Example]] = {}
+    for example in documents:
+        groups.setdefault(example.source, []).append(example)
+    return [groups[number] for number in sorted(groups)]
+
+
+def to_fasttext_line(text: str) -> str:
+    """Return a text as one line of a fastText training file, without words that fastText would read as a
+    label or as the end of a line.
+    """
+    text = _LABEL.sub("", text).replace("\n", " ")
+    return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]
 
 
 def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:

@@ -1,12 +1,11 @@
-"""`classifier train`: train a classifier of texts or of columns on documents of built corpora, with metrics and a model
-card. This file trains those of texts, by fastText.
+"""`classifier train`: train a classifier of texts, columns or embeddings on documents of built corpora, with metrics and a
+model card. This file trains those of texts with two classes, by fastText.
 
 The output directory holds model.bin, metrics.json (configuration, sources, metrics, checksum) and
 MODEL_CARD.md. The selection of documents and the held-out split are deterministic. Training uses several
 threads and is not deterministic: the checksum identifies the model, but training again gives another one.
 """
 
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import file_checksum, write_json
 from pipelines.classifiers.class_sources import hash_id, highest_hash, kept_orders, open_sources, source_facts
 from pipelines.classifiers.classifier_card import model_card
-from pipelines.classifiers.classifier_metrics import evaluate
+from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate
 from pipelines.classifiers.fasttext_training import (
     LABELS,
     MAX_RATIO,
@@ -39,9 +38,13 @@ from pipelines.classifiers.fasttext_training import (
     fit,
     leave_one_source_out,
     score,
+    to_fasttext_line,
     verdict,
 )
+from pipelines.classifiers.judged_card import judged_card
 from pipelines.classifiers.train_columns import ColumnClassifierConfig, gather_examples, train_columns
+from pipelines.classifiers.train_embeddings import EmbeddingClassifierConfig, gather_embeddings, train_embeddings
+from pipelines.classifiers.train_judged import JudgedClassifierConfig, gather_judged, train_judged
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus
 from pipelines.stages.score.classifier import METRICS, MODEL
@@ -49,8 +52,6 @@ from pipelines.stages.score.column_model import MODEL_FILE
 
 FORMAT = "gristmill-classifier/1"
 CARD = "MODEL_CARD.md"
-# A label as fastText parses it. Its white space is that of ASCII, and NUL.
-_LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class ClassifierConfig:
     negative: tuple[str, ...]
     """Built corpora with the negative examples, in the same form."""
     kind: Literal["fasttext"] = "fasttext"
-    """Tells the kinds of classifiers apart; `columns` is the other one."""
+    """Tells the kinds of classifiers apart; the others are `judged`, `embeddings` and `columns`."""
     documents_per_class: int = 100_000
     """Maximum number of documents per class, sampled by a hash of seed and id. Their text is held in memory."""
     held_out: float = 0.1
@@ -77,7 +78,8 @@ class ClassifierConfig:
     balance: Balance = "none"
     """How classes are balanced for training; held-out documents are not changed. none: train on every sampled document once.
     downsample: reduce the larger class to the size of the smaller one, keeping the first by hash. repeat: repeat documents of
-    the smaller class up to the size of the larger one."""
+    the smaller class up to the size of the larger one. sources: repeat documents until both classes have the same size
+    and, within a class, all its sources have."""
     fasttext: FastTextKnobs = field(default_factory=FastTextKnobs)
     """Arguments of the training."""
 
@@ -94,8 +96,13 @@ class ClassifierConfig:
             raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
 
 
-Config = ClassifierConfig | ColumnClassifierConfig
-_KINDS: dict[str, type[Config]] = {"fasttext": ClassifierConfig, "columns": ColumnClassifierConfig}
+Config = ClassifierConfig | ColumnClassifierConfig | EmbeddingClassifierConfig | JudgedClassifierConfig
+_KINDS: dict[str, type[Config]] = {
+    "fasttext": ClassifierConfig,
+    "judged": JudgedClassifierConfig,
+    "embeddings": EmbeddingClassifierConfig,
+    "columns": ColumnClassifierConfig,
+}
 
 
 def load_classifier_config(path: LocalPath, assignments: list[str]) -> Config:
@@ -124,6 +131,12 @@ def train(config: Config, *, overwrite: bool) -> dict[str, Any]:
     if isinstance(config, ColumnClassifierConfig):
         examples = gather_examples(config)
         return _write(output, lambda: train_columns(config, examples, output))
+    if isinstance(config, EmbeddingClassifierConfig):
+        vectors = gather_embeddings(config)
+        return _write(output, lambda: train_embeddings(config, vectors, output))
+    if isinstance(config, JudgedClassifierConfig):
+        texts = gather_judged(config)
+        return _write(output, lambda: train_judged(config, texts, output))
     classes = {label: _Class(getattr(config, label), label, config) for label in LABELS}
     _check_classes(classes)
     return _write(output, lambda: _train(config, classes, output))
@@ -136,7 +149,8 @@ def _write(output: LocalPath, make: Callable[[], dict[str, Any]]) -> dict[str, A
         for name in (METRICS, CARD, MODEL, MODEL_FILE):
             (output / name).unlink(missing_ok=True)
         facts = {"format": FORMAT, **make()}
-        (output / CARD).write_atomic(model_card(output.name, facts).encode())
+        card = judged_card if "by_source" in facts else model_card
+        (output / CARD).write_atomic(card(output.name, facts).encode())
         write_json(output / METRICS, facts)
     return facts
 
@@ -147,8 +161,10 @@ def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Local
         train, held_out = ({label: getattr(c, part) for label, c in classes.items()} for part in ("train", "held_out"))
         fit(config.fasttext, balance_classes(train, config.balance), trained)
         checksum = file_checksum(trained)
-        measures = evaluate(*score(trained, checksum, held_out))
+        scores, positive = score(trained, checksum, held_out)
+        measures = evaluate(scores, positive)
         size = trained.stat().st_size
+        owners = [classes[label].names[e.source] for label, found in held_out.items() for e in found]
         names = {label: documents.names for label, documents in classes.items()}
         scratch = trained.with_name("without.bin")
         left_out = leave_one_source_out(config.fasttext, config.balance, train, held_out, names, scratch)
@@ -161,6 +177,7 @@ def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Local
         "in_both_classes": len(classes["positive"].texts & classes["negative"].texts),
         "trained_on": {label: len(chosen) for label, chosen in balance_classes(train, config.balance).items()},
         "held_out": measures,
+        "calibration_by_source": calibration_by_source(scores, positive, owners),
         "leave_one_source_out": left_out,
         "learned": verdict(measures["roc_auc"], left_out),
         "warnings": _warnings(train, config.balance),
@@ -220,11 +237,3 @@ def _examples(corpus: Corpus, source: str, limit: int, seed: int, number: int) -
         for row, text in zip(rows, texts, strict=True):
             split = xxhash.xxh3_64_intdigest(text.encode(), seed)
             yield Example(orders[row], split, to_fasttext_line(text), number)
-
-
-def to_fasttext_line(text: str) -> str:
-    """Return a text as one line of a fastText training file, without words that fastText would read as a
-    label or as the end of a line.
-    """
-    text = _LABEL.sub("", text).replace("\n", " ")
-    return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]

@@ -4,7 +4,7 @@ No text is read. The output directory holds model.safetensors, metrics.json and 
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,19 @@ import numpy as np
 from gristmill.config import plain
 from gristmill.errors import UserError
 from gristmill.storage.store import file_checksum
-from pipelines.classifiers.classifier_metrics import evaluate, roc_auc
-from pipelines.classifiers.column_examples import ColumnExamples, contrast_examples, labelled_examples
+from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate, roc_auc
+from pipelines.classifiers.column_examples import (
+    ColumnExamples,
+    NumberColumns,
+    contrast_examples,
+    labelled_examples,
+    read_labels,
+)
 from pipelines.classifiers.column_training import BoostedKnobs, Fit, RegressionKnobs
 from pipelines.classifiers.fasttext_training import LABELS, MAX_RATIO, MIN_DOCUMENTS, verdict
 from pipelines.stages.score.column_model import MODEL_FILE, ColumnModel, Method, probability, save_model
+
+RowBalance = Literal["none", "classes", "sources"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class ColumnClassifierConfig:
     text are all on one side."""
     seed: int = 0
     """Determines the sample and the split."""
-    balance: Literal["none", "classes", "sources"] = "none"
+    balance: RowBalance = "none"
     """How training documents are weighted. none: all the same. classes: both classes together have the same weight. sources:
     so have, within a class, all its sources."""
     regression: RegressionKnobs = field(default_factory=RegressionKnobs)
@@ -85,12 +93,23 @@ class ColumnClassifierConfig:
 
 def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
     """Return the labelled documents. Raises UserError for too few of a class, and for a column that tells nothing."""
-    names, split = tuple(config.columns), (config.seed, config.held_out)
+    numbers, split = NumberColumns(tuple(config.columns)), (config.seed, config.held_out)
     if config.labels:
-        examples = labelled_examples(config.corpora, config.labels, names, *split)
+        examples = labelled_examples(config.corpora, read_labels(config.labels), numbers, *split)
     else:
         classes = {label: getattr(config, label) for label in LABELS}
-        examples = contrast_examples(classes, names, config.documents_per_class, *split)
+        examples = contrast_examples(classes, numbers, config.documents_per_class, *split)
+    check_sizes(examples)
+    for name, column in zip(numbers.names, examples.values[~examples.held_out].T, strict=True):
+        different = np.unique(column[~np.isnan(column)])
+        if len(different) < 2:
+            value = f"is {different[0]:g} in all" if len(different) else "has no value in any of the"
+            raise UserError(f"columns.{name}: {value} {len(column):,} training documents; leave it out")
+    return examples
+
+
+def check_sizes(examples: ColumnExamples) -> None:
+    """Raise UserError if a class has too few documents for training or for measuring."""
     for label in LABELS:
         train, held_out = (int(examples.of(label == "positive", side).sum()) for side in (False, True))
         if min(train, held_out) < MIN_DOCUMENTS:
@@ -98,12 +117,6 @@ def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:
                 f"{label}: {train} documents for training and {held_out} held out, expected at least {MIN_DOCUMENTS} of "
                 "each; add documents, or change `held_out`"
             )
-    for name, column in zip(names, examples.values[~examples.held_out].T, strict=True):
-        different = np.unique(column[~np.isnan(column)])
-        if len(different) < 2:
-            value = f"is {different[0]:g} in all" if len(different) else "has no value in any of the"
-            raise UserError(f"columns.{name}: {value} {len(column):,} training documents; leave it out")
-    return examples
 
 
 def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, output: Path) -> dict[str, Any]:
@@ -112,17 +125,15 @@ def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, outp
     fit = Fit(config.method, examples.columns, signs, config.regression, config.boosted, config.seed)
     model = _train(fit, examples, ~examples.held_out, config)
     scores, contributions = _scores(model, examples, examples.held_out)
-    measures = evaluate(scores, examples.positive[examples.held_out])
+    positive = examples.positive[examples.held_out]
+    measures = evaluate(scores, positive)
     with tempfile.TemporaryDirectory(dir=output) as directory:
         trained = Path(directory) / MODEL_FILE
         save_model(model, trained)
         checksum, size = file_checksum(trained), trained.stat().st_size
         trained.rename(output / MODEL_FILE)
-    left_out = _leave_one_source_out(fit, examples, config)
-    classes = {}
-    for label in LABELS:
-        train, held_out = (int(examples.of(label == "positive", side).sum()) for side in (False, True))
-        classes[label] = {"train": train, "held_out": held_out, "sources": examples.facts[label]}
+    left_out = leave_one_source_out(examples, lambda rows: _train(fit, examples, rows, config), _score_rows)
+    classes = class_facts(examples)
     strength = dict(zip(model.names, np.abs(contributions).mean(0).tolist(), strict=True))
     return {
         "model": {"path": MODEL_FILE, "bytes": size, "xxh3_128": checksum, "labels": list(LABELS)},
@@ -131,24 +142,40 @@ def train_columns(config: ColumnClassifierConfig, examples: ColumnExamples, outp
         "classes": classes,
         "contributions": strength,
         "held_out": measures,
+        "calibration_by_source": calibration_by_source(scores, positive, examples.owners(examples.held_out)),
         "leave_one_source_out": left_out,
         "learned": verdict(measures["roc_auc"], left_out),
-        "warnings": _warnings(classes, config.balance),
+        "warnings": size_warnings(classes, config.balance),
     }
 
 
+def class_facts(examples: ColumnExamples) -> dict[str, dict[str, Any]]:
+    """Return the entries of the classes in metrics.json."""
+    classes = {}
+    for label in LABELS:
+        train, held_out = (int(examples.of(label == "positive", side).sum()) for side in (False, True))
+        classes[label] = {"train": train, "held_out": held_out, "sources": examples.facts[label]}
+    return classes
+
+
 def _train(fit: Fit, examples: ColumnExamples, rows: np.ndarray, config: ColumnClassifierConfig) -> ColumnModel:
-    """Train on some documents, bool [n], weighted as `balance` says; the weights have the mean 1."""
+    """Train on some documents, bool [n], weighted as `balance` says."""
+    weights = document_weights(examples, rows, config.balance)
+    return fit.train(examples.values[rows], examples.positive[rows], weights)
+
+
+def document_weights(examples: ColumnExamples, rows: np.ndarray, balance: RowBalance) -> np.ndarray:
+    """Return the weights of some training documents, bool [n], as `balance` says; float64 with the mean 1."""
     positive, sources = examples.positive[rows], examples.sources[rows]
     weights = np.ones(len(positive))
-    if config.balance != "none":
-        groups = positive * len(examples.names) + sources if config.balance == "sources" else positive.astype(np.int64)
+    if balance != "none":
+        groups = positive * len(examples.names) + sources if balance == "sources" else positive.astype(np.int64)
         number, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
-        of_class = number // len(examples.names) if config.balance == "sources" else number
+        of_class = number // len(examples.names) if balance == "sources" else number
         shares = 1.0 / np.bincount(of_class)[of_class]  # each class counts the same, and so do its groups
         weights = (shares / counts)[inverse]
         weights *= len(weights) / weights.sum()
-    return fit.train(examples.values[rows], positive, weights)
+    return weights
 
 
 def _scores(model: ColumnModel, examples: ColumnExamples, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -156,9 +183,18 @@ def _scores(model: ColumnModel, examples: ColumnExamples, rows: np.ndarray) -> t
     return probability(odds), contributions
 
 
-def _leave_one_source_out(fit: Fit, examples: ColumnExamples, config: ColumnClassifierConfig) -> list[dict[str, Any]]:
+def _score_rows(model: ColumnModel, examples: ColumnExamples, rows: np.ndarray) -> np.ndarray:
+    return _scores(model, examples, rows)[0]
+
+
+def leave_one_source_out(
+    examples: ColumnExamples,
+    train: Callable[[np.ndarray], Any],
+    score: Callable[[Any, ColumnExamples, np.ndarray], np.ndarray],
+) -> list[dict[str, Any]]:
     """Train without each source of a class that has several, and measure on its held-out documents against the other class;
-    entries as `fasttext_training.leave_one_source_out` returns them.
+    entries as `fasttext_training.leave_one_source_out` returns them. `train` returns the model of some documents, bool [n],
+    and `score` the scores of such.
     """
     entries: list[dict[str, Any]] = []
     for label in LABELS:
@@ -166,17 +202,16 @@ def _leave_one_source_out(fit: Fit, examples: ColumnExamples, config: ColumnClas
         numbers = np.unique(examples.sources[here])
         for number in numbers.tolist() if len(numbers) > 1 else ():
             without = here & (examples.sources == number)
-            train, measured = ~examples.held_out & ~without, examples.held_out & (without | ~here)
+            rows, measured = ~examples.held_out & ~without, examples.held_out & (without | ~here)
             count = int((without & examples.held_out).sum())
             entry = {"class": label, "source": examples.names[number], "held_out": count, "roc_auc": None}
-            if min(int((train & here).sum()), count) >= MIN_DOCUMENTS:
-                model = _train(fit, examples, train, config)
-                entry["roc_auc"] = roc_auc(_scores(model, examples, measured)[0], examples.positive[measured])
+            if min(int((rows & here).sum()), count) >= MIN_DOCUMENTS:
+                entry["roc_auc"] = roc_auc(score(train(rows), examples, measured), examples.positive[measured])
             entries.append(entry)
     return entries
 
 
-def _warnings(classes: Mapping[str, Mapping[str, Any]], balance: str) -> list[str]:
+def size_warnings(classes: Mapping[str, Mapping[str, Any]], balance: str) -> list[str]:
     """Return warnings about classes of very different sizes."""
     (large, most), (small, least) = sorted(
         ((label, c["train"]) for label, c in classes.items()), key=lambda each: -each[1]

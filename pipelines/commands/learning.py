@@ -1,8 +1,8 @@
 """`classifier` and `vectors`: what is learned from the text of built corpora."""
 
 import argparse
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import UserError
 from gristmill.storage.parsing import location_argument
@@ -29,11 +29,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _add_classifier(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     classifier = commands.add_parser(
-        "classifier", help="train a classifier of texts or of columns on documents of built corpora"
+        "classifier", help="train a classifier of texts, columns or embeddings on documents of built corpora"
     )
     actions = classifier.add_subparsers(dest="action", required=True, metavar="ACTION")
     train = actions.add_parser("train", help="train, measure on held-out documents, write model and model card")
-    train.add_argument("config", type=local_path, help="a YAML with output and the documents of two classes")
+    train.add_argument("config", type=local_path, help="a YAML with output and labelled documents")
     train.add_argument("overrides", nargs="*", default=[], metavar="a.b=value", help="fields of the YAML to change")
     train.add_argument("--overwrite", action="store_true", help="replace an existing classifier")
     train.set_defaults(handler=_train_classifier)
@@ -114,6 +114,9 @@ def _train_classifier(options: argparse.Namespace) -> int:
     facts = train(config, overwrite=options.overwrite)
     for warning in facts["warnings"]:
         print(f"warning: {warning}")
+    if "by_source" in facts:
+        _show_agreement(config.output, facts)
+        return 0
     for left in (left for left in facts["leave_one_source_out"] if left["roc_auc"] is not None):
         print(f"without {printable(left['source'])} ({left['class']}): ROC-AUC {left['roc_auc']:.4f} on its documents")
     if facts["learned"] == "source":
@@ -121,6 +124,19 @@ def _train_classifier(options: argparse.Namespace) -> int:
     auc = facts["held_out"]["roc_auc"]
     print(f"{config.output}: ROC-AUC {auc:.4f} on held-out documents; read MODEL_CARD.md there")
     return 0
+
+
+def _show_agreement(output: str, facts: Mapping[str, Any]) -> None:
+    """Print how far a model agrees with the judge whose scores it learned."""
+    for entry in facts["by_source"]:
+        if (left_out := entry.get("spearman_left_out")) is not None:
+            print(f"without {printable(entry['source'])}: Spearman {left_out:.4f} on its documents")
+    if facts["learned"] == "source":
+        print("warning: it learned its sources rather than the judge's scores; read MODEL_CARD.md")
+    held = facts["held_out"]
+    correlation = "none" if held["spearman"] is None else f"{held['spearman']:.4f}"
+    print(f"{output}: Spearman {correlation}, F1 {held['f1']:.4f} on {held['documents']:,} held-out documents; read "
+          "MODEL_CARD.md there")  # fmt: skip
 
 
 def _train_vectors(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from pipelines.contracts.manifest import CorpusManifest, StepManifest
 from pipelines.planning.plan import Plan
 from pipelines.planning.source_fit import published_notices
 from pipelines.report.corpus_page import render
+from pipelines.report.corpus_topics import topics_of
 from pipelines.report.numbers import FORMAT, collect
 from pipelines.report.samples import read_samples
 
@@ -33,6 +34,8 @@ def write_report(
     corpus = open_corpus(root)
     report = collect(plan, published, manifest, corpus)
     report["warnings"] = published_notices(plan, root)
+    if topics := topics_of(corpus):
+        report["topics"] = topics
     report["samples"] = read_samples(corpus, published["funnel"].facts["samples"])
     (root / HTML).write_atomic(render(report, _runs(root, manifest)).encode(), check)
     write_json(root / JSON, report, check)  # written last, because it shows that both files exist

@@ -26,10 +26,12 @@ from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.record_fields import RecordFields
 from pipelines.stages.measure.reservations import Reservations
 from pipelines.stages.measure.text_hash import TextHash
+from pipelines.stages.measure.topics.topics import Topics
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.measure.word_list import WordList
 from pipelines.stages.pii.pii import Pii
 from pipelines.stages.score.classifier import Classifier
+from pipelines.stages.score.embedding_classifier import EmbeddingClassifier
 from pipelines.stages.score.perplexity import Perplexity
 from pipelines.stages.score.score import ColumnScore
 from pipelines.stages.score.transformer_classifier import TransformerClassifier
@@ -46,6 +48,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "dedup_spans": DedupSpans,
     "dedup_substrings": DedupSubstrings,
     "dedup_url": DedupUrl,
+    "embedding_classifier": EmbeddingClassifier,
     "exclude": Exclude,
     "filter": Filter,
     "language": Language,
@@ -65,6 +68,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "score": ColumnScore,
     "shards": Shards,
     "text_hash": TextHash,
+    "topics": Topics,
     "transformer_classifier": TransformerClassifier,
     "transformer_embeddings": TransformerEmbeddings,
     "url_rules": UrlRules,

@@ -61,6 +61,10 @@ class Classifier(ReadsText, PartStage):
     """Write the most probable label as COLUMN_label, such as a topic by which `shards` groups; the column is then its
     probability, and `label` is not used. The label is null for a text without features."""
 
+    expected_value: bool = field(default=False, metadata=ADDED)
+    """Labels are numbers, such as the bins of a judge's scores (`classifier train` with `bins`): the column is their mean,
+    weighted by their probabilities, and `label` is not used. It is null for a text without features."""
+
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
@@ -71,7 +75,7 @@ class Classifier(ReadsText, PartStage):
 
     def never_null(self) -> tuple[str, ...]:
         """Return the score of a document; scores of lines or sentences are null if there is none."""
-        return (self.column,) if self.unit == "document" else ()
+        return (self.column,) if self.unit == "document" and not self.expected_value else ()
 
     def depends(self) -> dict[str, str]:
         """Return the checksum of the model; the Unicode version, which defines where lines and sentences end."""
@@ -93,6 +97,9 @@ class Classifier(ReadsText, PartStage):
             raise ValueError(
                 f"best_label: got true with unit: {self.unit}, but the labels of a document's {self.unit}s differ"
             )
+        if self.expected_value and (self.best_label or self.unit != "document"):
+            other = "best_label: true" if self.best_label else f"unit: {self.unit}"
+            raise ValueError(f"expected_value: got true with {other}; it is the score of a whole document")
         super().check()
 
     def setup(self) -> None:
@@ -114,8 +121,15 @@ class Classifier(ReadsText, PartStage):
         from pipelines.stages.score.fasttext_model import load_fasttext
 
         model = load_fasttext(self._file, self._checksum, "classifier")
-        if not self.best_label and self.label not in model.labels:
-            some = ", ".join(model.labels[:20])
+        some = ", ".join(model.labels[:20])
+        if self.expected_value:
+            try:
+                _ = model.label_values
+            except ValueError:
+                raise UserError(
+                    f"classifier: {self._file}: expected_value needs labels that are numbers; its labels: {some}"
+                ) from None
+        elif not self.best_label and self.label not in model.labels:
             raise UserError(f"classifier: {self._file}: has no label {self.label!r}; its labels: {some}")
         return model
 
@@ -126,6 +140,9 @@ class Classifier(ReadsText, PartStage):
         offsets, data = text_buffers(docs[self.text])
         if self.unit != "document":
             return self._by_unit(offsets, data, self.unit)
+        if self.expected_value:
+            expected = self._fasttext.expected(data, offsets[:-1], offsets[1:])
+            return pa.table([pa.array(expected.astype("float32"), from_pandas=True)], schema=self.writes())
         if self.best_label:
             indices, best = self._fasttext.best(data, offsets[:-1], offsets[1:])
             labels = pa.array(self._fasttext.labels, pa.string()).take(pa.array(indices, mask=indices < 0))

@@ -7,6 +7,7 @@ unpacked: 4 bytes per number.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,32 @@ class FastTextModel:
             some = slice(first, first + _BATCH)
             indices, scores = self.predict(data, starts[some], ends[some], len(self.labels))
             result[some] = np.where(indices == label_index, scores, 0).max(axis=1)
+        return result
+
+    @cached_property
+    def label_values(self) -> "np.ndarray":
+        """The labels as numbers, float64 [labels]. Raises ValueError unless they are finite numbers."""
+        import numpy as np
+
+        values: np.ndarray = np.array([float(label) for label in self.labels])
+        if not np.isfinite(values).all():
+            raise ValueError("a label is no finite number")
+        return values
+
+    def expected(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> "np.ndarray":
+        """Return the mean of labels that are numbers, weighted by their probabilities, float64 [n]; NaN for a text without
+        features. Raises ValueError for labels that are no numbers.
+        """
+        import numpy as np
+
+        result = np.full(len(starts), np.nan)
+        for first in range(0, len(starts), _BATCH):
+            some = slice(first, first + _BATCH)
+            indices, scores = self.predict(data, starts[some], ends[some], len(self.labels))
+            known = np.flatnonzero(indices[:, 0] >= 0)
+            shares = np.where(indices[known] >= 0, scores[known], 0).astype(np.float64)
+            values = self.label_values[np.maximum(indices[known], 0)]
+            result[first + known] = (shares * values).sum(1) / shares.sum(1)
         return result
 
     def best(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", "np.ndarray"]:

@@ -12,7 +12,8 @@ from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.classifiers.train_classifier import _Class, load_classifier_config, to_fasttext_line, train
+from pipelines.classifiers.fasttext_training import Example, balance_classes, to_fasttext_line
+from pipelines.classifiers.train_classifier import _Class, load_classifier_config, train
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
@@ -159,6 +160,29 @@ def test_unequal_classes_are_told_and_balanced(three_sources, tmp_path, capsys):
             f"balance: {balance}: trained on {size:,} positive and {size:,} negative"
             in (tmp_path / "model" / "MODEL_CARD.md").read_text()
         )
+
+
+def test_sources_of_a_class_count_the_same(three_sources, tmp_path):
+    path = config_of(tmp_path, three_sources, ["left", "other"], ["alike"])
+    assert main(["classifier", "train", str(path), "balance=sources"]) == 0
+    facts = read_json(tmp_path / "model" / "metrics.json")
+    assert facts["trained_on"]["positive"] == facts["trained_on"]["negative"] > facts["classes"]["positive"]["train"]
+    rows = {row["source"]: row for row in facts["calibration_by_source"]}
+    assert {name: row["share_positive"] for name, row in rows.items()} == {
+        "many:left": 1,
+        "many:other": 1,
+        "many:alike": 0,
+    }
+    assert sum(row["documents"] for row in rows.values()) == sum(c["held_out"] for c in facts["classes"].values())
+    assert all(row["expected_calibration_error"] < 0.2 for row in rows.values())
+    assert f"| many:left | {rows['many:left']['documents']} | " in (tmp_path / "model" / "MODEL_CARD.md").read_text()
+    examples = {
+        "positive": [Example(n, n, "a", 0) for n in range(3)] + [Example(9, 9, "b", 1)],
+        "negative": [Example(5, 5, "c", 0), Example(6, 6, "d", 0)],
+    }
+    balanced = balance_classes(examples, "sources")
+    assert [e.line for e in balanced["positive"]] == ["a"] * 3 + ["b"] * 3
+    assert [e.line for e in balanced["negative"]] == ["c", "d"] * 3
 
 
 def test_what_is_there_is_not_replaced_silently(config_file, tmp_path):

@@ -65,6 +65,7 @@ def test_every_stage_that_reads_text_has_the_knob():
         "patterns",
         "perplexity",
         "pii",
+        "topics",
         "transformer_classifier",
         "transformer_embeddings",
         "word_list",

@@ -16,6 +16,7 @@ from pipelines.contracts.stage import Cluster, gather
 from pipelines.kernels.search.cosine import on_one_thread, spherical_kmeans
 from pipelines.stages.decide.uniform_numbers import uniform_numbers
 from pipelines.stages.dedup.dedup_inputs import Candidates
+from pipelines.stages.score.embedding_values import vectors_of
 
 EMBEDDING = "embedding"
 CELL_DOCUMENTS = 10_000
@@ -40,14 +41,6 @@ class Centroids:
         """Return the centroids, float32 [cells, width]."""
         schema = _centroid_schema(width)
         return vectors_of(read_table(out.directory, self.file, schema.names, schema_facts(schema))["centroid"])
-
-
-def vectors_of(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Return embeddings without nulls, [n, width]."""
-    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.array([], column.type)
-    return array.flatten().to_numpy().reshape(len(array), array.type.list_size)
 
 
 def competing(one: Candidates) -> tuple[np.ndarray, pa.Array]:

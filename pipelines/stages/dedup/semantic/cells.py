@@ -31,7 +31,8 @@ from pipelines.kernels.search.cosine import (
 from pipelines.stages.dedup.dedup_inputs import NEW, Candidates, candidates
 from pipelines.stages.dedup.grouping import cut_to_electorate, others, partition_of, read_tables, runs
 from pipelines.stages.dedup.keep_rule import KeepKey, key_columns, key_types, order_by_preference
-from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING, Centroids, competing, find_centroids, vectors_of
+from pipelines.stages.dedup.semantic.cell_centroids import EMBEDDING, Centroids, competing, find_centroids
+from pipelines.stages.score.embedding_values import vectors_of
 
 ELECTORATE = 100_000
 """Documents of a cell that are compared with one another."""

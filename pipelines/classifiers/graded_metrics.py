@@ -1,0 +1,73 @@
+"""How far predicted scores agree with those of a judge: rank correlation, errors, F1 at a threshold, calibration."""
+
+from typing import Any
+
+import numpy as np
+
+from pipelines.classifiers.classifier_metrics import mean_ranks, roc_auc
+
+GROUPS = 10
+
+
+def spearman(predicted: np.ndarray, judged: np.ndarray) -> float | None:
+    """Return Spearman's rank correlation of two arrays, float64 [n], the correlation of their ranks; None if all values of one
+    are the same.
+    """
+    ranks = mean_ranks(predicted), mean_ranks(judged)
+    if min(np.ptp(each) for each in ranks) == 0:
+        return None
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def at_threshold(chosen: np.ndarray, good: np.ndarray) -> dict[str, float]:
+    """Return precision, recall and F1 of a choice among documents, both bool [n], and the shares `chosen` and `good`; 0 where
+    a ratio has nothing to divide by.
+    """
+    hits = int((chosen & good).sum())
+    precision, recall = hits / max(1, int(chosen.sum())), hits / max(1, int(good.sum()))
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * hits / max(1, int(chosen.sum()) + int(good.sum())),
+        "chosen": float(chosen.mean()),
+        "good": float(good.mean()),
+    }
+
+
+def graded_calibration(predicted: np.ndarray, judged: np.ndarray) -> tuple[list[dict[str, Any]], float]:
+    """Return (one row per tenth of the documents in the order of the predicted scores, calibration error).
+
+    The error is the mean over the tenths, weighted by documents, of |mean judged score - mean predicted score|: for scores
+    what the expected calibration error is for probabilities. Equal predictions stay in one tenth.
+    """
+    bounds = np.quantile(predicted, np.arange(1, GROUPS) / GROUPS)
+    groups = np.searchsorted(bounds, predicted, side="right")
+    rows, error = [], 0.0
+    for number in np.unique(groups):
+        inside = groups == number
+        mean, given = float(predicted[inside].mean()), float(judged[inside].mean())
+        error += abs(given - mean) * float(inside.mean())
+        rows.append({"documents": int(inside.sum()), "mean_score": mean, "mean_judged": given})
+    return rows, error
+
+
+def agreement(
+    predicted: np.ndarray, judged: np.ndarray, threshold: float, probabilities: bool = False
+) -> dict[str, Any]:
+    """Return all measures of predictions, float64 [n], against judged scores, float64 [n].
+
+    Good are judged scores of `threshold` or more. Predictions are scores on the judge's scale, or `probabilities` that a document
+    is good; chosen are those of `threshold` or more, or of 0.5.
+    """
+    good = judged >= threshold
+    target = good.astype(np.float64) if probabilities else judged
+    rows, error = graded_calibration(predicted, target)
+    return {
+        "documents": len(judged),
+        "spearman": spearman(predicted, judged),
+        "roc_auc": roc_auc(predicted, good) if 0 < good.sum() < len(good) else None,
+        **({} if probabilities else {"mean_absolute_error": float(np.abs(predicted - judged).mean())}),
+        **at_threshold(predicted >= (0.5 if probabilities else threshold), good),
+        "calibration": rows,
+        "calibration_error": error,
+    }

@@ -1,0 +1,243 @@
+"""`classifier train` with `kind: embeddings`: train a linear model of the vectors of documents, with metrics and a model card.
+
+No text is read. Two classes give a logistic regression, a judge's scores a ridge regression, as in FineWeb-Edu (Penedo et al.
+2024, arXiv 2406.17557, section 4). Training again gives the same file with the same libraries on the same kind of processor.
+"""
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.config import plain
+from gristmill.storage.store import file_checksum
+from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate
+from pipelines.classifiers.column_examples import ColumnExamples, contrast_examples, labelled_examples, read_labels
+from pipelines.classifiers.column_training import fit_logistic, fit_ridge
+from pipelines.classifiers.fasttext_training import LABELS, MIN_DOCUMENTS, verdict
+from pipelines.classifiers.judge_scores import read_judge_scores
+from pipelines.classifiers.judged_sources import JudgedDocuments, agreement_by_source, graded_verdict, unjudged_warnings
+from pipelines.classifiers.train_columns import (
+    RowBalance,
+    check_sizes,
+    class_facts,
+    document_weights,
+    leave_one_source_out,
+    size_warnings,
+)
+from pipelines.contracts.parts import Part
+from pipelines.kernels.search.cosine import on_one_thread
+from pipelines.stages.score.column_model import MODEL_FILE
+from pipelines.stages.score.embedding_model import EmbeddingModel, save_embedding_model
+from pipelines.stages.score.embedding_values import vector_width, vectors_of
+
+_CONSTANT = (
+    1e-9  # of the largest number: a deviation up to it is that of rounding, and the number the same in all documents
+)
+
+
+@dataclass(frozen=True)
+class EmbeddingClassifierConfig:
+    """A classifier's YAML with `kind: embeddings`: a linear model of the vectors that a step such as `transformer_embeddings`
+    wrote into built corpora. The documents are given in one of three ways: a contrast of sources, files of labelled ids, or
+    files of a judge's scores.
+    """
+
+    output: str
+    """Output directory, relative to the working directory."""
+    kind: Literal["embeddings"] = "embeddings"
+    """Tells the kinds of classifiers apart."""
+    embedding: str = "embedding"
+    """The column with the vectors."""
+    positive: tuple[str, ...] = ()
+    """Built corpora, as `DIRECTORY` or `DIRECTORY:SOURCE`, whose kept documents are the positive examples of a contrast."""
+    negative: tuple[str, ...] = ()
+    """Built corpora with the negative examples of a contrast, in the same form."""
+    labels: tuple[str, ...] = ()
+    """Files of labels, plain or .gz: one {"id": "web/a.jsonl#17", "label": "positive"} per line, or "negative"."""
+    scores: tuple[str, ...] = ()
+    """Files of a judge's scores: .jsonl, .csv (both also .gz) or .parquet, with the fields `id` and `score_field`."""
+    score_field: str = "score"
+    """The field of the scores."""
+    threshold: float | None = None
+    """With `scores`: documents of this score or more are the good ones, for F1 and for the classes that `balance` weights;
+    3 of 0 to 5 in FineWeb-Edu. Training uses the scores themselves."""
+    corpora: tuple[str, ...] = ()
+    """The built corpora with the documents of `labels` or `scores`, in the same form as `positive`."""
+    documents_per_class: int = 50_000
+    """Maximum number of documents per class of a contrast, sampled by a hash of seed and id. Training holds about 24 bytes
+    for each number of a vector: 1 GB for 100,000 documents and 384 numbers."""
+    held_out: float = 0.1
+    """Share of the documents used for measuring instead of training, chosen by a hash of their vectors, so that copies of a
+    text are all on one side."""
+    seed: int = 0
+    """Determines the sample and the split."""
+    balance: RowBalance = "none"
+    """How training documents are weighted. none: all the same. classes: both classes together have the same weight. sources:
+    so have, within a class, all its sources."""
+    l2: float = 1.0
+    """Penalty of the squared weights of the standardised numbers: half of it is added to the sum of the logistic losses, or
+    all of it to the sum of the squared errors; above 0."""
+
+    def check(self) -> None:
+        """Validate ranges, and check that documents are given in one of the three ways."""
+        given = {name for name in ("positive", "negative", "labels", "scores", "corpora") if getattr(self, name)}
+        if given not in ({"positive", "negative"}, {"labels", "corpora"}, {"scores", "corpora"}):
+            got = ", ".join(sorted(given)) or "none of them"
+            raise ValueError(
+                "positive: expected `positive` and `negative`, or `labels` and `corpora`, or `scores` and `corpora`; "
+                f"got {got}"
+            )
+        if (self.threshold is None) is bool(self.scores):
+            raise ValueError(f"threshold: got {self.threshold}, expected a number with `scores`, and none without")
+        if self.documents_per_class < 1:
+            raise ValueError(f"documents_per_class: got {self.documents_per_class}, expected 1 or more")
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"held_out: got {self.held_out}, expected a number between 0 and 1")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+        if not 0 < self.l2 < float("inf"):
+            raise ValueError(f"l2: got {self.l2}, expected a number above 0")
+
+
+@dataclass(frozen=True)
+class _Embeddings:
+    """One column with a vector for each document, of one encoder."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.name,)
+
+    def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
+        """Refuse anything but vectors, and vectors of a second encoder."""
+        if vector_width(kind) is None:
+            return f"holds {kind} in it, expected vectors; name the column of `transformer_embeddings`"
+        return (
+            "was measured in another way than in the sources before it; vectors compare only if one encoder made all"
+            * (definitions > 1)
+        )
+
+    def read(self, part: Part, rows: pa.Array) -> np.ndarray:
+        """Return the vectors; a missing one is NaN."""
+        column = part.table((self.name,), rows)[self.name]
+        known = np.flatnonzero(column.is_valid().to_numpy())
+        values = np.full((len(column), column.type.list_size), np.nan)
+        values[known] = vectors_of(column.take(pa.array(known)))
+        return values
+
+
+def gather_embeddings(config: EmbeddingClassifierConfig) -> ColumnExamples:
+    """Return the documents that have a vector. Raises UserError for too few of a class."""
+    numbers, split = _Embeddings(config.embedding), (config.seed, config.held_out)
+    if config.scores:
+        scores = read_judge_scores(config.scores, config.score_field)
+        assert config.threshold is not None
+        examples = labelled_examples(config.corpora, scores, numbers, *split, config.threshold)
+    elif config.labels:
+        examples = labelled_examples(config.corpora, read_labels(config.labels), numbers, *split)
+    else:
+        classes = {label: getattr(config, label) for label in LABELS}
+        examples = contrast_examples(classes, numbers, config.documents_per_class, *split)
+    known = ~np.isnan(examples.values).any(1)
+    arrays = ("values", "targets", "positive", "held_out", "sources")
+    examples = replace(examples, **{name: getattr(examples, name)[known] for name in arrays})
+    check_sizes(examples)
+    return examples
+
+
+def fit_embeddings(examples: ColumnExamples, rows: np.ndarray, config: EmbeddingClassifierConfig) -> EmbeddingModel:
+    """Return the model of some documents, bool [n], which include both classes."""
+    values, positive = examples.values[rows], examples.positive[rows]
+    weights = document_weights(examples, rows, config.balance)
+    with on_one_thread():
+        center = weights @ values / weights.sum()
+        scales = np.sqrt(weights @ (values - center) ** 2 / weights.sum())
+        scales[scales <= _CONSTANT * np.abs(values).max()] = 1
+        standard = (values - center) / scales
+        if config.scores:
+            fitted = fit_ridge(standard, examples.targets[rows], weights, config.l2)
+        else:
+            fitted = fit_logistic(standard, positive, weights, (0,) * values.shape[1], config.l2)
+        axis = values[positive].mean(0) - values[~positive].mean(0)
+    length = float(np.sqrt((axis * axis).sum()))
+    arrays = {
+        "center": center, "weights": fitted[1:] / scales, "intercept": fitted[:1],
+        "axis": axis / length if length > 0 else np.zeros(len(axis)),
+    }  # fmt: skip
+    return EmbeddingModel("ridge" if config.scores else "logistic", examples.columns[0], arrays)
+
+
+def train_embeddings(config: EmbeddingClassifierConfig, examples: ColumnExamples, output: Path) -> dict[str, Any]:
+    """Train, measure and write a model of embeddings into a directory; return the facts for metrics.json and the card."""
+    model = fit_embeddings(examples, ~examples.held_out, config)
+    with tempfile.TemporaryDirectory(dir=output) as directory:
+        trained = Path(directory) / MODEL_FILE
+        save_embedding_model(model, trained)
+        checksum, size = file_checksum(trained), trained.stat().st_size
+        trained.rename(output / MODEL_FILE)
+    classes = class_facts(examples)
+    facts = {
+        "model": {"path": MODEL_FILE, "bytes": size, "xxh3_128": checksum, "labels": list(LABELS)},
+        "method": model.method,
+        "width": model.width,
+        "embedding": {"column": model.column.name, "definition": model.column.definitions[0]},
+        "config": plain(config),
+        "classes": classes,
+        "warnings": _warnings(config, classes),
+    }
+    measured = _measure_graded if config.scores else _measure_classes
+    return facts | measured(config, examples, model)
+
+
+def _warnings(config: EmbeddingClassifierConfig, classes: dict[str, dict[str, Any]]) -> list[str]:
+    if config.scores:
+        return unjudged_warnings(config.corpora, read_judge_scores(config.scores, config.score_field))
+    return size_warnings(classes, config.balance)
+
+
+def _scores(model: EmbeddingModel, examples: ColumnExamples, rows: np.ndarray) -> np.ndarray:
+    return model.score(examples.values[rows])[0]
+
+
+def _measure_classes(
+    config: EmbeddingClassifierConfig, examples: ColumnExamples, model: EmbeddingModel
+) -> dict[str, Any]:
+    scores, positive = _scores(model, examples, examples.held_out), examples.positive[examples.held_out]
+    measures = evaluate(scores, positive)
+    left_out = leave_one_source_out(examples, lambda rows: fit_embeddings(examples, rows, config), _scores)
+    return {
+        "held_out": measures,
+        "calibration_by_source": calibration_by_source(scores, positive, examples.owners(examples.held_out)),
+        "leave_one_source_out": left_out,
+        "learned": verdict(measures["roc_auc"], left_out),
+    }
+
+
+def _measure_graded(
+    config: EmbeddingClassifierConfig, examples: ColumnExamples, model: EmbeddingModel
+) -> dict[str, Any]:
+    assert config.threshold is not None
+    held_out = examples.held_out
+    predicted = _scores(model, examples, held_out)
+    documents = JudgedDocuments(
+        examples.targets[held_out], examples.sources[held_out], examples.names, config.threshold, False
+    )
+
+    def without(number: int) -> np.ndarray | None:
+        rows = ~held_out & (examples.sources != number)
+        if min((rows & examples.positive).sum(), (rows & ~examples.positive).sum()) < MIN_DOCUMENTS:
+            return None
+        return _scores(fit_embeddings(examples, rows, config), examples, held_out)
+
+    by_source = agreement_by_source(documents, predicted, without)
+    return {
+        "held_out": documents.agreement(predicted),
+        "by_source": by_source,
+        "learned": graded_verdict(by_source),
+    }

@@ -1,0 +1,92 @@
+"""The topics of a corpus for its report: names, sizes by source, subtopics and the most typical documents."""
+
+import heapq
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.contracts.lineage import Corpus, PublishedStep
+from pipelines.contracts.parts import Part
+from pipelines.report.samples import read_samples
+
+TYPICAL = 3
+"""Documents shown of each topic: the kept ones whose vectors are nearest to the centroid."""
+
+
+def topics_of(corpus: Corpus) -> list[dict[str, Any]]:
+    """Return an entry for each step `topics`: its topics, the largest first, and its documents without one.
+
+    A topic has `name`, `words`, the number of kept `documents`, the same by source, `subtopics` with `name`, `words` and
+    `documents`, and `samples` as `read_samples` returns them. Topics without a kept document are listed too. Only columns are
+    read, and the texts of the samples.
+    """
+    entries = []
+    for step in (step for step in corpus.steps if step.stage == "topics"):
+        counts: Counter[tuple[str | None, str | None, str]] = Counter()
+        nearest: dict[str, list[tuple[float, bytes, dict[str, Any]]]] = {}
+        for part in corpus.parts():
+            if any(annotation.step == step.name and annotation.file for annotation in part.annotations):
+                _count(part, step, counts, nearest)
+        topics = [_topic(topic, counts) for topic in step.manifest.facts["topics"]]
+        chosen = [entry for topic in topics for *_, entry in sorted(nearest.get(topic["name"], ()), key=_rank)]
+        samples = iter(read_samples(corpus, chosen))
+        for topic in topics:
+            topic["samples"] = [next(samples) for _ in nearest.get(topic["name"], ())]
+        topics.sort(key=lambda topic: (-topic["documents"], topic["name"]))
+        without = sum(count for (topic, _, _), count in counts.items() if topic is None)
+        entries.append({"step": step.label, "topics": topics, "without_topic": without})
+    return entries
+
+
+def _rank(entry: tuple[float, bytes, dict[str, Any]]) -> tuple[float, bytes]:
+    return -entry[0], entry[1]
+
+
+def _count(
+    part: Part,
+    step: PublishedStep,
+    counts: Counter[tuple[str | None, str | None, str]],
+    nearest: dict[str, list[tuple[float, bytes, dict[str, Any]]]],
+) -> None:
+    """Count the kept documents of a part by topic, subtopic and source, and keep the nearest ones of each topic."""
+    below = "subtopic" in step.manifest.schema
+    rows = part.kept_rows()
+    names = ("id", "topic", "topic_similarity", *(("subtopic",) if below else ()))
+    docs = part.table(names, rows)
+    subtopics = docs["subtopic"] if below else pa.nulls(len(docs), pa.string())
+    grouped = pa.table({"topic": docs["topic"], "subtopic": subtopics}).group_by(["topic", "subtopic"])
+    for row in grouped.aggregate([([], "count_all")]).to_pylist():
+        counts[row["topic"], row["subtopic"], part.source] += row["count_all"]
+    for name in pc.unique(docs["topic"]).drop_null().to_pylist():
+        inside = pc.indices_nonzero(pc.equal(docs["topic"], name))
+        values = docs["topic_similarity"].take(inside).to_numpy()
+        least = np.sort(values)[-min(TYPICAL, len(values))]
+        for at in inside.to_numpy()[values >= least].tolist():
+            entry = {
+                "source": part.source, "part": part.index, "row": rows[at].as_py(), "step": None, "rule": None,
+                "id": docs["id"][at].as_py().hex(),
+            }  # fmt: skip
+            nearest.setdefault(name, []).append((docs["topic_similarity"][at].as_py(), docs["id"][at].as_py(), entry))
+        nearest[name] = heapq.nsmallest(TYPICAL, nearest[name], key=_rank)
+
+
+def _topic(topic: dict[str, Any], counts: Counter[tuple[str | None, str | None, str]]) -> dict[str, Any]:
+    sources: Counter[str] = Counter()
+    below: Counter[str | None] = Counter()
+    for (name, subtopic, source), count in counts.items():
+        if name == topic["name"]:
+            sources[source] += count
+            below[subtopic] += count
+    return {
+        "name": topic["name"],
+        "words": list(topic["words"]),
+        "documents": sum(sources.values()),
+        "sources": dict(sorted(sources.items())),
+        "subtopics": [
+            {"name": part["name"], "words": list(part["words"]), "documents": below[part["name"]]}
+            for part in topic["parts"]
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Topics of documents: clusters of their embeddings at one or two levels, named by their words."""

@@ -1,0 +1,95 @@
+"""Names of clusters of documents: the words that tell the documents of a cluster from the others."""
+
+from collections.abc import Collection, Sequence
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+LEAST_DOCUMENTS = 5
+"""Fewest documents of the sample that a word of a name is in, so that no name is the word of a few documents."""
+WORDS = 10
+"""Words listed for each cluster, the most telling first."""
+_IN_NAME = 3
+_LONGEST = 60  # characters of a name, percent-encoded; a domain's name may have 64 per level
+_PRIOR = 1000.0  # weight of the prior, in words: the a0 of Monroe et al.
+_CHARACTERS = 5000  # of a text that are read for its words
+
+
+def words_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the different words of each text, lower case and sorted, list<string> [n].
+
+    Words are those of pipelines/kernels/text/segment.py that consist of letters, and of three or more if they are ASCII. The
+    first 5,000 characters of a text are read.
+    """
+    from pipelines.kernels.text.buffers import blocks, text_buffers
+    from pipelines.kernels.text.characters import classify
+    from pipelines.kernels.text.words import find_words
+
+    found: list[list[str]] = []
+    for _, _, offsets, data in blocks(*text_buffers(pc.utf8_slice_codeunits(texts, 0, _CHARACTERS))):
+        words, content = find_words(offsets, data, classify(offsets, data)), data.tobytes()
+        spans = list(zip(words.starts.tolist(), words.ends.tolist(), strict=True))
+        for first, last in zip(words.offsets[:-1].tolist(), words.offsets[1:].tolist(), strict=True):
+            # Joined before they are decoded: one call for a document instead of one for a word.
+            text = b" ".join([content[start:end] for start, end in spans[first:last]]).decode().lower()
+            found.append(sorted({word for word in text.split(" ") if word.isalpha() and _is_long(word)}))
+    return pa.array(found, pa.list_(pa.string()))
+
+
+def _is_long(word: str) -> bool:
+    return len(word) > 2 or not word.isascii()
+
+
+def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[list[str]]:
+    """Return the WORDS most telling words of each of `count` clusters, given the words of documents, list<string> [n], and their
+    clusters, int64 [n].
+
+    Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the cluster, with
+    the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin' Words", section 3.3). A document counts
+    a word once. Words that are not more frequent inside are left out.
+    """
+    flat = words.flatten().dictionary_encode()
+    lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
+    codes, owners = flat.indices.to_numpy(), np.repeat(clusters, lengths)
+    totals = np.bincount(codes, minlength=len(flat.dictionary))
+    common = np.flatnonzero(totals >= LEAST_DOCUMENTS)
+    place = np.full(len(totals), -1, np.int64)
+    place[common] = np.arange(len(common))
+    used = place[codes] >= 0
+    table = np.bincount(owners[used] * len(common) + place[codes[used]], minlength=count * len(common))
+    counts = table.reshape(count, len(common)).astype(np.float64)
+    names, all_counts = flat.dictionary.take(pa.array(common)).to_pylist(), counts.sum(0)
+    prior = _PRIOR * all_counts / max(1.0, all_counts.sum())
+    ranked = []
+    for inside in counts:
+        outside = all_counts - inside
+        ratio = _log_odds(inside, prior) - _log_odds(outside, prior)
+        scores = ratio / np.sqrt(1 / (inside + prior) + 1 / (outside + prior))
+        fit = np.flatnonzero((inside >= LEAST_DOCUMENTS) & (scores > 0))
+        order = sorted(fit.tolist(), key=lambda at: (-scores[at], names[at]))
+        ranked.append([names[at] for at in order[:WORDS]])
+    return ranked
+
+
+def _log_odds(counts: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Return the log-odds of each word, counts and prior added."""
+    own = counts + prior
+    odds: np.ndarray = np.log(own) - np.log(np.maximum(own.sum() - own, 1e-9))
+    return odds
+
+
+def name_of(words: Sequence[str], number: int, taken: Collection[str]) -> str:
+    """Return a name that is not taken: the first three words that fit into a domain's name, with `_` between them, or further
+    words, or the cluster's number, from 0, if there are none.
+    """
+    for skipped in range(max(1, len(words) - _IN_NAME + 1)):
+        chosen: list[str] = []
+        for word in [*words[: _IN_NAME - 1], *words[_IN_NAME - 1 + skipped :]]:
+            if len(chosen) < _IN_NAME and len(quote("_".join([*chosen, word]), safe="")) <= _LONGEST:
+                chosen.append(word)
+        name = "_".join(chosen)
+        if name and name not in taken:
+            return name
+    return f"topic_{number + 1}"

@@ -1,0 +1,116 @@
+"""Embedding classifier: the score of a document from its vector, by a linear model. It reads no text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import ConfigError
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.parts import DOCUMENT_COLUMNS
+from pipelines.contracts.reads import Column, Input
+from pipelines.contracts.stage import PartStage
+from pipelines.stages.score.classifier import recorded_checksum
+from pipelines.stages.score.column_model import MODEL_FILE
+from pipelines.stages.score.embedding_model import EmbeddingModel, load_embedding_model
+from pipelines.stages.score.embedding_values import vector_width, vectors_of
+
+CONTRIBUTIONS = ("between_means", "other_directions")
+
+
+@dataclass(frozen=True)
+class EmbeddingClassifier(PartStage):
+    """The score of a document from the vector that an earlier step wrote (`transformer_embeddings`), by a linear model that
+    `python -m pipelines classifier train` wrote with `kind: embeddings`. No text is read.
+
+    A logistic model gives the probability of the positive class, 0 to 1, and a ridge regression the score that the judge
+    would give, on the judge's scale and possibly somewhat beyond its ends. The model says which encoder wrote the vectors that
+    it was trained on; vectors of another one, or of other knobs, are refused when the build is planned. A document without a
+    vector has no score: null.
+
+    COLUMN_contributions holds two numbers that sum to the log-odds (or the predicted score) minus a constant of the model, and
+    `inspect --doc` shows them: `between_means`, along the line from the mean of the negative training documents to that of
+    the positive ones, and `other_directions`, everything else that the model learned. Single numbers of a vector mean nothing
+    to a reader.
+    """
+
+    model: str
+    """A directory written by `classifier train`, or a file model.safetensors; relative to the working directory."""
+    column: str = "embedding_score"
+    """Name of the column."""
+
+    paths: ClassVar[tuple[str, ...]] = ("model",)
+
+    def check(self) -> None:
+        """Check that the model is one of embeddings, and that names are valid."""
+        if not self.column.isidentifier() or self.column in (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN):
+            raise ValueError(
+                f"column: got {self.column!r}, expected letters, digits and underscores, and no column of a document"
+            )
+        if self._file.suffix != ".safetensors" or not self._file.is_file():
+            raise ValueError(
+                f"model: got {self.model!r}, expected a directory with {MODEL_FILE}, or such a file: `python -m pipelines "
+                "classifier train` writes one with `kind: embeddings`"
+            )
+        _ = self._model
+
+    def reads(self) -> tuple[Input, ...]:
+        """Return the column of the vectors."""
+        return (Column(self._model.column.name),)
+
+    def writes(self) -> pa.Schema:
+        """Return the score, and the two contributions to it."""
+        parts = pa.struct([(name, pa.float32()) for name in CONTRIBUTIONS])
+        return pa.schema([(self.column, pa.float32()), (f"{self.column}_contributions", parts)])
+
+    def depends(self) -> dict[str, str]:
+        """Return the checksum of the model."""
+        return {"model xxh3_128": self._checksum}
+
+    def accepts(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return what the vectors meant where the model was trained."""
+        return {self._model.column.name: self._model.column.definitions}
+
+    def check_types(self, types: pa.Schema) -> None:
+        """Raise ConfigError for a column that holds no vectors of the model's width."""
+        name = self._model.column.name
+        if name in types.names and vector_width(types.field(name).type) != self._model.width:
+            raise ConfigError(
+                f"embedding_classifier: the column {name} holds {types.field(name).type}, expected vectors of "
+                f"{self._model.width} numbers"
+            )
+
+    def setup(self) -> None:
+        """Load the model. Raises UserError if it is not the planned one."""
+        _ = self._model
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """Return the score of each document."""
+        column = docs[self._model.column.name]
+        known = np.flatnonzero(column.is_valid().to_numpy())
+        scores, contributions = self._model.score(vectors_of(column.take(pa.array(known))))
+        result = np.zeros((docs.num_rows, 3), np.float32)
+        result[known, 0], result[known, 1:] = scores, contributions
+        missing = column.is_null().combine_chunks()
+        schema = self.writes()
+        each = [pa.array(values) for values in np.ascontiguousarray(result[:, 1:].T)]
+        parts = pa.StructArray.from_arrays(each, fields=list(schema.field(1).type), mask=missing)
+        return pa.table([pa.array(result[:, 0], mask=missing.to_numpy(zero_copy_only=False)), parts], schema=schema)
+
+    @property
+    def _file(self) -> Path:
+        path = Path(self.model)
+        return path / MODEL_FILE if path.is_dir() else path
+
+    @cached_property
+    def _checksum(self) -> str:
+        """The xxh3_128 of the model, computed on first use, which is when the build is planned."""
+        return recorded_checksum(self._file, self.model, "embedding_classifier")
+
+    @property
+    def _model(self) -> EmbeddingModel:
+        return load_embedding_model(self._file, self._checksum)
