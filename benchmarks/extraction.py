@@ -11,8 +11,7 @@ payload with the same options, except that trafilatura decodes the bytes itself.
 shows whether the reader loses anything. With `markup: markdown`, snippets are looked for as they stand and, "without
 marks", in the text without backticks and escapes of pipes.
 
-Structure: on how many pages each kind of line occurs in Markdown. Fields: how many pages declare each, as `page_fields` and
-trafilatura's `extract_metadata` find it, and of those where both do, the share with equal values.
+Structure: on how many pages each kind of line occurs in Markdown; `benchmarks.page_structure` compares it with trafilatura's.
 
 Speed is MB/s of decoded WARC over all pages. The peer reads payloads with FastWARC, detects the encoding,
 decodes and extracts. The reader also accounts for every record, counts replaced bytes, limits nodes and
@@ -41,9 +40,7 @@ from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.entries.records import RawRecord, TextRecord
 from pipelines.reading.sources.source import Source
-from pipelines.reading.web.charset import decode_page
 from pipelines.reading.web.extraction import extract_with_resiliparse, extract_with_trafilatura
-from pipelines.reading.web.page_fields import page_fields
 from pipelines.reading.web.page_markdown import extract_markdown
 from pipelines.reading.web.page_process import Extractor
 
@@ -79,7 +76,7 @@ def main() -> None:
         ("resiliparse", "text"): bare_resiliparse,
         ("trafilatura", "text"): extract_with_trafilatura,
         ("resiliparse", "markdown"): bare_markdown,
-        ("trafilatura", "markdown"): partial(extract_with_trafilatura, output_format="markdown"),
+        ("trafilatura", "markdown"): partial(extract_with_trafilatura, markup="markdown"),
     }
     for (extract, markup), call in bare_calls.items():
         if extract not in options.extractors.split(","):
@@ -97,8 +94,6 @@ def main() -> None:
             print(f"{name} without marks {score(unmarked, snippets)}")
             pages = {kind: sum(1 for text in reader if pattern.search(text)) for kind, pattern in STRUCTURE.items()}
             print(f"{name} pages with " + ", ".join(f"{kind} {count}" for kind, count in pages.items()))
-    if "trafilatura" in options.extractors:
-        compare_fields(list(itertools.islice(payloads(path), options.pages)))
     if options.pairs:
         compare_speed(path, options.pairs)
 
@@ -134,27 +129,6 @@ def bare_markdown(payload: bytes) -> str:
 
     html = bytes_to_str(payload, detect_encoding(payload, from_html_meta=True))
     return extract_markdown(HTMLTree.parse(html), main_content=True)
-
-
-def compare_fields(pages: list[bytes]) -> None:
-    """Print how many pages have each field, by us and by trafilatura."""
-    from resiliparse.parse.html import HTMLTree
-    from trafilatura import extract_metadata
-
-    htmls = [decode_page(page, "").text for page in pages]
-    ours, fast = timed(lambda: [page_fields(HTMLTree.parse(html)) for html in htmls])
-    theirs, slow = timed(lambda: [extract_metadata(html) for html in htmls])
-    cost = f"{fast / len(pages) * 1e3:.1f} and {slow / len(pages) * 1e3:.1f} ms a page"
-    print(f"fields       ours, trafilatura, both, of these equal; {cost}")
-    for name in ("title", "date", "author", "language"):
-        pairs = [
-            (a.get(f"page_{name}"), getattr(b, name, None) if b else None) for a, b in zip(ours, theirs, strict=True)
-        ]
-        both = [(a, b) for a, b in pairs if a and b]
-        equal = sum(a.casefold() == b.casefold() for a, b in both) / max(1, len(both))
-        print(
-            f"{name:12s} {sum(bool(a) for a, _ in pairs)}, {sum(bool(b) for _, b in pairs)}, {len(both)}, {equal:.1%}"
-        )
 
 
 def score(texts: list[str], snippets: Snippets) -> str:

@@ -21,6 +21,7 @@ from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
 from pipelines.reading.web.page_fields import VERSION as FIELDS_VERSION
 from pipelines.reading.web.page_markdown import VERSION as MARKDOWN_VERSION
+from pipelines.reading.web.page_measures import VERSION as MEASURES_VERSION
 from pipelines.reading.web.page_reservations import VERSION as RESERVATIONS_VERSION
 
 # Fields that do not affect which documents are read from the same files.
@@ -71,6 +72,7 @@ class Read(Stage):
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
         found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
         found |= {"page_fields": FIELDS_VERSION} if source.page_fields else {}
+        found |= {"page_measures": MEASURES_VERSION} if source.page_measures else {}
         found |= {"markdown": MARKDOWN_VERSION} if source.markup == "markdown" else {}
         return read.depends() | page_process.libraries(source) | found | format_code(source.format)
 

@@ -90,6 +90,11 @@ class Source:
     page_fields: bool = field(default=False, metadata=ADDED)
     """Record what a page declares of itself in `meta`: `page_title`, `page_date` (when it was published), `page_author`,
     `page_language`."""
+    page_measures: bool = field(default=False, metadata=ADDED)
+    """Record in `meta` what share of a page's visible text is within links (`page_link_density`), and what share is not in the
+    extracted text (`page_boilerplate`)."""
+    comments: bool = field(default=False, metadata=ADDED)
+    """Whether comments of readers belong to the main text of a page, where the extractor recognises them."""
     max_html_bytes: int = 16 << 20
     """A longer page is quarantined, as `html_bytes`; so is a question with its answers, and a book with a longer chapter.
     (Common Crawl cuts pages at 5 MiB.)"""
@@ -246,11 +251,12 @@ def check_html(source: Source) -> None:
             f"extract: got {source.extract!r}; format {source.format} holds no pages to extract text from, only {holders} do, "
             "and records with `text_is: html_page`"
         )
-    if source.page_fields and not pages:
-        raise ValueError(
-            f"page_fields: got true; format {source.format} holds no pages, only {holders} do, and records with "
-            "`text_is: html_page`"
-        )
+    for name in ("page_fields", "page_measures", "comments"):
+        if getattr(source, name) and not pages:
+            raise ValueError(
+                f"{name}: got true; format {source.format} holds no pages, only {holders} do, and records with "
+                "`text_is: html_page`"
+            )
     if source.markup != "text" and not (kind.markup or source.text_is != "text"):
         names = ", ".join(name for name, each in FORMATS.items() if each.markup)
         raise ValueError(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from pipelines.reading.web.charset import decode_page, is_undecodable
 from pipelines.reading.web.page_fields import page_fields
 from pipelines.reading.web.page_markdown import extract_markdown
+from pipelines.reading.web.page_measures import page_measures, visible_letters
 from pipelines.reading.web.page_reservations import page_reservations
 
 
@@ -19,7 +20,7 @@ from pipelines.reading.web.page_reservations import page_reservations
 class PageLimits:
     """The function that parses a record (`parser` of a Format), the extractor of pages, and the limits: bytes of a
     page, number and depth of its elements, bytes of the text, bytes that a file may decode to, and the CPU seconds and
-    bytes of memory of the worker. `markup` and `page_fields` are those of the source.
+    bytes of memory of the worker. `markup`, `page_fields`, `page_measures` and `comments` are those of the source.
     """
 
     parser: str
@@ -33,6 +34,8 @@ class PageLimits:
     memory_bytes: int
     markup: str = "text"
     page_fields: bool = False
+    page_measures: bool = False
+    comments: bool = False
 
     def to_json(self) -> str:
         """Return the limits as JSON for the command line of the worker."""
@@ -67,12 +70,16 @@ def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     tree = HTMLTree.parse(html)
     if reason := excess(tree, limits):
         return {"reason": reason}, ""
-    head: dict[str, object] = {"reservations": page_reservations(tree)}
+    head: dict[str, Any] = {"reservations": page_reservations(tree)}
     if limits.page_fields:
         head["fields"] = page_fields(tree)
-    extractors = MARKDOWN_EXTRACTORS if limits.markup == "markdown" else EXTRACTORS
-    text = extractors[limits.extract](html, tree)
-    return (head, text) if text and not text.isspace() else ({"reason": "no_text_extracted"}, "")
+    letters = visible_letters(tree) if limits.page_measures else None  # before an extractor changes the tree
+    text = EXTRACTORS[limits.extract](html, tree, limits.markup, limits.comments)
+    if not text or text.isspace():
+        return {"reason": "no_text_extracted"}, ""
+    if letters is not None:
+        head["fields"] = head.get("fields", {}) | page_measures(letters, text)
+    return head, text
 
 
 def fragment_text(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
@@ -110,24 +117,30 @@ def _deeper_than(depth: int) -> str:
     return ">".join([*("*" * depth), ":first-child"])
 
 
-def extract_with_resiliparse(html: str, tree: object = None) -> str:
-    """Extract the main content of a page, without image texts and comments.
+def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", comments: bool = False) -> str:
+    """Extract the main content of a page, without image texts. Markdown changes the tree.
 
     Of the library's options, these have the highest F on the pages that trafilatura is evaluated on
     (benchmarks/extraction.py): 0.860, against 0.840 with the defaults.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
-    return extract_plain_text(html if tree is None else tree, main_content=True, alt_texts=False, comments=False)
+    if markup == "markdown":
+        return extract_markdown(tree, main_content=True, comments=comments)
+    return extract_plain_text(html if tree is None else tree, main_content=True, alt_texts=False, comments=comments)
 
 
-def extract_with_trafilatura(html: str, tree: object = None, output_format: str = "txt") -> str:
-    """Extract with trafilatura, with its default recall and its fallbacks, without comments and links."""
+def extract_with_trafilatura(html: str, tree: Any = None, markup: str = "text", comments: bool = False) -> str:
+    """Extract with trafilatura, with its default recall and its fallbacks, without links."""
     import trafilatura
 
     _CACHES.make_room(len(html))
     text = trafilatura.extract(
-        html, output_format=output_format, include_comments=False, include_tables=True, deduplicate=False
+        html,
+        output_format="markdown" if markup == "markdown" else "txt",
+        include_comments=comments,
+        include_tables=True,
+        deduplicate=False,
     )
     return text or ""
 
@@ -156,11 +169,8 @@ class _Caches:
 _CACHES = _Caches()
 
 
-EXTRACTORS: dict[str, Callable[[str, object], str]] = {
+EXTRACTORS: dict[str, Callable[[str, Any, str, bool], str]] = {
     "resiliparse": extract_with_resiliparse,
     "trafilatura": extract_with_trafilatura,
 }
-MARKDOWN_EXTRACTORS: dict[str, Callable[[str, object], str]] = {
-    "resiliparse": lambda html, tree: extract_markdown(tree, main_content=True),
-    "trafilatura": lambda html, tree: extract_with_trafilatura(html, tree, "markdown"),
-}
+"""Functions of (HTML, resiliparse's HTMLTree of it, `markup`, `comments`) that return the main text, by `extract`."""

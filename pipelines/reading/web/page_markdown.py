@@ -21,15 +21,17 @@ _CODE = "code, kbd, samp, tt"
 _BLOCKS = "table, ul, ol, pre, form, h1, h2, h3, h4, h5, h6, blockquote"
 
 
-def extract_markdown(tree: Any, main_content: bool) -> str:
-    """Return a page, resiliparse's HTMLTree, as Markdown: its main content, or all of it. Changes the tree."""
+def extract_markdown(tree: Any, main_content: bool, comments: bool = False) -> str:
+    """Return a page, resiliparse's HTMLTree, as Markdown: its main content, with or without comments of readers, or all
+    of it. Changes the tree.
+    """
     from resiliparse.extract.html2text import extract_plain_text
 
     write_formulas(tree)
     _write_code(tree)
     _write_tables(tree)
     minimal = extract_plain_text(
-        tree, preserve_formatting="minimal_html", main_content=main_content, alt_texts=False, comments=False,
+        tree, preserve_formatting="minimal_html", main_content=main_content, alt_texts=False, comments=comments,
         skip_elements=list(RENDERED),
     )  # fmt: skip
     return to_markdown(minimal)

@@ -134,6 +134,8 @@ class Extractor:
             source.page_memory_bytes,
             source.markup,
             source.page_fields,
+            source.page_measures,
+            source.comments,
         )
         self._child: subprocess.Popen[bytes] | None = None
         self._shared = os.memfd_create("pages")  # shared with the child; faster than a pipe
