@@ -152,8 +152,10 @@ def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float
 
 @contextmanager
 def rare_collection() -> Iterator[Callable[[], None]]:
-    """Look for garbage only when told to, and then once in so many calls: what is remembered grows and is looked at in vain."""
-    calls, was_enabled = itertools.count(1), gc.isenabled()
+    """Look for garbage only when told to, and then once in so many calls: what is remembered grows and is looked at in vain.
+    What was frozen before stays so, as all that a test process has imported is.
+    """
+    calls, was_enabled, was_frozen = itertools.count(1), gc.isenabled(), gc.get_freeze_count() > 0
 
     def collect() -> None:
         if next(calls) % _SCHEDULES_A_COLLECTION == 0:
@@ -166,7 +168,8 @@ def rare_collection() -> Iterator[Callable[[], None]]:
     try:
         yield collect
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
         if was_enabled:
             gc.enable()
 

@@ -51,12 +51,12 @@ def preloaded():
     return context
 
 
-def run_workers(count, script, *arguments):
+def run_workers(count, script, *arguments, grace=GRACE_SECONDS):
     """Run the `main` of a worker script in so many processes of one group; return (their exit statuses, what they printed).
 
     As torchrun does, but each process is a fork of a server of this test process that has imported what training imports,
     which takes longer than most of these groups train. When one has ended with an error, those that go on are killed after
-    GRACE_SECONDS. Launching itself is tested with `torchrun`.
+    `grace` seconds. Launching itself is tested with `torchrun`.
     """
     module = ".".join(Path(script).relative_to(ROOT).with_suffix("").parts)
     group = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
@@ -68,7 +68,7 @@ def run_workers(count, script, *arguments):
             workers.append(_forked(f"{logs}/{rank}", module, arguments, variables))
         while waiting := [worker for worker in workers if worker.exitcode is None]:
             broken = any(worker.exitcode for worker in workers)
-            if not wait([worker.sentinel for worker in waiting], GRACE_SECONDS if broken else None):
+            if not wait([worker.sentinel for worker in waiting], grace if broken else None):
                 for worker in waiting:
                     worker.kill()
         return [worker.exitcode for worker in workers], "".join(path.read_text() for path in Path(logs).iterdir())

@@ -14,6 +14,7 @@ from tests.chaos.harness.outcome import files_of
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = ROOT / "docs" / "own_stage"
+DOCUMENTS = 1200  # of some 27 parts
 CORPUS = """
 name: loud
 output: {root}/out
@@ -42,7 +43,7 @@ def corpus_file(tmp_path_factory):
     root = tmp_path_factory.mktemp("loud")
     (root / "web").mkdir()
     voices = ["THIS IS LOUD", *["this is said"] * 6]
-    lines = [f'{{"text": "{voices[n % 7]} again, in a LINE with the number {n}"}}' for n in range(3000)]
+    lines = [f'{{"text": "{voices[n % 7]} again, in a LINE with the number {n}"}}' for n in range(DOCUMENTS)]
     (root / "web" / "a.jsonl").write_text("\n".join(lines))
     (root / "corpus.yaml").write_text(CORPUS.format(root=root))
     return root / "corpus.yaml"
@@ -79,7 +80,7 @@ def test_a_killed_build_resumes_to_the_bytes_of_one_process(site, corpus_file):
     ended = build(corpus_file, site, f"output={whole}", "--in-process")
     assert ended.returncode == 0, ended.stderr
     dropped = open_corpus(whole).verdicts().read_all()["drop"].drop_null()
-    assert dropped.to_pylist() == ["shouts"] * len(range(0, 3000, 7))
+    assert dropped.to_pylist() == ["shouts"] * len(range(0, DOCUMENTS, 7))
     killed = corpus_file.parent / "killed"
     command = [sys.executable, "-m", "pipelines", "build", str(corpus_file), f"output={killed}", "--workers", "2"]
     process = subprocess.Popen(

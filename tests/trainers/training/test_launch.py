@@ -189,7 +189,8 @@ def test_workers_do_not_train_where_another_process_does(corpus_directory, tmp_p
     run = tmp_path / "run"
     worker = [Path(__file__).parents[1] / "kill_worker.py", "never", 0, 0, tmp_path / "record"]
     with locked(run):
-        statuses, printed = run_workers(2, *worker, *RECIPE, f"corpus={corpus_directory}", f"run={run}")
+        # The first worker ends before the second has found it.
+        statuses, printed = run_workers(2, *worker, *RECIPE, f"corpus={corpus_directory}", f"run={run}", grace=2)
     assert 0 not in statuses
     assert f"error: {run}: another process is training here" in printed
     assert [path.name for path in run.iterdir()] == []
