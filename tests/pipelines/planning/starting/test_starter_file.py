@@ -224,7 +224,7 @@ def test_what_the_first_documents_say_is_in_the_file(tmp_path, monkeypatch, caps
     rows = corpus.verdicts().read_all().to_pylist()
     dropped = [row["source"] for row in rows if (row["drop"] or "").startswith("gopher")]
     assert set(dropped) == {"en"}
-    assert 0 < len(dropped) < 8
+    assert dropped
     assert f"en: together they would drop {len(dropped) / 8:.1%}" in written
     assert re.search(
         r"# en: gopher_quality@massivetext would drop 25.0% of 8 documents \(gopher_quality\.\w+ [\d.]+%", written
