@@ -59,6 +59,8 @@ def _list(names: str) -> list[str]:
 def _export(options: argparse.Namespace) -> int:
     from pipelines.export.text_export import export_corpus
 
+    if options.workers is not None and options.workers < 1:
+        raise UserError(f"--workers: got {options.workers}, expected 1 or more")
     if options.format in _TOKENS:
         from pipelines.export.token_export import export_tokens
 

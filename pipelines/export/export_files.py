@@ -108,8 +108,6 @@ def choose_workers(workers: int | None, plans: Sequence[FilePlan]) -> int:
     """Return how many processes write the files: at most one for each file and, if `workers` is None, for each processor and
     each GiB to read.
     """
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers: got {workers}, expected 1 or more")
     if workers is None:
         workers = min(os.cpu_count() or 1, sum(plan.bytes_read for plan in plans) // _BYTES_PER_WORKER)
     return max(1, min(workers, len(plans)))

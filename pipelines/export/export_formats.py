@@ -100,7 +100,7 @@ def _in_json(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class TextFormat:
+class TextExportFormat:
     """A format of exported texts: the function that writes one file, the suffix of its name, whether its files are tables for
     readers of Hugging Face and Croissant, and the stored bytes of text in a file.
     """
@@ -112,8 +112,8 @@ class TextFormat:
 
 
 TEXT_FORMATS = {
-    "parquet": TextFormat(write_parquet, ".parquet"),
-    "jsonl": TextFormat(write_jsonl, ".jsonl.gz"),
-    "webdataset": TextFormat(write_webdataset, ".tar", is_table=False),
-    "mds": TextFormat(write_mds, ".mds", is_table=False, file_bytes=mds_shards.FILE_BYTES),
+    "parquet": TextExportFormat(write_parquet, ".parquet"),
+    "jsonl": TextExportFormat(write_jsonl, ".jsonl.gz"),
+    "webdataset": TextExportFormat(write_webdataset, ".tar", is_table=False),
+    "mds": TextExportFormat(write_mds, ".mds", is_table=False, file_bytes=mds_shards.FILE_BYTES),
 }

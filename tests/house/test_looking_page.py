@@ -17,6 +17,7 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines()
 ]
+MORE = {"build": ["--in-process"], "thresholds": ["--least", "10"]}  # the corpora are small
 CORPUS = """
 name: {name}
 output: data/corpora/{name}
@@ -71,7 +72,7 @@ def test_every_command_runs(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     ran = set()
     for command in COMMANDS:
-        words = [*command, "--in-process"] if command[0] == "build" else named(command, place)
+        words = [*named(command, place), *MORE.get(command[0], ())]
         assert main(words) == 0, f"{' '.join(words)}: {capsys.readouterr().err}"
         ran.add(command[0])
     assert ran == {"search", "index", "build", "diff", "inspect", "thresholds", "datasheet", "export"}

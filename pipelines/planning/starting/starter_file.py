@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import ConflictError, UserError
+from gristmill.terminal import printable
 from pipelines.planning.starting.file_groups import FileGroup, group_files
 from pipelines.planning.starting.starter_sample import StarterSample
 from pipelines.stages.measure.language import UNDETERMINED
@@ -133,7 +134,7 @@ def _source_lines(source: StarterSource, sample: StarterSample | None) -> list[s
 def sample_line(sample: StarterSample) -> str:
     """Return in a line what the first documents of a source are."""
     if not sample.documents:
-        return f"no documents were sampled: {' '.join(sample.reason.split())}"
+        return f"no documents were sampled: {printable(' '.join(sample.reason.split()))}"
     shown = [f"{name} {share:.0%}" for name, share in sample.languages[:_SHOWN_LANGUAGES]]
     more = len(sample.languages) - len(shown)
     languages = ", ".join(shown) + (f", {more} more" if more > 0 else "")

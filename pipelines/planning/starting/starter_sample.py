@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pipelines.stages.measure.language import UNDETERMINED, Language
 from pipelines.stages.measure.quality_signals import QualitySignals
 
 _FILES = 16  # spread over the source
+_FILE_BYTES = 256 << 20  # of all files together, or one larger file: all of it is read if it holds little text
 _BYTES = 4_000_000  # of text; reading and measuring them takes a second or two, extracting them from pages some more
 
 
@@ -57,6 +59,8 @@ def sample_for_start(source: Source, rule_sets: Sequence[str]) -> StarterSample:
     try:
         files = list_files(source)
         chosen = [files[number * len(files) // min(_FILES, len(files))] for number in range(min(_FILES, len(files)))]
+        read = list(accumulate(file.size for file in chosen))
+        chosen = [file for file, size in zip(chosen, read, strict=True) if size <= max(_FILE_BYTES, read[0])]
         parts = read_documents(replace(source, part_bytes=_BYTES), chosen, _BYTES)
         docs = next(parts).documents.select(["text"])
     except (UserError, StorageError, OSError) as error:

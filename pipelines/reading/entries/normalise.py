@@ -29,6 +29,7 @@ _C1_REPLACEMENTS = _windows_1252()
 # What a UTF-8 byte may indicate. Bytes below 0xcc encode only code points below U+0300, which compose with
 # nothing.
 _CONTROL, _LEAD, _COMBINING = 1, 2, 4
+_BELOW_COMBINING = bytes((*range(0xCC), 0xE2))  # with the first byte of U+2000 to U+2FFF
 _CLASSES = bytes(
     (_CONTROL if byte in _REMOVED_ASCII + _LINE_BREAKS + b"\r" else 0)
     | (_LEAD if byte in _LEADS else 0)
@@ -56,10 +57,10 @@ def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
     data = before = text.encode("utf-8")
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    breaks = data.count(b"\v") + data.count(b"\f")
-    length = len(data)
-    data = data.translate(_TO_LINE_FEED, _REMOVED_ASCII)
-    controls = length - len(data) + breaks
+    plain, controls = data.translate(_TO_LINE_FEED, _REMOVED_ASCII), 0
+    if plain != data:
+        controls = len(data) - len(plain) + data.count(b"\v") + data.count(b"\f")
+        data = plain
     if text.isascii():
         return data, controls
     if b"\xe2\x80" in data:
@@ -68,11 +69,23 @@ def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
     if b"\xc2" in data:
         data, further = _replace_c1(data)
         controls += further
-    if unicode_form != "none":
+    if unicode_form != "none" and _may_compose(data):
         kept = text if data == before else data.decode("utf-8")
         if not unicodedata.is_normalized("NFC", kept):
             data = unicodedata.normalize("NFC", kept).encode("utf-8")
     return data, controls
+
+
+def _may_compose(data: bytes) -> bool:
+    """Whether UTF-8 holds characters from U+0300 on, other than punctuation from U+2002 to U+203F. All texts without are in NFC:
+    nothing there composes or has another form.
+    """
+    return (
+        bool(data.translate(None, _BELOW_COMBINING))
+        or data.count(b"\xe2") != data.count(b"\xe2\x80")
+        or b"\xe2\x80\x80" in data
+        or b"\xe2\x80\x81" in data
+    )
 
 
 def _replace_c1(data: bytes) -> tuple[bytes, int]:
@@ -122,7 +135,9 @@ def _is_normal(text: str, data: memoryview, classes: int, unicode_form: str) -> 
     """Whether a text with suspicious bytes of these classes is already normalised."""
     if classes & _CONTROL or (classes & _LEAD and (_C1.search(data) or any(mark in text for mark in "\u2028\u2029"))):
         return False
-    return not classes & _COMBINING or unicode_form == "none" or unicodedata.is_normalized("NFC", text)
+    if not classes & _COMBINING or unicode_form == "none" or not _may_compose(bytes(data)):
+        return True
+    return unicodedata.is_normalized("NFC", text)
 
 
 def _join(texts: list[tuple[bytes, int]]) -> Normalised:

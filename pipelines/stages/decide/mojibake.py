@@ -1,7 +1,7 @@
 """Repair of mojibake by ftfy: text in one encoding that was decoded in another, such as `Ã©` for `é`, as edits.
 
 ftfy (https://ftfy.readthedocs.io) decides what is mojibake, line by line, and returns the repaired line. Here the two lines are
-aligned: repairs leave the visible ASCII characters as they are, but for question marks, so that what differs lies between these.
+aligned: repairs leave ASCII characters as they are, with few exceptions, so that what differs lies between these.
 """
 
 import re
@@ -22,8 +22,9 @@ from pipelines.reading.entries.normalise import normalise
 _LIBRARY = "ftfy"
 _COUNT = "mojibake_count"
 _RULE = "mojibake"
-# ftfy turns a space into a no-break space, or sequences with a question mark into U+FFFD, where that completes a character.
-_ANCHOR = re.compile(r"([!->@-~\t\n])")
+# What repairs leave as it is: ASCII; but ftfy also turns a space into a no-break space, and sequences with a question mark into
+# U+FFFD, where that completes a character.
+_ANCHORS = (re.compile(r"([ -~\t\n])"), re.compile(r"([!->@-~\t\n])"))
 _LONGEST = 1_000_000  # characters that ftfy looks at together, its own `max_decode_length`
 
 _Edit = tuple[int, int, str, str]
@@ -103,9 +104,12 @@ def _lines(text: str) -> Iterator[str]:
 
 def _differences(old: str, new: str) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, replacement) in characters, such that the replacements turn `old` into `new`. None is empty in `old`."""
-    was, now = _ANCHOR.split(old), _ANCHOR.split(new)
-    gaps = list(zip(was[::2], now[::2], strict=False))
-    if was[1::2] != now[1::2] or any(_inserts(*gap) for gap in gaps):
+    for anchors in _ANCHORS:
+        was, now = anchors.split(old), anchors.split(new)
+        gaps = list(zip(was[::2], now[::2], strict=False))
+        if was[1::2] == now[1::2] and not any(_inserts(*gap) for gap in gaps):
+            break
+    else:
         was, gaps = [old], [(old, new)]
     at = 0
     for (gap, repaired), anchor in zip(gaps, [*was[1::2], ""], strict=True):

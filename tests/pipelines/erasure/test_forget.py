@@ -386,7 +386,7 @@ def test_a_corpus_published_while_the_documents_were_looked_up_is_not_touched(bu
     assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
 
 
-@pytest.mark.parametrize("moment", ["_write_files", "_total", "killed"])
+@pytest.mark.parametrize("moment", ["write_text_file", "_total", "killed"])
 def test_an_export_beside_forget_says_that_the_corpus_changed(built_corpus_file, tmp_path, monkeypatch, moment):
     """While it reads, when it has read, and from steps of which one is rewritten and others are not."""
     out = tmp_path / "out"

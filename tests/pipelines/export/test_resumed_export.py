@@ -197,6 +197,7 @@ def test_the_number_of_workers(monkeypatch, corpus, tmp_path, capsys):
     assert [choose_workers(n, plans[:3]) for n in (1, 2, 9)] == [1, 2, 3]
     assert main(["export", str(corpus), str(tmp_path / "e"), "--workers", "0"]) != 0
     assert "--workers: got 0, expected 1 or more" in capsys.readouterr().err
+    assert not (tmp_path / "e").exists()
 
 
 def test_an_earlier_build_is_exported(corpus, tmp_path):

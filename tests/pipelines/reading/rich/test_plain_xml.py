@@ -1,7 +1,7 @@
 """XML read by an expression of its tags, against the same XML read by expat's callbacks."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.reading.entries.reasons import BrokenInput
@@ -51,6 +51,7 @@ def calls(read, data):
     return [("text", "".join(each)) if isinstance(each, list) else each for each in found]
 
 
+@settings(max_examples=50)
 @given(st.lists(elements(), max_size=4), st.sampled_from(["", '<?xml version="1.0" encoding="UTF-8"?>\n']))
 def test_the_calls_are_those_of_a_parser(pieces, declaration):
     data = f"{declaration}{HEAD}{''.join(pieces)}</w:a>".encode()

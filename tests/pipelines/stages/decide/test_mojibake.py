@@ -109,7 +109,8 @@ def test_the_example_of_the_docs(tmp_path: Path, monkeypatch):
         (tmp_path / "pages" / f"{number}.txt").write_text(text)
     (tmp_path / "corpus.yaml").write_text(example)
     pipelines.build("corpus.yaml", in_process=True)
-    assert pipelines.open_corpus("out/repaired").documents().to_pandas()["text"].tolist() == ["Ein schöner Tag"]
+    kept = pipelines.open_corpus("out/repaired").documents().read_all()
+    assert kept["text"].to_pylist() == ["Ein schöner Tag"]
 
 
 def test_ftfy_is_asked_for_before_anything_is_read(monkeypatch, tmp_path):
