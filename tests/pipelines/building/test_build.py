@@ -449,6 +449,15 @@ def test_a_wrong_encoding_says_so(corpus_file, raw_text):
         run(corpus_file)
 
 
+def test_a_corpus_step_without_sources_drops_nothing(corpus_file):
+    def dropped(corpus):
+        return {rule for row in corpus.funnel for rule in row["dropped"] if rule.startswith("dedup_minhash")}
+
+    _, corpus, _ = run(corpus_file, "steps.dedup_minhash.sources=[]")
+    assert dropped(corpus) == set()
+    assert dropped(run(corpus_file)[1])
+
+
 def test_sources_without_validation_documents_are_named(corpus_file, capsys):
     _, corpus, _ = run(corpus_file, "steps.shards.validation_share=0.0001")
     assert without_validation(corpus) == {"shards": ["code", "web"]}
