@@ -108,6 +108,18 @@ def test_a_run_begins_with_the_transferred_weights(kind, unbroken, renamed_direc
     assert [event["step"] for event in read_events(run / "log.jsonl", "step")] == [1, 2]
 
 
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("alone")
+def test_a_corpus_with_the_tokenizer_of_an_export_fits_a_run_that_begins_with_it(unbroken, tmp_path_factory, tmp_path):
+    """The export's file holds more than the run's, for other libraries; the tokens are the same."""
+    file = unbroken / "export" / "tokenizer.json"
+    assert file.read_bytes() != (unbroken / "tokenizer.json").read_bytes()
+    corpus = build_corpus(tmp_path_factory.mktemp("exported"), tokenizer=file.read_bytes())
+    words = ["pretrain", "llama_tiny", f"corpus={corpus}", f"init.path={unbroken / 'export'}", *SHORT]
+    assert main([*words, f"run={tmp_path / 'run'}"]) == 0
+
+
 def test_what_cannot_be_transferred_is_one_line(unbroken, renamed_directory, tmp_path, capsys):
     words = ["pretrain", "llama_tiny", f"corpus={renamed_directory}", f"run={tmp_path / 'run'}", *SHORT]
     words += [f"init.path={unbroken}", "init.vocabulary=transfer"]
