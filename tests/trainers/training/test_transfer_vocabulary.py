@@ -41,8 +41,8 @@ def test_a_known_token_keeps_its_row_and_a_new_one_is_divided(definitions):
         assert b"".join(theirs.token_bytes(piece) for piece in rows[number]) == content
         assert (rows[number] == [known.get(content)]) == (content in known)
         new += content not in known
-    assert new > 20
-    assert rows[ours.roles["mask"]] == [theirs.roles["mask"]]
+    assert new >= 10
+    assert rows[ours.roles["<mask>"]] == [theirs.roles["<mask>"]]
     half = "ß".encode()[:1]  # not UTF-8 by itself
     assert rows[{ours.token_bytes(i): i for i in ours.tokens}[half]] == [known[half]]
 
