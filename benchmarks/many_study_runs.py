@@ -122,7 +122,7 @@ def main() -> None:
     began = time.perf_counter()
     write_results(file)
     print(f"results written in {time.perf_counter() - began:.0f} s", flush=True)
-    for verb in ("plan", "fit", "propose", "plan", "report"):
+    for verb in ("plan", "fit", "propose", "report"):
         measure(verb, place)
 
 

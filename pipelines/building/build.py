@@ -358,11 +358,13 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     for source in step.sources:
         for record in state.published[f"read.{source}"].parts:
             parts.append(part_of(state, source, record, step.visible[source]))
-    with spend(step.name):
-        code = provenance(step.stage)
-        facts = step.stage.run(
-            parts, out, SameCodeCluster(state.cluster, step.name, step.stage, code) if code else state.cluster
-        )
+    facts: dict[str, Any] = {}
+    if parts or not step.stage.writes().names:  # without sources there are no documents to annotate
+        with spend(step.name):
+            code = provenance(step.stage)
+            facts = step.stage.run(
+                parts, out, SameCodeCluster(state.cluster, step.name, step.stage, code) if code else state.cluster
+            )
     work = (out.directory / "work").bytes_below()
     if step.stage.writes().names:
         receipts = [out.receipt(part.unit) for part in parts]

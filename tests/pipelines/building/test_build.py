@@ -449,6 +449,17 @@ def test_a_wrong_encoding_says_so(corpus_file, raw_text):
         run(corpus_file)
 
 
+def test_a_corpus_step_without_sources_drops_nothing(corpus_file):
+    def dropped(corpus):
+        return {rule for row in corpus.funnel for rule in row["dropped"] if rule.startswith("dedup_minhash")}
+
+    assert dropped(run(corpus_file)[1])
+    text = corpus_file.read_text()
+    assert text.count("  - dedup_minhash: {}\n") == 1
+    corpus_file.write_text(text.replace("  - dedup_minhash: {}\n", "  - dedup_minhash: {}\n    sources: []\n"))
+    assert dropped(run(corpus_file)[1]) == set()
+
+
 def test_sources_without_validation_documents_are_named(corpus_file, capsys):
     _, corpus, _ = run(corpus_file, "steps.shards.validation_share=0.0001")
     assert without_validation(corpus) == {"shards": ["code", "web"]}

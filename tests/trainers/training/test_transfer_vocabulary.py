@@ -41,8 +41,8 @@ def test_a_known_token_keeps_its_row_and_a_new_one_is_divided(definitions):
         assert b"".join(theirs.token_bytes(piece) for piece in rows[number]) == content
         assert (rows[number] == [known.get(content)]) == (content in known)
         new += content not in known
-    assert new > 20
-    assert rows[ours.roles["mask"]] == [theirs.roles["mask"]]
+    assert new >= 10
+    assert rows[ours.roles["<mask>"]] == [theirs.roles["<mask>"]]
     half = "ß".encode()[:1]  # not UTF-8 by itself
     assert rows[{ours.token_bytes(i): i for i in ours.tokens}[half]] == [known[half]]
 
@@ -106,6 +106,18 @@ def test_a_run_begins_with_the_transferred_weights(kind, unbroken, renamed_direc
     (begun,) = read_events(run / "log.jsonl", "init")
     assert begun["parent"]["kind"] == kind
     assert [event["step"] for event in read_events(run / "log.jsonl", "step")] == [1, 2]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("alone")
+def test_a_corpus_with_the_tokenizer_of_an_export_fits_a_run_that_begins_with_it(unbroken, tmp_path_factory, tmp_path):
+    """The export's file holds more than the run's, for other libraries; the tokens are the same."""
+    file = unbroken / "export" / "tokenizer.json"
+    assert file.read_bytes() != (unbroken / "tokenizer.json").read_bytes()
+    corpus = build_corpus(tmp_path_factory.mktemp("exported"), tokenizer=file.read_bytes())
+    words = ["pretrain", "llama_tiny", f"corpus={corpus}", f"init.path={unbroken / 'export'}", *SHORT]
+    assert main([*words, f"run={tmp_path / 'run'}"]) == 0
 
 
 def test_what_cannot_be_transferred_is_one_line(unbroken, renamed_directory, tmp_path, capsys):

@@ -118,7 +118,7 @@ def plan_study(opened: OpenStudy, root: LocalPath, workers: int) -> StudyPlan:
     planned = []
     for name, runs in stages.items():
         _check_jobs(opened, runs)
-        planned.append(_stage(name, runs, _costs(opened, runs), results[name]))
+        planned.append(_stage(name, runs, _costs(opened, runs, results[name]), results[name]))
     rate = measured_rate(opened, root, list(results["proxies"].values()))
     return StudyPlan(opened, tuple(planned), workers, rate, _run_bytes(root, results["proxies"]))
 
@@ -214,12 +214,19 @@ def _stage(
     return StagePlan(name, len(runs), states, len(left), tokens, flops, per_token, int(parameters))
 
 
-def _costs(opened: OpenStudy, runs: Sequence[StudyRun]) -> dict[str, tuple[float, int]]:
-    """Return the operations per token and the parameters of each run, by key. For a run whose corpus is not
-    built yet, they are computed with the tokenizer of the study's corpus.
+def _costs(
+    opened: OpenStudy, runs: Sequence[StudyRun], results: Mapping[str, RunResult]
+) -> dict[str, tuple[float, int]]:
+    """Return the operations per token and the parameters of each run, by key: those of a finished run of its kind or, until
+    there is one, of a model that is built without memory. For a run whose corpus is not built yet, they are computed with the
+    tokenizer of the study's corpus.
     """
     known: dict[tuple[str, str], tuple[float, int]] = {}
     costs = {}
+    for run in runs:
+        result = results.get(run.key)
+        if result is not None and result.state == "finished" and result.tokens and not run.reference:
+            known.setdefault((run.kind, run.corpus), (result.flops / result.tokens, result.parameters))
     for run in runs:
         its = run.kind, run.corpus
         if its not in known:

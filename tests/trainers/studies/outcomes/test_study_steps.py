@@ -310,6 +310,7 @@ def test_a_plan_counts_what_is_left_and_predicts_from_what_was_measured(file):
     plan = plan_study(study, root, 2)
     proxies, confirmation = plan.stages
     assert (proxies.to_train, proxies.states) == (18, {"finished": 9})
+    assert (proxies.per_token, proxies.parameters) == (6e9 / 5000, 10_000)  # as measured, without building a model
     # Each measured run took 3 s: 2 s of 6e9 operations, 1 s beside.
     assert plan.rate.start_seconds == 0
     assert plan.seconds(proxies) == pytest.approx(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from gristmill.events import read_events
 from gristmill.storage.disk import LocalPath
@@ -186,8 +187,8 @@ confirmation: {{candidates: [proposal, prior, doremi], tokens: 60e3, seeds: 3}}
 
 
 def test_a_planted_truth_is_found_by_training(tmp_path):
-    """Two thirds of the prior are garbage, and what is held out is like `clean`: the study takes the garbage out, finds that it
-    harms and that `clean` helps most, and confirms that the proposal is better. DoReMi takes part to the end.
+    """Two thirds of the prior are garbage, and what is held out is like `clean` and `kin`: the study takes the garbage out, finds
+    that it harms and that these help, and confirms that the proposal is better. DoReMi takes part to the end.
     """
     corpus = build_planted(LocalPath(tmp_path / "corpus"))
     file = write_study(tmp_path, corpus, PLANTED)
@@ -200,25 +201,26 @@ def test_a_planted_truth_is_found_by_training(tmp_path):
     effects = read_json(root / "fit.json")["mean_effects"]
     assert effects["garbage"]["low"] > 0
     assert effects["clean"]["high"] < 0
-    assert min(effects, key=lambda name: effects[name]["effect"]) == "clean"
+    assert effects["kin"]["high"] < 0
     verdict = read_json(root / "confirmation.json")
     verdicts = {each["entry"]: each["verdict"] for each in verdict["overall"]}
     assert verdicts["proposal"] == "better"
-    # DoReMi's proxy is no worse at garbage than its reference, in which nothing can be learned either.
+    # DoReMi weighs by training losses, and so short a run is still learning how often each token of the garbage occurs.
     reference, proxy = study.doremi
     weights = read_result(root / "runs" / proxy.key).domain_weights
-    assert weights["garbage"] < min(1 / 3, weights["clean"])
+    assert sum(weights.values()) == pytest.approx(1)
+    assert weights["garbage"] > proposal["garbage"]
+    compared = yaml.safe_load((root / "proposal.yaml").read_text())["baselines"]["doremi"]
+    assert compared["weights"] == pytest.approx(weights, abs=1e-6)
+    assert not compared["tied"]
     assert list((root / "runs" / reference.key).glob("export/*.safetensors"))
     assert set(verdicts) == {"proposal", "prior", "doremi"}
-    assert verdicts["doremi"] == "better"
+    assert verdicts["doremi"] != "better"
     assert done.stdout.count("doremi") >= 3  # plan, proposal, verdict
-    page = (root / "report.html").read_text()
-    assert "is better than prior" in page.partition("doremi (")[2][:80]
+    assert "doremi (" in (root / "report.html").read_text()
     again = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert "to train on" not in again.stdout
 
 
 def read_weights_of(root):
-    import yaml
-
     return yaml.safe_load((root / "proposal.yaml").read_text())["weights"]
