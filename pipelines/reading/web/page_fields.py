@@ -5,6 +5,7 @@ Each field is read from the first declaration that has it: the page's own meta e
 the names in common use), JSON-LD of schema.org, then the elements of HTML. Nothing is guessed from the text.
 """
 
+import html
 import json
 import re
 from collections import deque
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-VERSION = "1"
+VERSION = "2"
 """Part of what documents with these fields depend on; increase it when other values are found."""
 _CHARACTERS = 500  # kept of a value
 _JSON_CHARACTERS, _JSON_NODES = 1 << 18, 10_000  # parsed of JSON-LD
@@ -123,9 +124,10 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _names(author: Any) -> str:
-    """Return the names in an `author` of schema.org: a text, an object with a name, or a list of these."""
+    """Return the names in an `author` of schema.org: a text, an object with a name, or a list of these. Publishers write
+    them as HTML, although no parser reads entities in a script.
+    """
     entries = author if isinstance(author, list) else [author]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]
-    return "; ".join(dict.fromkeys(_name(name) for name in names if isinstance(name, str) and _name(name)))[
-        :_CHARACTERS
-    ]
+    read = (_name(html.unescape(name)) for name in names if isinstance(name, str))
+    return "; ".join(dict.fromkeys(filter(None, read)))[:_CHARACTERS]

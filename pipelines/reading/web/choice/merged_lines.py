@@ -13,7 +13,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 _FENCE = re.compile(r" *(`{3,})[^`]*")
 _HEAD = 24  # letters by which lines begin alike
 _WITHIN = 8  # letters of a line that is looked for within other lines
-_WORK = 1 << 29  # characters searched for such lines on a page: 0.3 s; lines after that count as not found
+_WORK = 1 << 28  # letters searched for such lines in a text: half a second; later lines count as not found
 
 
 class Line(NamedTuple):

@@ -40,6 +40,7 @@ ARTICLE = {
         (linked(ARTICLE), {"date": "2019-12-31", "author": "Bo Li"}),
         (linked({"@graph": [{"@type": "WebSite", "name": "S"}, ARTICLE | {"author": ["A", {"name": "B"}, {"name": "A"}, 3]}]}),
          {"date": "2019-12-31", "author": "A; B"}),
+        (linked(ARTICLE | {"author": "Lindsey O&#039;Donnell"}), {"date": "2019-12-31", "author": "Lindsey O'Donnell"}),
         ('<script type="application/ld+json">{broken</script>', {}),
         (linked([[[["x"]]]]), {}),
         (f'<script type="application/ld+json">{"[" * 200_000}</script>', {}),
