@@ -4,7 +4,10 @@ import json
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from resiliparse.parse.html import HTMLTree
 
@@ -106,6 +109,19 @@ def test_html_in_the_text_field_of_records(read: Callable) -> None:
     assert [reason for _, _, reason, _ in pieces.bad] == ["empty", "no_text"]
     assert read("c.jsonl", data, format="jsonl", text_is="html").texts[1] == "one\n\n  • two"
     assert read("d.jsonl", data, format="jsonl").texts[1] == "<p>one</p><ul><li>two</li></ul>"
+
+
+@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
+def test_pages_in_a_column_of_parquet_are_read_by_every_extractor(read: Callable, tmp_path: Path, extract: str) -> None:
+    pytest.importorskip("resiliparse" if extract == "resiliparse" else "trafilatura")
+    table = pa.table({"id": [7, 8], "body": [PAGE, "<script>x</script>"]})
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in/a.parquet")
+    fields = {"text_field": "body", "text_is": "html_page", "page_fields": True, "max_quarantined": 1}
+    found = read("a.parquet", tmp_path / "in/a.parquet", format="parquet", extract=extract, **fields)
+    assert LONG.strip()[:40] in found.texts[0]
+    assert {"id", "page_title", "page_author"} <= json.loads(found.metas[0]).keys()
+    assert [reason for _, _, reason, _ in found.bad] == ["no_text_extracted"]
 
 
 def test_limits_hold_for_html_in_fields(read: Callable) -> None:
