@@ -46,8 +46,8 @@ from pipelines.reading.web.extraction import extract_with_resiliparse, extract_w
 FOLDS = 10
 RULES = {
     "best": BOUNDS,
-    "best, asked always": Bounds(prose=1 << 60),
-    "best, asked never": Bounds(unsure=1e9, missing=1.0, prose=0),
+    "best, both always": Bounds(prose=1 << 60),
+    "best, resiliparse only": Bounds(unsure=1e9, missing=1.0, prose=0),
 }
 WEIGHTS = Path(best_extraction.__file__).with_name("line_weights.json")
 
@@ -68,7 +68,7 @@ class Judged:
         self.alone = text_features(self.page.lines, self.page.links)
         self.both = all_features(self.merged, self.page.links)
         self.snippets = snippets
-        self.asked = False
+        self.ran_second = False
 
     def labels(self, lines: list[Line]) -> list[int]:
         """1 for content, 0 for none, -1 for unknown."""
@@ -79,12 +79,12 @@ class Judged:
         ]
 
     def text(self, weights: Weights, bounds: Bounds = BOUNDS) -> str:
-        """The text by these weights, as `extract: best` chooses it; `asked` says whether trafilatura was needed."""
-        self.asked = False
-        return join_lines(choose_lines(self.page, self._ask, weights, bounds))
+        """The text by these weights, as `extract: best` chooses it; `ran_second` says whether trafilatura was needed."""
+        self.ran_second = False
+        return join_lines(choose_lines(self.page, self._extract_second, weights, bounds))
 
-    def _ask(self) -> list[Line]:
-        self.asked = True
+    def _extract_second(self) -> list[Line]:
+        self.ran_second = True
         return self.second
 
 
@@ -121,15 +121,15 @@ def main() -> None:
     pages = [Judged(html, each) for html, each in zip(htmls, snippets, strict=True)]
     fold = np.random.default_rng(0).permutation(len(pages)) % FOLDS
     chosen = {name: [""] * len(pages) for name in RULES}
-    asked = Counter[str]()
+    runs = Counter[str]()
     for number in range(FOLDS):
         weights = fit_both([page for page, each in zip(pages, fold, strict=True) if each != number])
         for at in np.flatnonzero(fold == number):
             for name, bounds in RULES.items():
                 chosen[name][at] = pages[at].text(weights, bounds)
-                asked[name] += pages[at].asked
+                runs[name] += pages[at].ran_second
     print_table(pages, snippets, chosen)
-    print("trafilatura was asked on " + ", ".join(f"{asked[name]} ({name})" for name in RULES))
+    print("trafilatura ran on " + ", ".join(f"{runs[name]} ({name})" for name in RULES))
     weights = fit_both(pages)
     if options.write:
         write(weights)

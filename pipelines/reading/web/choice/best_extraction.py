@@ -6,7 +6,7 @@ them, and in Markdown headings, tables and code next to a kept line. The weights
 to the pages and snippets of trafilatura's evaluation (`python -m benchmarks.line_choice`). docs/benchmarks.md has the
 quality by cross-validation.
 
-resiliparse is the cheap one. Its lines are judged alone first, by weights of their own. trafilatura is not asked if that
+resiliparse is the cheap one. Its lines are judged alone first, by weights of their own. trafilatura does not run if that
 judgement is sure, little of the page's prose is outside of resiliparse's text, and there is enough prose for a judgement.
 Otherwise it runs without its own fallbacks (`fast`), whose work the lines of resiliparse do, and the lines of both are judged
 together. A line that both have is written as trafilatura does: resiliparse writes a space after every link and emphasis.
@@ -28,14 +28,15 @@ from pipelines.reading.web.choice.line_features import (
     BOTH_FEATURES,
     TEXT_FEATURES,
     both_features,
-    is_prose,
+    find_prose,
     text_features,
 )
-from pipelines.reading.web.choice.merged_lines import Line, join_lines, letters_of, merge_lines, split_lines
+from pipelines.reading.web.choice.merged_lines import Line, join_lines, merge_lines, split_lines
 
 _VERSION = "1"  # increase it when the same weights give another text
 _MARKED = re.compile(r"[$`|]")  # formulas, code and tables of Markdown are as resiliparse's side writes them
 _STRUCTURE, _BLOCK = re.compile(r"#{1,6} | *\||```"), re.compile(r" *\||```")
+_NO_LETTERS = re.compile(r"[^\w\n]+|_+")  # of many texts, one a line
 _WEIGHTS = Path(__file__).with_name("line_weights.json")
 Weights = dict[str, list[float]]
 
@@ -57,13 +58,13 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class Page:
-    """What the rule needs of a page: the lines of resiliparse's text, the keys of the texts of its links, its prose, and
-    whether the lines are Markdown.
+    """What the rule needs of a page: the lines of resiliparse's text, the keys of the texts of its links and of its lines of
+    prose, and whether the lines are Markdown.
     """
 
     lines: list[Line]
     links: frozenset[str]
-    prose: list[Line]
+    prose: list[str]
     markdown: bool = False
 
 
@@ -72,15 +73,18 @@ def rule_version() -> str:
     return f"{_VERSION}-{sha256(_WEIGHTS.read_bytes()).hexdigest()[:16]}"
 
 
-def choose_lines(page: Page, ask: Callable[[], list[Line]], weights: Weights, bounds: Bounds = BOUNDS) -> list[Line]:
-    """Return the chosen lines of a page. `ask` returns the lines of trafilatura's text, and is called if they are needed.
+def choose_lines(
+    page: Page, extract_second: Callable[[], list[Line]], weights: Weights, bounds: Bounds = BOUNDS
+) -> list[Line]:
+    """Return the chosen lines of a page. `extract_second` returns the lines of trafilatura's text; it is called if they are
+    needed.
 
     `weights` are `alone` for resiliparse's lines and `both` for the merged ones: the constant, then one for each feature.
     """
     scores = _scores(text_features(page.lines, page.links), weights["alone"])
     if _is_certain(page, scores, bounds):
         return _kept(page, page.lines, scores)
-    second = ask()
+    second = extract_second()
     lines = merge_lines(page.lines, second, _MARKED if page.markdown else None)
     return _kept(page, lines, _scores(all_features(lines, page.links), weights["both"])) or second or page.lines
 
@@ -96,9 +100,9 @@ def _is_certain(page: Page, scores: Sequence[float], bounds: Bounds) -> bool:
     letters = [len(line.key) for line in page.lines]
     kept = sum(size for size, score in zip(letters, scores, strict=True) if score >= 0)
     wrong = sum(size / (1 + math.exp(min(700, abs(score)))) for size, score in zip(letters, scores, strict=True))
-    prose = sum(len(line.key) for line in page.prose)
+    prose = sum(map(len, page.prose))
     there = {line.key for line in page.lines}
-    missing = sum(len(line.key) for line in page.prose if line.key not in there)
+    missing = sum(len(key) for key in page.prose if key not in there)
     return wrong <= bounds.unsure * kept and missing <= bounds.missing * prose and prose >= bounds.prose
 
 
@@ -106,18 +110,19 @@ def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> Page:
     """Return what the rule needs of resiliparse's HTMLTree. `extract` returns its main text, and may change the tree."""
     from resiliparse.extract.html2text import extract_plain_text
 
-    prose = [line for line in split_lines(extract_plain_text(tree, alt_texts=False)) if is_prose(line)]
-    links = frozenset(
-        letters_of(link.text)
-        for link in tree.document.get_elements_by_tag_name("a")[:]
-        if link.query_selector("a") is None  # so that nothing is read twice however deep a page nests
-    )
-    return Page(split_lines(extract(), markdown), links, prose, markdown)
+    prose = find_prose(extract_plain_text(tree, alt_texts=False))
+    nested = (
+        tree.document.query_selector("a a") is not None
+    )  # then outer ones are left out, so that nothing is read twice
+    links = tree.document.get_elements_by_tag_name("a")[:]
+    texts = [link.text for link in links if not nested or link.query_selector("a") is None]
+    keys = frozenset(_NO_LETTERS.sub("", "\n".join(text.replace("\n", " ") for text in texts)).casefold().split("\n"))
+    return Page(split_lines(extract(), markdown), keys, prose, markdown)
 
 
-def extract_best(page: Page, ask: Callable[[], str]) -> str:
-    """Return the text of the chosen lines. `ask` returns trafilatura's text."""
-    return join_lines(choose_lines(page, lambda: split_lines(ask(), page.markdown), _weights()))
+def extract_best(page: Page, extract_second: Callable[[], str]) -> str:
+    """Return the text of the chosen lines. `extract_second` returns trafilatura's text."""
+    return join_lines(choose_lines(page, lambda: split_lines(extract_second(), page.markdown), _weights()))
 
 
 def _kept(page: Page, lines: list[Line], scores: Sequence[float]) -> list[Line]:

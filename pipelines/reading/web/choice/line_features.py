@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from itertools import accumulate
 
-from pipelines.reading.web.choice.merged_lines import Line
+from pipelines.reading.web.choice.merged_lines import Line, letters_of
 
 TEXT_FEATURES = (
     "log_letters", "ends", "sentences", "is_link", "has_mark", "has_bar", "has_date", "has_address", "digits", "capitals",
@@ -30,9 +30,10 @@ _ADDRESS = re.compile(r"https?:|www\.|@\w|©|\(c\)", re.IGNORECASE)
 _SENTENCE_LETTERS = 40
 
 
-def is_prose(line: Line) -> bool:
-    """Whether a line is long enough for a sentence, and ends like one."""
-    return len(line.key) >= _SENTENCE_LETTERS and _END.search(line.text) is not None
+def find_prose(text: str) -> list[str]:
+    """Return the keys of the lines of a text that are long enough for a sentence and end like one."""
+    ends = (line for line in text.split("\n") if len(line) >= _SENTENCE_LETTERS and _END.search(line))
+    return [key for key in map(letters_of, ends) if len(key) >= _SENTENCE_LETTERS]
 
 
 def text_features(lines: Sequence[Line], links: frozenset[str]) -> list[list[float]]:

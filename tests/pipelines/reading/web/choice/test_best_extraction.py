@@ -1,4 +1,4 @@
-"""The rule of `extract: best`: which lines of two extractors are kept, and when the slower one is asked."""
+"""The rule of `extract: best`: which lines of two extractors are kept, and when the slower one runs."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from pipelines.reading.web.choice.best_extraction import (
     read_page,
     rule_version,
 )
-from pipelines.reading.web.choice.line_features import BOTH_FEATURES, TEXT_FEATURES, text_features
+from pipelines.reading.web.choice.line_features import BOTH_FEATURES, TEXT_FEATURES, find_prose, text_features
 from pipelines.reading.web.choice.merged_lines import Line, merge_lines, split_lines
 from pipelines.reading.web.extraction import EXTRACTORS
 
@@ -26,11 +26,11 @@ ARTICLE = [f"{number}. {PROSE.strip()}" for number in range(6)]
 
 
 def page(*lines: str, links: tuple[str, ...] = (), prose: tuple[str, ...] = ()) -> Page:
-    return Page(split_lines("\n".join(lines)), frozenset(links), split_lines("\n".join(prose or lines)))
+    return Page(split_lines("\n".join(lines)), frozenset(links), find_prose("\n".join(prose or lines)))
 
 
 def never() -> str:
-    raise AssertionError("trafilatura was asked")
+    raise AssertionError("trafilatura ran")
 
 
 def test_a_page_of_prose_needs_no_second_extractor() -> None:
@@ -46,9 +46,9 @@ def test_a_page_of_prose_needs_no_second_extractor() -> None:
     ],
 )
 def test_each_bound_of_certainty(certain: str, changed: Page) -> None:
-    asked: list[str] = []
-    extract_best(changed, lambda: asked.append(certain) or "\n".join(ARTICLE))
-    assert asked == [certain]
+    calls: list[str] = []
+    extract_best(changed, lambda: calls.append(certain) or "\n".join(ARTICLE))
+    assert calls == [certain]
     assert BOUNDS.prose > 80
 
 
@@ -80,7 +80,7 @@ def test_headings_tables_and_code_next_to_kept_lines_are_kept_in_markdown(certai
     inside = ["# MILLS 1", "## MILLS 2", ARTICLE[0], "| A | B |\n|---|---|\n| X | Y |", *ARTICLE[1:], "```\nX\n```"]
     lines = split_lines("\n".join(["| HOME | SHARE |", "© x", *inside, "# SHARE"]), markdown=True)
     shown = Page(
-        lines, frozenset(), split_lines("\n".join(ARTICLE if certain else ARTICLE * 2 + [PROSE])), markdown=True
+        lines, frozenset(), find_prose("\n".join(ARTICLE if certain else ARTICLE * 2 + [PROSE])), markdown=True
     )
     assert extract_best(shown, never if certain else str).split("\n") == "\n".join(inside).split("\n")
 
