@@ -7,8 +7,8 @@ A line of a page with a snippet that must be kept is content, one with a snippet
 first) is not; the others teach nothing. Logistic regression, standardised, C = 0.1: one fit to the lines of resiliparse
 alone and one to the merged lines. Ten folds of whole pages, drawn at random: each page is judged by weights fitted to the
 others, and F is that of all pages together (benchmarks/extraction.py). C, the features, the limit of one half and the bounds
-of certainty were chosen by such tables of the same pages. Nothing was chosen on the pages of Mozilla's readability, the
-second table, by weights fitted to all of trafilatura's. There, precision and recall are of words (as a multiset) against
+of certainty were chosen by such tables of the same pages. None of them was chosen on the pages of Mozilla's readability,
+the second table, by weights fitted to all of trafilatura's. There, precision and recall are of words (as a multiset) against
 the expected text, in the mean over pages.
 
 `--write` writes the weights fitted to all pages to pipelines/reading/web/choice/line_weights.json.

@@ -38,7 +38,7 @@ def page_fields(tree: Any) -> dict[str, str]:
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))
     date = _first(metas, _DATES, _day) or _first_of(
         *(_day(str(entry.get("datePublished", ""))) for entry in linked),
-        _day(_attribute(tree, "time[datetime]", "datetime")),
+        _time(tree),
     )
     author = _first(metas, _AUTHORS, _name) or _first_of(
         *(_names(entry.get("author")) for entry in linked), _element(tree, '[rel="author"], [itemprop="author"]')
@@ -99,6 +99,16 @@ def _element(tree: Any, selector: str) -> str:
 def _attribute(tree: Any, selector: str, name: str) -> str:
     element = tree.document.query_selector(selector)
     return "" if element is None else str(element.getattr(name) or "")
+
+
+def _time(tree: Any) -> str:
+    """Return the day of the element that is marked as the date of publication; without one, that of all `time` elements of
+    the page if it is the same, since others are dates of comments and of other pages.
+    """
+    marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))
+    times = tree.document.query_selector_all("time[datetime]")[:]
+    days = {_day(element.getattr("datetime")) for element in times} - {""}
+    return marked or (days.pop() if len(days) == 1 else "")
 
 
 def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
