@@ -33,7 +33,7 @@ from pipelines.reading.web.choice import best_extraction
 from pipelines.reading.web.choice.best_extraction import (
     BOUNDS,
     Bounds,
-    Page,
+    PageEvidence,
     Weights,
     all_features,
     choose_lines,
@@ -60,7 +60,7 @@ class Judged:
 
         tree = HTMLTree.parse(html)
         self.first = extract_with_resiliparse(html, tree)
-        self.page: Page = read_page(tree, lambda: self.first, markdown=False)
+        self.page: PageEvidence = read_page(tree, lambda: self.first, markdown=False)
         self.fast = extract_with_trafilatura(html, fast=True)
         self.whole = extract_with_trafilatura(html)
         self.second = split_lines(self.fast)

@@ -57,7 +57,7 @@ BOUNDS = Bounds()
 
 
 @dataclass(frozen=True)
-class Page:
+class PageEvidence:
     """What the rule needs of a page: the lines of resiliparse's text, the keys of the texts of its links and of its lines of
     prose, and whether the lines are Markdown.
     """
@@ -74,7 +74,7 @@ def rule_version() -> str:
 
 
 def choose_lines(
-    page: Page, extract_second: Callable[[], list[Line]], weights: Weights, bounds: Bounds = BOUNDS
+    page: PageEvidence, extract_second: Callable[[], list[Line]], weights: Weights, bounds: Bounds = BOUNDS
 ) -> list[Line]:
     """Return the chosen lines of a page. `extract_second` returns the lines of trafilatura's text; it is called if they are
     needed.
@@ -95,7 +95,7 @@ def all_features(lines: list[Line], links: frozenset[str]) -> list[list[float]]:
     return [text + both for text, both in pairs]
 
 
-def _is_certain(page: Page, scores: Sequence[float], bounds: Bounds) -> bool:
+def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> bool:
     """Whether resiliparse's lines with these scores can do without trafilatura's."""
     letters = [len(line.key) for line in page.lines]
     kept = sum(size for size, score in zip(letters, scores, strict=True) if score >= 0)
@@ -106,7 +106,7 @@ def _is_certain(page: Page, scores: Sequence[float], bounds: Bounds) -> bool:
     return wrong <= bounds.unsure * kept and missing <= bounds.missing * prose and prose >= bounds.prose
 
 
-def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> Page:
+def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvidence:
     """Return what the rule needs of resiliparse's HTMLTree. `extract` returns its main text, and may change the tree."""
     from resiliparse.extract.html2text import extract_plain_text
 
@@ -117,15 +117,15 @@ def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> Page:
     links = tree.document.get_elements_by_tag_name("a")[:]
     texts = [link.text for link in links if not nested or link.query_selector("a") is None]
     keys = frozenset(_NO_LETTERS.sub("", "\n".join(text.replace("\n", " ") for text in texts)).casefold().split("\n"))
-    return Page(split_lines(extract(), markdown), keys, prose, markdown)
+    return PageEvidence(split_lines(extract(), markdown), keys, prose, markdown)
 
 
-def extract_best(page: Page, extract_second: Callable[[], str]) -> str:
+def extract_best(page: PageEvidence, extract_second: Callable[[], str]) -> str:
     """Return the text of the chosen lines. `extract_second` returns trafilatura's text."""
     return join_lines(choose_lines(page, lambda: split_lines(extract_second(), page.markdown), _weights()))
 
 
-def _kept(page: Page, lines: list[Line], scores: Sequence[float]) -> list[Line]:
+def _kept(page: PageEvidence, lines: list[Line], scores: Sequence[float]) -> list[Line]:
     """Return the lines with a score of 0 or more, and those that are kept for their place: the scores know prose best."""
     keep = [score >= 0 for score in scores]
     _keep_agreed(lines, keep)

@@ -10,7 +10,7 @@ from pipelines.reading.sources.source import Source
 from pipelines.reading.web.choice import best_extraction
 from pipelines.reading.web.choice.best_extraction import (
     BOUNDS,
-    Page,
+    PageEvidence,
     all_features,
     choose_lines,
     extract_best,
@@ -25,8 +25,8 @@ PROSE = "The mill grinds the grist of the whole village, and the miller keeps a 
 ARTICLE = [f"{number}. {PROSE.strip()}" for number in range(6)]
 
 
-def page(*lines: str, links: tuple[str, ...] = (), prose: tuple[str, ...] = ()) -> Page:
-    return Page(split_lines("\n".join(lines)), frozenset(links), find_prose("\n".join(prose or lines)))
+def page(*lines: str, links: tuple[str, ...] = (), prose: tuple[str, ...] = ()) -> PageEvidence:
+    return PageEvidence(split_lines("\n".join(lines)), frozenset(links), find_prose("\n".join(prose or lines)))
 
 
 def never() -> str:
@@ -45,7 +45,7 @@ def test_a_page_of_prose_needs_no_second_extractor() -> None:
         ("unsure", page(*ARTICLE, *["Opening hours of the mill and its museum, by season"] * 30)),
     ],
 )
-def test_each_bound_of_certainty(certain: str, changed: Page) -> None:
+def test_each_bound_of_certainty(certain: str, changed: PageEvidence) -> None:
     calls: list[str] = []
     extract_best(changed, lambda: calls.append(certain) or "\n".join(ARTICLE))
     assert calls == [certain]
@@ -79,7 +79,7 @@ def test_where_one_extractor_gives_nothing_the_other_s_text_stays(first: str, se
 def test_headings_tables_and_code_next_to_kept_lines_are_kept_in_markdown(certain: bool) -> None:
     inside = ["# MILLS 1", "## MILLS 2", ARTICLE[0], "| A | B |\n|---|---|\n| X | Y |", *ARTICLE[1:], "```\nX\n```"]
     lines = split_lines("\n".join(["| HOME | SHARE |", "© x", *inside, "# SHARE"]), markdown=True)
-    shown = Page(
+    shown = PageEvidence(
         lines, frozenset(), find_prose("\n".join(ARTICLE if certain else ARTICLE * 2 + [PROSE])), markdown=True
     )
     assert extract_best(shown, never if certain else str).split("\n") == "\n".join(inside).split("\n")
@@ -135,7 +135,7 @@ def test_no_lines_have_no_features() -> None:
 
 def test_nested_links_are_read_once() -> None:
     tree = HTMLTree.parse("<a href=/>one</a><p>" + "<a href=/><object>" * 200 + "deep")
-    assert read_page(tree, lambda: "text", markdown=False) == Page(
+    assert read_page(tree, lambda: "text", markdown=False) == PageEvidence(
         [Line("text", "text", False)], frozenset({"one", "deep"}), []
     )
 
