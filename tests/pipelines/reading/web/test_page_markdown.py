@@ -157,6 +157,7 @@ def test_posts_and_mail_keep_markup_too(read: Callable) -> None:
         ("<ul><li>a<ul><li>b<ol><li>c</li><li>d</li></ol></li></ul></li><li>e</li></ul>",
          "- a\n    - b\n        1. c\n        2. d\n- e"),
         ("<p>a</p><ol><li>b</li></ol><ol><li>c</li></ol><p>d</p>", "a\n\n1. b\n\n1. c\n\nd"),
+        ("<ul><li>a</li>b</ul><ul><li>c</li> <span>d</span><li>e</li></ul>", "- a b\n\n- c d\n- e"),
         ("<p>a<br>b</p>", "a\nb"),
         ("<pre>a\n\n\n  b ``` c</pre>", "````\na\n\n\n  b ``` c\n````"),
         ("<p>x <code>a `b` c</code> y <kbd>`q`</kbd></p>", "x ``a `b` c`` y `` `q` ``"),
