@@ -154,7 +154,8 @@ def parts_by_kind(text: str) -> dict[str, dict[str, str]]:
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    fence, block = "", []
+    fence = ""
+    block: list[str] = []
     for line in text.split("\n"):
         mark = re.match(r" *(`{3,})", line)
         if fence:

@@ -67,13 +67,12 @@ def text_features(lines: Sequence[Line], links: frozenset[str]) -> list[list[flo
 def both_features(lines: Sequence[Line]) -> list[list[float]]:
     """Return BOTH_FEATURES of each line."""
     shared = [float(line.first and line.second) for line in lines]
-    letters = [len(line.key) for line in lines]
-    first, second, both = (
-        sum(size for size, line in zip(letters, lines, strict=True) if has(line))
-        for has in (lambda line: line.first, lambda line: line.second, lambda line: line.first and line.second)
-    )
+    total = sum(len(line.key) for line in lines)
+    first = sum(len(line.key) for line in lines if line.first)
+    second = sum(len(line.key) for line in lines if line.second)
+    both = first + second - total
     last = max((number for number, line in enumerate(lines) if line.second), default=-1)
-    page = [both / max(1, sum(letters)), math.log((1 + first) / (1 + second))]
+    page = [both / max(1, total), math.log((1 + first) / (1 + second))]
     return [
         [
             _at(shared, number + 1),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from resiliparse.parse.html import HTMLTree
@@ -47,7 +48,12 @@ def test_a_page_of_prose_needs_no_second_extractor() -> None:
 )
 def test_each_bound_of_certainty(certain: str, changed: PageEvidence) -> None:
     calls: list[str] = []
-    extract_best(changed, lambda: calls.append(certain) or "\n".join(ARTICLE))
+
+    def second() -> str:
+        calls.append(certain)
+        return "\n".join(ARTICLE)
+
+    extract_best(changed, second)
     assert calls == [certain]
     assert BOUNDS.prose > 80
 
@@ -140,7 +146,7 @@ def test_nested_links_are_read_once() -> None:
     )
 
 
-def test_weights_are_part_of_what_documents_depend_on(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_part_of_what_documents_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = rule_version()
     (tmp_path / "other.json").write_text("{}")
     monkeypatch.setattr(best_extraction, "_WEIGHTS", tmp_path / "other.json")
