@@ -1,7 +1,7 @@
 """Compare what is kept of pages beside their text with trafilatura's own output: fields that pages declare, and the parts
 of Markdown.
 
-    python -m benchmarks.page_structure [--pages 990]
+    python -m benchmarks.page_structure [--pages 990] [--compare fields,markdown]
           data: $GRISTMILL_DATA/raw_web
 
 Fields: on how many pages `page_fields` and trafilatura's `extract_metadata` find one, on how many both, and of these:
@@ -43,14 +43,17 @@ _FORMULA = re.compile(r"\$\$?([^$\n]*[\\^_={][^$\n]*)\$\$?")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=990)
+    parser.add_argument("--compare", default="fields,markdown", help="names, divided by commas")
     options = parser.parse_args()
     if "GRISTMILL_DATA" not in os.environ:
         raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
     path = Path(os.environ["GRISTMILL_DATA"]) / "raw_web" / "trafilatura_pages.warc.gz"
     htmls = [decode_page(page, "").text for page in islice(payloads(path), options.pages)]
     print(f"{machine()}; {len(htmls)} pages of {path.name}")
-    compare_fields(htmls)
-    compare_markdown(htmls)
+    if "fields" in options.compare:
+        compare_fields(htmls)
+    if "markdown" in options.compare:
+        compare_markdown(htmls)
 
 
 def compare_fields(htmls: list[str]) -> None:
@@ -151,7 +154,8 @@ def parts_by_kind(text: str) -> dict[str, dict[str, str]]:
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    fence, block = "", []
+    fence = ""
+    block: list[str] = []
     for line in text.split("\n"):
         mark = re.match(r" *(`{3,})", line)
         if fence:

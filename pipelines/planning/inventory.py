@@ -19,6 +19,7 @@ from pipelines.reading.entries.listing import list_files
 from pipelines.reading.sources.registry import format_code, format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
+from pipelines.reading.web.choice.best_extraction import rule_version
 from pipelines.reading.web.page_fields import VERSION as FIELDS_VERSION
 from pipelines.reading.web.page_markdown import VERSION as MARKDOWN_VERSION
 from pipelines.reading.web.page_measures import VERSION as MEASURES_VERSION
@@ -72,6 +73,7 @@ class Read(Stage):
         found = {"reservations": RESERVATIONS_VERSION} if page_process.holds_pages(source) else {}
         found |= {"licences": LICENCES_VERSION} if format_of(source.format).shared else {}
         found |= {"page_fields": FIELDS_VERSION} if source.page_fields else {}
+        found |= {"best": rule_version()} if page_process.holds_pages(source) and source.extract == "best" else {}
         found |= {"page_measures": MEASURES_VERSION} if source.page_measures else {}
         found |= {"markdown": MARKDOWN_VERSION} if source.markup == "markdown" else {}
         return read.depends() | page_process.libraries(source) | found | format_code(source.format)

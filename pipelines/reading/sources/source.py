@@ -78,9 +78,9 @@ class Source:
     """A longer document is quarantined or split, as `oversized` says."""
     oversized: Literal["quarantine", "split"] = "quarantine"
     """What happens to a document over `max_document_bytes`; `split` cuts it, at line ends where possible."""
-    extract: Literal["resiliparse", "trafilatura"] = "resiliparse"
+    extract: Literal["resiliparse", "trafilatura", "best"] = "resiliparse"
     """The library that extracts the main text of HTML. resiliparse is tens of times faster; trafilatura is an
-    extra to install."""
+    extra to install. best: the lines of both, chosen one by one; trafilatura runs where resiliparse leaves doubt."""
     text_is: Literal["text", "html", "html_page"] = field(default="text", metadata=ADDED)
     """What the text of a record is, in a format of records such as jsonl or parquet. text: text. html: a piece of HTML, such as
     the body of a post, all of which is text. html_page: a page, whose main text is extracted as `extract` says."""
@@ -91,7 +91,7 @@ class Source:
     """Record what a page declares of itself in `meta`: `page_title`, `page_date` (when it was published), `page_author`,
     `page_language`."""
     page_measures: bool = field(default=False, metadata=ADDED)
-    """Record in `meta` what share of a page's visible text is within links (`page_link_density`), and what share is not in the
+    """Record in `meta` what share of a page's text is within links (`page_link_density`), and what share is not in the
     extracted text (`page_boilerplate`)."""
     comments: bool = field(default=False, metadata=ADDED)
     """Whether comments of readers belong to the main text of a page, where the extractor recognises them."""

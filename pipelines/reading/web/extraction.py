@@ -10,9 +10,10 @@ from functools import cache
 from typing import Any, ClassVar
 
 from pipelines.reading.web.charset import decode_page, is_undecodable
+from pipelines.reading.web.choice.best_extraction import extract_best, read_page
 from pipelines.reading.web.page_fields import page_fields
 from pipelines.reading.web.page_markdown import extract_markdown
-from pipelines.reading.web.page_measures import page_measures, visible_letters
+from pipelines.reading.web.page_measures import page_letters, page_measures
 from pipelines.reading.web.page_reservations import page_reservations
 
 
@@ -73,7 +74,7 @@ def _extract(html: str, limits: PageLimits) -> tuple[dict[str, object], str]:
     head: dict[str, Any] = {"reservations": page_reservations(tree)}
     if limits.page_fields:
         head["fields"] = page_fields(tree)
-    letters = visible_letters(tree) if limits.page_measures else None  # before an extractor changes the tree
+    letters = page_letters(tree) if limits.page_measures else None  # before an extractor changes the tree
     text = EXTRACTORS[limits.extract](html, tree, limits.markup, limits.comments)
     if not text or text.isspace():
         return {"reason": "no_text_extracted"}, ""
@@ -130,8 +131,10 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
     return extract_plain_text(html if tree is None else tree, main_content=True, alt_texts=False, comments=comments)
 
 
-def extract_with_trafilatura(html: str, tree: Any = None, markup: str = "text", comments: bool = False) -> str:
-    """Extract with trafilatura, with its default recall and its fallbacks, without links."""
+def extract_with_trafilatura(
+    html: str, tree: Any = None, markup: str = "text", comments: bool = False, fast: bool = False
+) -> str:
+    """Extract with trafilatura, with its default recall, without links; unless `fast`, with its fallbacks."""
     import trafilatura
 
     _CACHES.make_room(len(html))
@@ -141,8 +144,18 @@ def extract_with_trafilatura(html: str, tree: Any = None, markup: str = "text", 
         include_comments=comments,
         include_tables=True,
         deduplicate=False,
+        fast=fast,
     )
     return text or ""
+
+
+def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: bool = False) -> str:
+    """Extract with resiliparse and, where that is not certain, trafilatura, and choose among their lines. Markdown changes
+    the tree.
+    """
+    markdown = markup == "markdown"
+    page = read_page(tree, lambda: extract_with_resiliparse(html, tree, markup, comments), markdown)
+    return extract_best(page, lambda: extract_with_trafilatura(html, None, markup, comments, fast=True))
 
 
 class _Caches:
@@ -172,5 +185,6 @@ _CACHES = _Caches()
 EXTRACTORS: dict[str, Callable[[str, Any, str, bool], str]] = {
     "resiliparse": extract_with_resiliparse,
     "trafilatura": extract_with_trafilatura,
+    "best": extract_best_of_both,
 }
 """Functions of (HTML, resiliparse's HTMLTree of it, `markup`, `comments`) that return the main text, by `extract`."""

@@ -5,6 +5,7 @@ Each field is read from the first declaration that has it: the page's own meta e
 the names in common use), JSON-LD of schema.org, then the elements of HTML. Nothing is guessed from the text.
 """
 
+import html
 import json
 import re
 from collections import deque
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-VERSION = "1"
+VERSION = "2"
 """Part of what documents with these fields depend on; increase it when other values are found."""
 _CHARACTERS = 500  # kept of a value
 _JSON_CHARACTERS, _JSON_NODES = 1 << 18, 10_000  # parsed of JSON-LD
@@ -37,7 +38,7 @@ def page_fields(tree: Any) -> dict[str, str]:
     title = _first(metas, _TITLES, _text) or _first_of(_text(tree.title or ""), _element(tree, "h1"))
     date = _first(metas, _DATES, _day) or _first_of(
         *(_day(str(entry.get("datePublished", ""))) for entry in linked),
-        _day(_attribute(tree, "time[datetime]", "datetime")),
+        _time(tree),
     )
     author = _first(metas, _AUTHORS, _name) or _first_of(
         *(_names(entry.get("author")) for entry in linked), _element(tree, '[rel="author"], [itemprop="author"]')
@@ -100,6 +101,16 @@ def _attribute(tree: Any, selector: str, name: str) -> str:
     return "" if element is None else str(element.getattr(name) or "")
 
 
+def _time(tree: Any) -> str:
+    """Return the day of the element that is marked as the date of publication; without one, that of all `time` elements of
+    the page if it is the same, since others are dates of comments and of other pages.
+    """
+    marked = _day(_attribute(tree, 'time[itemprop="datePublished"], time[pubdate]', "datetime"))
+    times = tree.document.query_selector_all("time[datetime]")[:]
+    days = {_day(element.getattr("datetime")) for element in times} - {""}
+    return marked or (days.pop() if len(days) == 1 else "")
+
+
 def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
     """Yield the objects of JSON-LD that have an author or a date of publication, outermost first."""
     for script in tree.document.query_selector_all('script[type="application/ld+json"]')[:]:
@@ -123,9 +134,10 @@ def _linked_data(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _names(author: Any) -> str:
-    """Return the names in an `author` of schema.org: a text, an object with a name, or a list of these."""
+    """Return the names in an `author` of schema.org: a text, an object with a name, or a list of these. Publishers write
+    them as HTML, although no parser reads entities in a script.
+    """
     entries = author if isinstance(author, list) else [author]
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries]
-    return "; ".join(dict.fromkeys(_name(name) for name in names if isinstance(name, str) and _name(name)))[
-        :_CHARACTERS
-    ]
+    read = (_name(html.unescape(name)) for name in names if isinstance(name, str))
+    return "; ".join(dict.fromkeys(filter(None, read)))[:_CHARACTERS]

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.reading.web.page_formulas import RENDERED, write_formulas
 
-VERSION = "1"
+VERSION = "2"
 """Part of what documents with Markdown depend on; increase it when the same page gives another text."""
 _TABLE, _INDENT, _BLOCK = "\ufdd0", "\ufdd1", "\ufdd2"  # noncharacters (Unicode, section 23.7), so not in texts
 _MARKS = re.compile(f"[{_TABLE}{_INDENT}{_BLOCK}]")
@@ -128,8 +128,8 @@ class _Writer:
             elif not closes:
                 self._lists.append(0 if name == "ol" else None)
             self._pieces.append("" if self._lists else "\n\n")
-        elif name == "li" and not closes:
-            self._pieces.append(self._item())
+        elif name == "li":
+            self._pieces.append(" " if closes else self._item())  # text may follow an item, outside of any
         elif name[0] == "h" and name[1:].isdigit():
             self._heading = not closes
             self._pieces.append("\n\n" if closes else "\n\n" + "#" * min(6, int(name[1:])) + " ")

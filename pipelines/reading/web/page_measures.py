@@ -1,8 +1,8 @@
 """How much of a page is links and boilerplate: fields of `meta` for rules, which no text shows once it is extracted.
 
-Both count letters and digits of what the page shows: the text of its elements without scripts, styles and what is
-hidden. Link density is that of Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"): there the
-share of a block's words that are in links, here of a page's letters, so that scripts without spaces are measured alike.
+Both count letters and digits of a page's text: that of all its elements without scripts and styles. Link density is that
+of Kohlschütter et al. 2010 ("Boilerplate Detection using Shallow Text Features"): there the share of a block's words that
+are in links, here of a page's letters, so that scripts without spaces are measured alike.
 """
 
 import re
@@ -13,8 +13,8 @@ VERSION = "1"
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 
-def visible_letters(tree: Any) -> tuple[int, int]:
-    """Return how many letters and digits a page, resiliparse's HTMLTree, shows: all of them, and those outside links."""
+def page_letters(tree: Any) -> tuple[int, int]:
+    """Return how many letters and digits the text of a page, resiliparse's HTMLTree, has: all, and those outside links."""
     from resiliparse.extract.html2text import extract_plain_text
 
     everything = extract_plain_text(tree, preserve_formatting=False, alt_texts=False)
@@ -30,7 +30,7 @@ def page_measures(letters: tuple[int, int], text: str) -> dict[str, float]:
     everything, outside = letters
     if not everything:
         return {"page_link_density": 0.0, "page_boilerplate": 0.0}
-    missing = max(0.0, 1 - _letters(text) / everything)  # an extractor may find more than the page shows
+    missing = max(0.0, 1 - _letters(text) / everything)  # an extractor may find more than that
     return {"page_link_density": round(1 - outside / everything, 4), "page_boilerplate": round(missing, 4)}
 
 

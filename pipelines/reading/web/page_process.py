@@ -40,8 +40,17 @@ _PIPE_BYTES = 1 << 20  # the largest pipe that Linux allows without privileges
 _ROOT = Path(__file__).parents[3]
 _START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 _EXTRA = "trafilatura"
+_NEED_EXTRA = ("trafilatura", "best")  # values of `extract`
 _FIELD_PARSERS = {"html": "web.extraction:field_fragment", "html_page": "web.extraction:field_page"}
-_LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "trafilatura", "lxml", "justext")}
+_LIBRARIES = {
+    "resiliparse": ("resiliparse",),
+    "trafilatura": ("resiliparse", "trafilatura", "lxml", "justext"),
+    "best": (
+        "resiliparse",
+        "trafilatura",
+        "lxml",
+    ),  # justext is one of trafilatura's fallbacks, which `best` leaves out
+}
 
 
 def libraries(source: Source) -> dict[str, str]:
@@ -73,7 +82,8 @@ def optional_library(source: Source) -> tuple[str, str, str] | None:
     kind = format_of(source.format)
     if kind.module:
         return "format", kind.module, install_extra(extra_of(kind.module))
-    return ("extract", _EXTRA, install_extra(_EXTRA)) if holds_pages(source) and source.extract == _EXTRA else None
+    needs_extra = holds_pages(source) and source.extract in _NEED_EXTRA
+    return ("extract", _EXTRA, install_extra(_EXTRA)) if needs_extra else None
 
 
 def _unavailable(source: Source, reason: str) -> SourceError:

@@ -40,6 +40,7 @@ ARTICLE = {
         (linked(ARTICLE), {"date": "2019-12-31", "author": "Bo Li"}),
         (linked({"@graph": [{"@type": "WebSite", "name": "S"}, ARTICLE | {"author": ["A", {"name": "B"}, {"name": "A"}, 3]}]}),
          {"date": "2019-12-31", "author": "A; B"}),
+        (linked(ARTICLE | {"author": "Lindsey O&#039;Donnell"}), {"date": "2019-12-31", "author": "Lindsey O'Donnell"}),
         ('<script type="application/ld+json">{broken</script>', {}),
         (linked([[[["x"]]]]), {}),
         (f'<script type="application/ld+json">{"[" * 200_000}</script>', {}),
@@ -61,3 +62,22 @@ def test_elements_of_the_page_come_last() -> None:
     }
     assert fields(linked(ARTICLE), body)["author"] == "Bo Li"
     assert "language" not in fields("", "", 'lang="the language of love"')
+
+
+@pytest.mark.parametrize(
+    ("body", "day"),
+    [
+        (
+            '<time datetime="2001-02-03T09:00">a</time><time datetime="2001-02-03">b</time><time datetime="P1D">c</time>',
+            "2001-02-03",
+        ),
+        ('<time datetime="2001-02-03">a</time><div class="comment"><time datetime="2004-05-06">b</time></div>', None),
+        (
+            '<time datetime="2004-05-06">a</time><time itemprop="datePublished" datetime="2001-02-03">b</time>',
+            "2001-02-03",
+        ),
+        ('<time datetime="2004-05-06">a</time><time pubdate datetime="2001-02-03">b</time>', "2001-02-03"),
+    ],
+)
+def test_times_are_the_date_of_publication_if_marked_or_all_the_same(body: str, day: str | None) -> None:
+    assert fields("", body).get("date") == day

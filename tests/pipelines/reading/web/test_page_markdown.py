@@ -4,7 +4,10 @@ import json
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from resiliparse.parse.html import HTMLTree
 
@@ -108,6 +111,19 @@ def test_html_in_the_text_field_of_records(read: Callable) -> None:
     assert read("d.jsonl", data, format="jsonl").texts[1] == "<p>one</p><ul><li>two</li></ul>"
 
 
+@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
+def test_pages_in_a_column_of_parquet_are_read_by_every_extractor(read: Callable, tmp_path: Path, extract: str) -> None:
+    pytest.importorskip("resiliparse" if extract == "resiliparse" else "trafilatura")
+    table = pa.table({"id": [7, 8], "body": [PAGE, "<script>x</script>"]})
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in/a.parquet")
+    fields = {"text_field": "body", "text_is": "html_page", "page_fields": True, "max_quarantined": 1}
+    found = read("a.parquet", tmp_path / "in/a.parquet", format="parquet", extract=extract, **fields)
+    assert LONG.strip()[:40] in found.texts[0]
+    assert {"id", "page_title", "page_author"} <= json.loads(found.metas[0]).keys()
+    assert [reason for _, _, reason, _ in found.bad] == ["no_text_extracted"]
+
+
 def test_limits_hold_for_html_in_fields(read: Callable) -> None:
     deep, many = "<div>" * 50 + "x" + "</div>" * 50, "<b>x</b>" * 60
     data = records(deep, many, "<p>" + "x" * 2000 + "</p>", "<p>fine</p>")
@@ -141,6 +157,7 @@ def test_posts_and_mail_keep_markup_too(read: Callable) -> None:
         ("<ul><li>a<ul><li>b<ol><li>c</li><li>d</li></ol></li></ul></li><li>e</li></ul>",
          "- a\n    - b\n        1. c\n        2. d\n- e"),
         ("<p>a</p><ol><li>b</li></ol><ol><li>c</li></ol><p>d</p>", "a\n\n1. b\n\n1. c\n\nd"),
+        ("<ul><li>a</li>b</ul><ul><li>c</li> <span>d</span><li>e</li></ul>", "- a b\n\n- c d\n- e"),
         ("<p>a<br>b</p>", "a\nb"),
         ("<pre>a\n\n\n  b ``` c</pre>", "````\na\n\n\n  b ``` c\n````"),
         ("<p>x <code>a `b` c</code> y <kbd>`q`</kbd></p>", "x ``a `b` c`` y `` `q` ``"),

@@ -151,8 +151,10 @@ def test_a_text_over_the_limit_is_never_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura"])
+@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
 def test_results_depend_on_nothing_but_the_page(tmp_path: Path, shared_data: Path, extract: str) -> None:
+    from resiliparse.parse.html import HTMLTree
+
     from pipelines.reading.web.extraction import EXTRACTORS
 
     path = shared_data / "raw_web" / "readability_pages.warc.gz"
@@ -164,9 +166,8 @@ def test_results_depend_on_nothing_but_the_page(tmp_path: Path, shared_data: Pat
     with Extractor(source) as extractor:
         back = [record.text for record in extractor.extract("p", 0, iter(pages[::-1]))]
     assert there == back[::-1] * 2
-    assert there[:40] == [
-        EXTRACTORS[extract](decode_page(bytes(page.content), page.charset).text, None) for page in pages
-    ]
+    htmls = [decode_page(bytes(page.content), page.charset).text for page in pages]
+    assert there[:40] == [EXTRACTORS[extract](html, HTMLTree.parse(html), "text", False) for html in htmls]
 
 
 def test_no_child_is_left_behind(tmp_path: Path, failing: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +206,7 @@ def test_a_missing_extractor_is_reported_before_anything_is_read(monkeypatch: py
         page_process.libraries(source)
 
 
-@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura"])
+@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
 def test_a_page_gives_its_text_by_each_extractor(tmp_path: Path, extract: str) -> None:
     """Every library that an extractor needs is there."""
     paragraph = "<p>The mill grinds the grist of the whole village, and the miller keeps a sixteenth part of it.</p>"

@@ -1,0 +1,183 @@
+"""Fit the weights of `extract: best` and measure it by cross-validation, beside both extractors alone.
+
+    python -m benchmarks.line_choice [--write]
+          data: $GRISTMILL_DATA/raw_web
+
+A line of a page with a snippet that must be kept is content, one with a snippet that must be dropped (and none of the
+first) is not; the others teach nothing. Logistic regression, standardised, C = 0.1: one fit to the lines of resiliparse
+alone and one to the merged lines. Ten folds of whole pages, drawn at random: each page is judged by weights fitted to the
+others, and F is that of all pages together (benchmarks/extraction.py). C, the features, the limit of one half and the bounds
+of certainty were chosen by such tables of the same pages. None of them was chosen on the pages of Mozilla's readability,
+the second table, by weights fitted to all of trafilatura's. There, precision and recall are of words (as a multiset) against
+the expected text, in the mean over pages.
+
+`--write` writes the weights fitted to all pages to pipelines/reading/web/choice/line_weights.json.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import re
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.extraction import Snippets, payloads, score
+from benchmarks.signals import machine
+from pipelines.reading.web.charset import decode_page
+from pipelines.reading.web.choice import best_extraction
+from pipelines.reading.web.choice.best_extraction import (
+    BOUNDS,
+    Bounds,
+    PageEvidence,
+    Weights,
+    all_features,
+    choose_lines,
+    read_page,
+)
+from pipelines.reading.web.choice.line_features import BOTH_FEATURES, TEXT_FEATURES, text_features
+from pipelines.reading.web.choice.merged_lines import Line, join_lines, merge_lines, split_lines
+from pipelines.reading.web.extraction import extract_with_resiliparse, extract_with_trafilatura
+
+FOLDS = 10
+RULES = {
+    "best": BOUNDS,
+    "best, both always": Bounds(prose=1 << 60),
+    "best, resiliparse only": Bounds(unsure=1e9, missing=1.0, prose=0),
+}
+WEIGHTS = Path(best_extraction.__file__).with_name("line_weights.json")
+
+
+class Judged:
+    """A page with the texts of the extractors."""
+
+    def __init__(self, html: str, snippets: tuple[list[str], list[str]] | None = None) -> None:
+        from resiliparse.parse.html import HTMLTree
+
+        tree = HTMLTree.parse(html)
+        self.first = extract_with_resiliparse(html, tree)
+        self.page: PageEvidence = read_page(tree, lambda: self.first, markdown=False)
+        self.fast = extract_with_trafilatura(html, fast=True)
+        self.whole = extract_with_trafilatura(html)
+        self.second = split_lines(self.fast)
+        self.merged = merge_lines(self.page.lines, self.second)
+        self.alone = text_features(self.page.lines, self.page.links)
+        self.both = all_features(self.merged, self.page.links)
+        self.snippets = snippets
+        self.ran_second = False
+
+    def labels(self, lines: list[Line]) -> list[int]:
+        """1 for content, 0 for none, -1 for unknown."""
+        wanted, unwanted = self.snippets or ([], [])
+        return [
+            1 if any(each in line.text for each in wanted) else 0 if any(each in line.text for each in unwanted) else -1
+            for line in lines
+        ]
+
+    def text(self, weights: Weights, bounds: Bounds = BOUNDS) -> str:
+        """The text by these weights, as `extract: best` chooses it; `ran_second` says whether trafilatura was needed."""
+        self.ran_second = False
+        return join_lines(choose_lines(self.page, self._extract_second, weights, bounds))
+
+    def _extract_second(self) -> list[Line]:
+        self.ran_second = True
+        return self.second
+
+
+def fit(rows: Sequence[Sequence[float]], labels: Sequence[int]) -> list[float]:
+    """Return the constant and the weights of the features as they are, of a regression on standardised ones."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    known = [(row, label) for row, label in zip(rows, labels, strict=True) if label >= 0]
+    scaler = StandardScaler()
+    model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-8)
+    model.fit(scaler.fit_transform([row for row, _ in known]), [label for _, label in known])
+    weights = model.coef_[0] / scaler.scale_
+    return [float(f"{each:.6g}") for each in (model.intercept_[0] - weights @ scaler.mean_, *weights)]
+
+
+def fit_both(pages: list[Judged]) -> Weights:
+    alone = fit([r for p in pages for r in p.alone], [y for p in pages for y in p.labels(p.page.lines)])
+    both = fit([r for p in pages for r in p.both], [y for p in pages for y in p.labels(p.merged)])
+    return {"alone": alone, "both": both}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if "GRISTMILL_DATA" not in os.environ:
+        raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
+    root = Path(os.environ["GRISTMILL_DATA"]) / "raw_web"
+    judged = json.loads((root / "trafilatura_evaldata.json").read_text())
+    snippets = [(page["with"], page["without"]) for page in judged.values()]
+    htmls = [decode_page(page, "").text for page in payloads(root / "trafilatura_pages.warc.gz")]
+    print(machine())
+    pages = [Judged(html, each) for html, each in zip(htmls, snippets, strict=True)]
+    fold = np.random.default_rng(0).permutation(len(pages)) % FOLDS
+    chosen = {name: [""] * len(pages) for name in RULES}
+    runs = Counter[str]()
+    for number in range(FOLDS):
+        weights = fit_both([page for page, each in zip(pages, fold, strict=True) if each != number])
+        for at in np.flatnonzero(fold == number):
+            for name, bounds in RULES.items():
+                chosen[name][at] = pages[at].text(weights, bounds)
+                runs[name] += pages[at].ran_second
+    print_table(pages, snippets, chosen)
+    print("trafilatura ran on " + ", ".join(f"{runs[name]} ({name})" for name in RULES))
+    weights = fit_both(pages)
+    if options.write:
+        write(weights)
+    print_readability(root, weights)
+
+
+def print_table(pages: list[Judged], snippets: Snippets, chosen: dict[str, list[str]]) -> None:
+    print(f"{len(pages)} pages            precision  recall      F")
+    alone = {
+        "resiliparse": [page.first for page in pages],
+        "trafilatura": [page.whole for page in pages],
+        "trafilatura, fast": [page.fast for page in pages],
+    }
+    for name, texts in {**alone, **chosen}.items():
+        print(f"{name:22s} {score(texts, snippets)}")
+
+
+def write(weights: Weights) -> None:
+    names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}
+    named = {kind: dict(zip(("constant", *names[kind]), weights[kind], strict=True)) for kind in names}
+    WEIGHTS.write_text(json.dumps(named, indent=1) + "\n")
+
+
+def print_readability(root: Path, weights: Weights) -> None:
+    """Print precision and recall of words on Mozilla's pages, in the mean over pages."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    with gzip.open(root / "readability_expected.jsonl.gz") as lines:
+        expected = [extract_plain_text(json.loads(line)["expected_html"], alt_texts=False) for line in lines]
+    pages = [Judged(decode_page(page, "").text) for page in payloads(root / "readability_pages.warc.gz")]
+    texts: dict[str, list[str]] = {
+        "resiliparse": [page.first for page in pages],
+        "trafilatura": [page.whole for page in pages],
+        "trafilatura, fast": [page.fast for page in pages],
+        "best": [page.text(weights) for page in pages],
+    }
+    print(f"{len(pages)} pages of readability, words: precision  recall      F (means over pages)")
+    for name, found in texts.items():
+        shares = [_words(text, right) for text, right in zip(found, expected, strict=True)]
+        print(f"{name:22s} " + " ".join(f"{statistics.mean(each):8.3f}" for each in zip(*shares, strict=True)))
+
+
+def _words(text: str, right: str) -> tuple[float, float, float]:
+    found, wanted = (Counter(re.findall(r"\w+", each)) for each in (text, right))
+    common = (found & wanted).total()
+    precision, recall = common / max(1, found.total()), common / max(1, wanted.total())
+    return precision, recall, 2 * precision * recall / max(1e-9, precision + recall)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What the chooser of lines knows of each: its form, its neighbours, and which extractors took it for content.
+
+Features of blocks and their neighbours tell content from boilerplate (Kohlschütter et al. 2010, "Boilerplate Detection using
+Shallow Text Features"); which of several extractors has a line is evidence of its own. No feature is a word of a language.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pipelines.reading.web.choice.merged_lines import Line, letters_of
+
+TEXT_FEATURES = (
+    "log_letters", "ends", "sentences", "is_link", "has_mark", "has_bar", "has_date", "has_address", "digits", "capitals",
+    "short", "begins_low", "asks", "position", "prose_next", "prose_before", "prose_later", "prose_earlier",
+    "log_letters_next", "log_letters_before", "after_prose", "log_page", "page_prose", "page_links",
+)  # fmt: skip
+"""Features of a line, its neighbours and its page, in the order of `text_features`."""
+BOTH_FEATURES = ("shared_next", "shared_before", "log_distance", "after_second", "page_shared", "log_ratio",
+                 "only_first", "only_second")  # fmt: skip
+"""Features of a line by which texts have it, in the order of `both_features`."""
+
+_END = re.compile(r"[.!?…:;。！？][\"'”’»)\]]*\s*$")
+_SENTENCE = re.compile(r"[.!?。！？](?:\s|$)")
+_MARK = re.compile(r"\s*(?:[•*+-]|\d+\.)\s")
+_BAR = re.compile(r"[|»›→·]|\s/\s")
+_DATE = re.compile(r"\d{1,2}[./:-]\d{1,2}|(?:19|20)\d\d")
+_ADDRESS = re.compile(r"https?:|www\.|@\w|©|\(c\)", re.IGNORECASE)
+_SENTENCE_LETTERS = 40
+
+
+def find_prose(text: str) -> list[str]:
+    """Return the keys of the lines of a text that are long enough for a sentence and end like one."""
+    ends = (line for line in text.split("\n") if len(line) >= _SENTENCE_LETTERS and _END.search(line))
+    return [key for key in map(letters_of, ends) if len(key) >= _SENTENCE_LETTERS]
+
+
+def text_features(lines: Sequence[Line], links: frozenset[str]) -> list[list[float]]:
+    """Return TEXT_FEATURES of each line. `links` are the keys of the texts of links."""
+    rows = [_form(line, links) for line in lines]
+    letters = [len(line.key) for line in lines]
+    total = sum(letters)
+    prose = [row[1] * min(1.0, row[0] / 5) for row in rows]
+    sure = [number for number, share in enumerate(prose) if share > 0.8 and lines[number].first]
+    last = sure[-1] if sure else len(lines)
+    page = [
+        math.log1p(total),
+        sum(share * size for share, size in zip(prose, letters, strict=True)) / max(1, total),
+        sum(row[3] * size for row, size in zip(rows, letters, strict=True)) / max(1, total),
+    ]
+    for number, (row, end) in enumerate(zip(rows, accumulate(letters), strict=True)):
+        row += [
+            (end - letters[number] / 2) / total,
+            _at(prose, number + 1),
+            _at(prose, number - 1),
+            _at(prose, number + 2) + _at(prose, number + 3),
+            _at(prose, number - 2) + _at(prose, number - 3),
+            math.log1p(_at(letters, number + 1)),
+            math.log1p(_at(letters, number - 1)),
+            float(number > last),
+            *page,
+        ]
+    return rows
+
+
+def both_features(lines: Sequence[Line]) -> list[list[float]]:
+    """Return BOTH_FEATURES of each line."""
+    shared = [float(line.first and line.second) for line in lines]
+    total = sum(len(line.key) for line in lines)
+    first = sum(len(line.key) for line in lines if line.first)
+    second = sum(len(line.key) for line in lines if line.second)
+    both = first + second - total
+    last = max((number for number, line in enumerate(lines) if line.second), default=-1)
+    page = [both / max(1, total), math.log((1 + first) / (1 + second))]
+    return [
+        [
+            _at(shared, number + 1),
+            _at(shared, number - 1),
+            math.log1p(distance),
+            float(number > last),
+            *page,
+            float(not line.second),
+            float(not line.first),
+        ]
+        for number, (line, distance) in enumerate(zip(lines, _distances(shared), strict=True))
+    ]
+
+
+def _form(line: Line, links: frozenset[str]) -> list[float]:
+    text, key = line.text.strip(), line.key
+    return [
+        math.log1p(len(key)),
+        float(_END.search(text) is not None),
+        min(5.0, len(_SENTENCE.findall(text))),
+        float(key in links),
+        float(_MARK.match(line.text) is not None),
+        float(_BAR.search(text) is not None),
+        float(_DATE.search(text) is not None),
+        float(_ADDRESS.search(text) is not None),
+        sum(map(str.isdigit, key)) / len(key),
+        sum(map(str.isupper, text)) / len(text),
+        float(len(text.split(maxsplit=3)) <= 3),
+        float(text[0].islower()),
+        float(text[-1] == "?"),
+    ]
+
+
+def _at(values: Sequence[float], number: int) -> float:
+    return values[number] if 0 <= number < len(values) else 0.0
+
+
+def _distances(shared: Sequence[float]) -> list[int]:
+    """Return how many lines away the nearest shared one is; the number of lines if there is none."""
+    most = len(shared)
+    forth = list(accumulate(shared, lambda away, here: 0 if here else min(most, away + 1), initial=most))[1:]
+    back = list(accumulate(reversed(shared), lambda away, here: 0 if here else min(most, away + 1), initial=most))[1:]
+    return [min(pair) for pair in zip(forth, reversed(back), strict=True)]

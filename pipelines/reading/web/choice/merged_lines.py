@@ -1,0 +1,138 @@
+"""The lines of two texts of one page, merged in the order of the page.
+
+A line is compared by its letters and digits, so that marks of lists, emphasis and white space make no difference. In Markdown,
+a table and a block of code are one line each.
+"""
+
+import re
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_NO_LETTERS = re.compile(r"[\W_]+")
+_FENCE = re.compile(r" *(`{3,})[^`]*")
+_HEAD = 24  # letters by which lines begin alike
+_WITHIN = 8  # letters of a line that is looked for within other lines
+_WORK = 1 << 28  # letters searched for such lines in a text: half a second; later lines count as not found
+
+
+class Line(NamedTuple):
+    """A line of a page. `key`: its letters and digits. `gap`: an empty line precedes it. `first`, `second`: the texts that
+    have it.
+    """
+
+    text: str
+    key: str
+    gap: bool
+    first: bool = True
+    second: bool = False
+
+
+def letters_of(text: str) -> str:
+    """Return the letters and digits of a text, in lower case."""
+    return _NO_LETTERS.sub("", text).casefold()
+
+
+def split_lines(text: str, markdown: bool = False) -> list[Line]:
+    """Return the lines of a text that have letters or digits."""
+    lines, gap = [], False
+    for block in _blocks(text) if markdown else text.split("\n"):
+        if key := letters_of(block):
+            lines.append(Line(block, key, gap))
+            gap = False
+        elif not block.strip():
+            gap = True
+    return lines
+
+
+def join_lines(lines: list[Line]) -> str:
+    """Return lines as a text, with the empty lines that preceded them."""
+    return "".join(("\n\n" if line.gap else "\n") + line.text for line in lines).lstrip("\n")
+
+
+def _blocks(text: str) -> list[str]:
+    """Return the lines of Markdown, with tables and fenced code in one piece each."""
+    blocks: list[str] = []
+    fence = ""
+    table = False
+    for line in text.split("\n"):
+        row = line.startswith("|")
+        if fence or (row and table):
+            blocks[-1] += "\n" + line
+            fence = "" if line.strip() == fence else fence
+            continue
+        blocks.append(line)
+        table = row
+        opened = _FENCE.fullmatch(line)
+        fence = opened[1] if opened else ""
+    return blocks
+
+
+def merge_lines(first: list[Line], second: list[Line], keep: re.Pattern[str] | None = None) -> list[Line]:
+    """Return the lines of both texts: those of `second` in their order, and after each the lines that only `first` has there.
+
+    Lines are the same if their keys are equal, or begin alike as no other two lines do, such as a line with a formula that one
+    extractor does not know. Such a line is written once, as in `second`, or as in `first` if `keep` is found there. A line within
+    a longer line of the other text counts as had by both, and is written as in `second`.
+    """
+    same = _pairs(first, second)
+    within_second, within_first = _Text(second), _Text(first)
+    only: dict[int, list[Line]] = {}
+    at = -1  # the line of `second` that the last line of `first` was
+    written = {}
+    for number, line in enumerate(first):
+        if number in same:
+            at = max(at, same[number])
+            written[same[number]] = line
+        elif not within_second.has(line.key):
+            only.setdefault(at, []).append(line)
+    merged = only.get(-1, [])
+    for number, line in enumerate(second):
+        twin = written.get(number)
+        there = twin is not None or within_first.has(line.key)
+        chosen = twin if twin is not None and keep is not None and keep.search(twin.text) else line
+        merged.append(chosen._replace(first=there, second=True))
+        merged += only.get(number, ())
+    return merged
+
+
+def _pairs(first: list[Line], second: list[Line]) -> dict[int, int]:
+    """Return the number of the line in `second` that each line of `first` is, by its number."""
+    places: dict[str, deque[int]] = {}
+    for number, line in enumerate(second):
+        places.setdefault(line.key, deque()).append(number)
+    pairs = {}
+    for number, line in enumerate(first):
+        if queue := places.get(line.key):
+            pairs[number] = queue.popleft()
+    taken = set(pairs.values())
+    left = [number for number in range(len(first)) if number not in pairs]
+    heads = [Counter(_head(line) for line in lines) for lines in (first, second)]
+    begins = {_head(line): number for number, line in enumerate(second) if number not in taken}
+    for number in left:
+        head = _head(first[number])
+        if len(head) == _HEAD and head in begins and heads[0][head] == heads[1][head] == 1:
+            pairs[number] = begins[head]
+    return pairs
+
+
+def _head(line: Line) -> str:
+    return line.key[:_HEAD]
+
+
+@dataclass
+class _Text:
+    """Where lines are looked for: the letters of a text. The work is limited, since it is the product of both lengths."""
+
+    lines: list[Line]
+    left: int = _WORK
+    letters: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.letters = "".join(line.key for line in self.lines)
+
+    def has(self, key: str) -> bool:
+        if len(key) < _WITHIN or len(self.letters) > self.left:
+            return False
+        self.left -= len(self.letters)
+        return key in self.letters
