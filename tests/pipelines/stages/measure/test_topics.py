@@ -146,7 +146,7 @@ def test_telling_words_are_those_of_the_cluster():
         scores = {}
         inside = {w: sum(w in d for d, c in zip(documents, clusters, strict=True) if c == cluster) for w in vocabulary}
         for w in vocabulary:
-            a, prior_total = 1000 * counts[w] / total, 1000
+            a, prior_total = 100 * counts[w] / total, 100
             (y_i, n_i), (y_j, n_j) = (
                 (inside[w], sum(inside.values())),
                 (counts[w] - inside[w], total - sum(inside.values())),
@@ -156,7 +156,9 @@ def test_telling_words_are_those_of_the_cluster():
             )
             scores[w] = ratio / np.sqrt(1 / (y_i + a) + 1 / (y_j + a))
         best = [
-            w for w in sorted(scores, key=lambda w: (-scores[w], w)) if scores[w] > 0 and inside[w] >= LEAST_DOCUMENTS
+            w
+            for w in sorted(scores, key=lambda w: (-scores[w], w))
+            if scores[w] >= 1.96 and inside[w] >= LEAST_DOCUMENTS
         ]
         assert found[cluster] == best[:10]
 
