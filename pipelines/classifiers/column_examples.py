@@ -282,8 +282,8 @@ def _assemble(
     values = np.concatenate([rows.values for _, rows in gathered])
     order = np.argsort(np.concatenate([rows.orders for _, rows in gathered]), kind="stable")
     values, width = np.ascontiguousarray(values[order]), values.shape[1] * values.itemsize
-    data, threshold = memoryview(values.tobytes()), int(held_out * (1 << 64))
-    splits = [xxhash.xxh3_64_intdigest(data[at : at + width], seed) < threshold for at in range(0, len(data), width)]
+    data, bound = memoryview(values.tobytes()), int(held_out * (1 << 64))
+    splits = [xxhash.xxh3_64_intdigest(data[at : at + width], seed) < bound for at in range(0, len(data), width)]
     columns = tuple(ModelColumn(name, tuple(found)) for name, found in definitions.found.items())
     targets = np.concatenate([rows.targets for _, rows in gathered])[order]
     sides = np.array(splits, bool)

@@ -176,7 +176,7 @@ def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarr
     bins = _bins_of(config, texts.scores)
     labelled = {}
     for number in np.unique(bins[rows]).tolist():
-        inside = np.flatnonzero(rows & (bins == number))
+        inside = np.flatnonzero(rows & (bins == number)).tolist()
         label = repr(float(texts.scores[inside].mean())) if config.bins else LABELS[number]
         labelled[label] = [texts.examples[at] for at in inside]
     return balance_classes(labelled, config.balance)
@@ -187,7 +187,7 @@ def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> 
     without features has the mean judged score of the training documents, or 0 if probabilities are predicted.
     """
     model = load_fasttext(path, file_checksum(path), "classifier")
-    lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out)]
+    lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out).tolist()]
     bounds = np.cumsum([0, *map(len, lines)], dtype=np.int64)
     data = np.frombuffer(b"".join(lines), np.uint8)
     if not config.bins:
