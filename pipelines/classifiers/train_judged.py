@@ -85,8 +85,6 @@ class JudgedClassifierConfig:
         for name in ("corpora", "scores"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: expected at least one")
-        if not np.isfinite([self.threshold, *self.bins]).all():
-            raise ValueError(f"threshold: got {self.threshold} and bins {list(self.bins)}, expected finite numbers")
         if any(low >= high for low, high in pairwise(self.bins)):
             raise ValueError(f"bins: got {list(self.bins)}, expected ascending bounds")
         if self.documents < 1:
