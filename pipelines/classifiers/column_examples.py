@@ -38,6 +38,10 @@ class DocumentNumbers(Protocol):
         """The columns."""
         ...
 
+    def knob(self, name: str) -> str:
+        """Return the field of the classifier's YAML that names a column, for messages."""
+        ...
+
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
         """Return what is wrong with a column of this type that has had so many definitions in the sources so far, or ""."""
         ...
@@ -52,6 +56,10 @@ class NumberColumns:
     """Columns with a number for each document."""
 
     names: tuple[str, ...]
+
+    def knob(self, name: str) -> str:
+        """Return `columns.NAME`."""
+        return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
         """Refuse anything but numbers."""
@@ -256,7 +264,7 @@ class _Definitions:
         kinds = next(corpus.parts(source)).types if steps else pa.schema([])
         for name, known in self.found.items():
             writers = [step for step in steps if name in step.manifest.schema and step.stage != "read"]
-            where = f"columns.{name}: the source {source!r} of the corpus {corpus.manifest.corpus!r}"
+            where = f"{self.numbers.knob(name)}: the source {source!r} of the corpus {corpus.manifest.corpus!r}"
             if not writers:
                 written = [each for step in steps if step.stage != "read" for each in step.manifest.schema]
                 raise UserError(

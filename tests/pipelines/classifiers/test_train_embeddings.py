@@ -167,7 +167,7 @@ def test_a_document_without_a_vector_has_no_score_and_trains_nothing(folder, tmp
     build_corpus(plan_corpus(folder, "some", [some], ("ref", "web")))
     config = load_classifier_config(write_config(tmp_path, folder), [f'positive=["{folder}/some:ref"]'])
     with pytest.raises(
-        UserError, match=r"columns.embedding: the source 'ref' of the corpus 'scored' has no such column"
+        UserError, match=r"embedding: embedding: the source 'ref' of the corpus 'scored' has no such column"
     ):
         train(config, overwrite=True)
 
@@ -230,7 +230,10 @@ def test_configurations_out_of_range(folder, tmp_path, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("embedding=embeding", r"columns.embeding: the source 'ref' .* has no such column; did you mean 'embedding'"),
+        (
+            "embedding=embeding",
+            r"embedding: embeding: the source 'ref' .* has no such column; did you mean 'embedding'",
+        ),
         ("documents_per_class=15", r"positive: \d+ documents for training and \d+ held out, expected at least 10"),
     ],
 )
