@@ -1,12 +1,11 @@
-"""Scores of annotators distilled into models that cost little, beside scikit-learn on the same texts and vectors.
+"""Scores of annotators distilled into models that cost little: how far each agrees with the annotators.
 
     GRISTMILL_DATA=... python -m benchmarks.judged_scores --model DIRECTORY [--documents 6000] [--work DIRECTORY]
 
 MODEL is a sentence encoder in the layout of Hugging Face. The texts are the first tweets of Davidson et al. 2017. Their
 annotators are the judge: the score, from 0 to 3, is three times the share who called a tweet hateful or offensive, and good
 (that is, toxic) are scores of 1.5 or more. A fifth of the tweets, by a hash, is held out. Every second tweet belongs to another
-source. The peers are Ridge of scikit-learn on TF-IDF of character n-grams (2 to 5), for fastText, and on the same vectors, for
-embeddings.
+source.
 """
 
 import argparse
@@ -24,10 +23,7 @@ import numpy as np
 from benchmarks.signals import machine
 from gristmill.storage.disk import LocalPath
 from pipelines.building.build import build
-from pipelines.classifiers.graded_metrics import agreement
 from pipelines.classifiers.train_classifier import load_classifier_config, train
-from pipelines.classifiers.train_embeddings import EmbeddingClassifierConfig, gather_embeddings
-from pipelines.classifiers.train_judged import JudgedClassifierConfig, gather_judged
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
@@ -87,39 +83,16 @@ def measure(place: Path) -> None:
         "fastText, four bins": f"{judged}bins: [0.5, 1.5, 2.5]\n",
         "ridge of embeddings": "kind: embeddings\n",
     }
-    loaded: dict[str, Any] = {}
     for name, kind in configs.items():
         file = place / "classifier.yaml"
         file.write_text(
             f'{kind}output: {place}/model\ncorpora: ["{place}/tweets"]\nscores: ["{place}/scores.jsonl"]\n'
             f"threshold: {THRESHOLD}\nheld_out: 0.2\n"
         )
-        loaded[name] = load_classifier_config(LocalPath(file), [])
+        config = load_classifier_config(LocalPath(file), [])
         started = time.process_time()
-        facts = train(loaded[name], overwrite=True)
+        facts = train(config, overwrite=True)
         print_row(name, facts["held_out"], facts["by_source"], time.process_time() - started)
-    peers(loaded["fastText, two classes"], loaded["ridge of embeddings"])
-
-
-def peers(texts: JudgedClassifierConfig, vectors: EmbeddingClassifierConfig) -> None:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import Ridge
-
-    documents = gather_judged(texts)
-    lines, held = [example.line for example in documents.examples], documents.held_out
-    started = time.process_time()
-    features = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True).fit_transform(lines)
-    predicted = Ridge(1.0).fit(features[~held], documents.scores[~held]).predict(features[held])
-    seconds = time.process_time() - started
-    print_row("scikit-learn: TF-IDF, ridge", agreement(predicted, documents.scores[held], THRESHOLD), [], seconds)
-    examples = gather_embeddings(vectors)
-    rest = ~examples.held_out
-    started = time.process_time()
-    standard = (examples.values - examples.values[rest].mean(0)) / examples.values[rest].std(0)
-    fitted = Ridge(1.0).fit(standard[rest], examples.targets[rest])
-    seconds = time.process_time() - started
-    measures = agreement(fitted.predict(standard[~rest]), examples.targets[~rest], THRESHOLD)
-    print_row("scikit-learn: ridge of embeddings", measures, [], seconds)
 
 
 def print_row(name: str, held: dict[str, Any], by_source: list[dict[str, Any]], seconds: float) -> None:

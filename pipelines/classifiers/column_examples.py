@@ -38,6 +38,10 @@ class DocumentNumbers(Protocol):
         """The columns."""
         ...
 
+    def knob(self, name: str) -> str:
+        """Return the field of the classifier's YAML that names a column, for messages."""
+        ...
+
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
         """Return what is wrong with a column of this type that has had so many definitions in the sources so far, or ""."""
         ...
@@ -52,6 +56,10 @@ class NumberColumns:
     """Columns with a number for each document."""
 
     names: tuple[str, ...]
+
+    def knob(self, name: str) -> str:
+        """Return `columns.NAME`."""
+        return f"columns.{name}"
 
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
         """Refuse anything but numbers."""
@@ -256,7 +264,7 @@ class _Definitions:
         kinds = next(corpus.parts(source)).types if steps else pa.schema([])
         for name, known in self.found.items():
             writers = [step for step in steps if name in step.manifest.schema and step.stage != "read"]
-            where = f"columns.{name}: the source {source!r} of the corpus {corpus.manifest.corpus!r}"
+            where = f"{self.numbers.knob(name)}: the source {source!r} of the corpus {corpus.manifest.corpus!r}"
             if not writers:
                 written = [each for step in steps if step.stage != "read" for each in step.manifest.schema]
                 raise UserError(
@@ -282,8 +290,8 @@ def _assemble(
     values = np.concatenate([rows.values for _, rows in gathered])
     order = np.argsort(np.concatenate([rows.orders for _, rows in gathered]), kind="stable")
     values, width = np.ascontiguousarray(values[order]), values.shape[1] * values.itemsize
-    data, threshold = memoryview(values.tobytes()), int(held_out * (1 << 64))
-    splits = [xxhash.xxh3_64_intdigest(data[at : at + width], seed) < threshold for at in range(0, len(data), width)]
+    data, bound = memoryview(values.tobytes()), int(held_out * (1 << 64))
+    splits = [xxhash.xxh3_64_intdigest(data[at : at + width], seed) < bound for at in range(0, len(data), width)]
     columns = tuple(ModelColumn(name, tuple(found)) for name, found in definitions.found.items())
     targets = np.concatenate([rows.targets for _, rows in gathered])[order]
     sides = np.array(splits, bool)

@@ -65,14 +65,15 @@ def graded_verdict(by_source: Sequence[Mapping[str, Any]]) -> str:
     """Say what was learned: `unknown`, `class` or `source`.
 
     It is `source` if the rank correlation within a source, averaged over the sources with their held-out documents as
-    weights, falls by more than a half when the source is left out; `unknown` if no source could be measured.
+    weights, falls by more than a half when the source is left out; `unknown` if no source could be measured. Predictions that
+    are all the same count as a correlation of 0.
     """
-    measured = [each for each in by_source if None not in (each.get("spearman"), each.get("spearman_left_out"))]
+    measured = [each for each in by_source if each.get("spearman") is not None and "spearman_left_out" in each]
     if not measured:
         return "unknown"
     weights = [each["held_out"] for each in measured]
     whole, left_out = (
-        float(np.average([each[name] for each in measured], weights=weights))
+        float(np.average([each[name] or 0.0 for each in measured], weights=weights))
         for name in ("spearman", "spearman_left_out")
     )
     return "source" if left_out < whole / 2 else "class"

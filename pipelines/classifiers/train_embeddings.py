@@ -114,6 +114,10 @@ class _Embeddings:
         """The column."""
         return (self.name,)
 
+    def knob(self, name: str) -> str:
+        """Return the field that names the column."""
+        return f"embedding: {name}"
+
     def check(self, name: str, kind: pa.DataType, definitions: int) -> str:
         """Refuse anything but vectors, and vectors of a second encoder."""
         if vector_width(kind) is None:

@@ -85,8 +85,6 @@ class JudgedClassifierConfig:
         for name in ("corpora", "scores"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: expected at least one")
-        if not np.isfinite([self.threshold, *self.bins]).all():
-            raise ValueError(f"threshold: got {self.threshold} and bins {list(self.bins)}, expected finite numbers")
         if any(low >= high for low, high in pairwise(self.bins)):
             raise ValueError(f"bins: got {list(self.bins)}, expected ascending bounds")
         if self.documents < 1:
@@ -176,7 +174,7 @@ def _labelled(config: JudgedClassifierConfig, texts: JudgedTexts, rows: np.ndarr
     bins = _bins_of(config, texts.scores)
     labelled = {}
     for number in np.unique(bins[rows]).tolist():
-        inside = np.flatnonzero(rows & (bins == number))
+        inside = np.flatnonzero(rows & (bins == number)).tolist()
         label = repr(float(texts.scores[inside].mean())) if config.bins else LABELS[number]
         labelled[label] = [texts.examples[at] for at in inside]
     return balance_classes(labelled, config.balance)
@@ -187,7 +185,7 @@ def _predict(config: JudgedClassifierConfig, path: Path, texts: JudgedTexts) -> 
     without features has the mean judged score of the training documents, or 0 if probabilities are predicted.
     """
     model = load_fasttext(path, file_checksum(path), "classifier")
-    lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out)]
+    lines = [texts.examples[at].line.encode() for at in np.flatnonzero(texts.held_out).tolist()]
     bounds = np.cumsum([0, *map(len, lines)], dtype=np.int64)
     data = np.frombuffer(b"".join(lines), np.uint8)
     if not config.bins:

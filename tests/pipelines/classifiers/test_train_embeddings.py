@@ -4,17 +4,21 @@ import json
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy.stats import spearmanr
 
+from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.classifiers.column_examples import ColumnExamples
 from pipelines.classifiers.train_classifier import load_classifier_config, train
 from pipelines.classifiers.train_embeddings import EmbeddingClassifierConfig, fit_embeddings
+from pipelines.contracts.stage import annotate_checked
 from pipelines.stages.score.column_model import ModelColumn
 from pipelines.stages.score.embedding_classifier import EmbeddingClassifier
+from pipelines.stages.score.embedding_model import EmbeddingModel, load_embedding_model, save_embedding_model
 from tests.pipelines.scored_corpora import build_corpus, plan_corpus, rows_of
 from tests.pipelines.stages.dedup.test_dedup_spans import Backwards
 from tests.pipelines.stages.score.small_encoder import save_encoder
@@ -91,7 +95,7 @@ def folder(tmp_path_factory):
             draw.shuffle(words)
             lines.append(json.dumps({"text": " ".join(words)}))
             scores.append({"id": f"{name}/{name}.jsonl#{number}", "score": good / 2})
-        lines.append(json.dumps({"text": " \n"}))
+        lines.append(json.dumps({"text": "milla that nobody judged"}))
         (place / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
     (place / "scores.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in scores))
     build_corpus(plan_corpus(place, "out", [embed(place)], ("ref", "books", "web"), 2000))
@@ -123,11 +127,8 @@ def test_a_contrast_trains_a_model_that_the_stage_uses_and_inspect_explains(fold
     plan = plan_corpus(folder, "use", steps, ("ref", "web"))
     corpus = build_corpus(plan)
     rows = rows_of(corpus, ("embedding", "embedding_score", "embedding_score_contributions", "drop"))
-    assert {name for name, row in rows.items() if row["embedding_score"] is None} == {
-        "ref/ref.jsonl#120", "web/web.jsonl#120",
-    }  # fmt: skip
     means = [
-        np.mean([row["embedding_score"] for name, row in rows.items() if name.startswith(source) and row["embedding"]])
+        np.mean([row["embedding_score"] for name, row in rows.items() if name.startswith(source)])
         for source in ("ref", "web")
     ]
     assert means[0] > 0.8 > 0.2 > means[1]
@@ -135,7 +136,7 @@ def test_a_contrast_trains_a_model_that_the_stage_uses_and_inspect_explains(fold
         np.log(row["embedding_score"] / (1 - row["embedding_score"]))
         - sum(row["embedding_score_contributions"].values())
         for row in rows.values()
-        if row["embedding"] and 0.001 < row["embedding_score"] < 0.999
+        if 0.001 < row["embedding_score"] < 0.999
     ]
     np.testing.assert_allclose(constants, constants[0], atol=1e-3)
     assert main(["inspect", str(folder / "use"), "--doc", "ref/ref.jsonl#1"]) == 0
@@ -147,6 +148,28 @@ def test_a_contrast_trains_a_model_that_the_stage_uses_and_inspect_explains(fold
     first = file_checksum(tmp_path / "model" / "model.safetensors")
     train(load_classifier_config(tmp_path / "c.yaml", []), overwrite=True)
     assert file_checksum(tmp_path / "model" / "model.safetensors") == first
+
+
+def test_a_document_without_a_vector_has_no_score_and_trains_nothing(folder, tmp_path):
+    model = EmbeddingModel("logistic", ModelColumn("embedding", ({},)), {
+        "center": np.zeros(2), "weights": np.ones(2), "axis": np.array([1.0, 0.0]), "intercept": np.zeros(1),
+    })  # fmt: skip
+    save_embedding_model(model, tmp_path / "model.safetensors")
+    stage = EmbeddingClassifier(str(tmp_path))
+    kind = pa.list_(pa.float16(), 2)
+    for vectors, scores in (([None, [0, 0], None], [None, 0.5, None]), ([None], [None]), ([], [])):
+        found = annotate_checked(stage, pa.table({"embedding": pa.array(vectors, kind)}))
+        assert found["embedding_score"].to_pylist() == scores
+        assert [each is None for each in found["embedding_score_contributions"].to_pylist()] == [
+            s is None for s in scores
+        ]
+    some = f"{embed(folder)}\n    sources: [web]"
+    build_corpus(plan_corpus(folder, "some", [some], ("ref", "web")))
+    config = load_classifier_config(write_config(tmp_path, folder), [f'positive=["{folder}/some:ref"]'])
+    with pytest.raises(
+        UserError, match=r"embedding: embedding: the source 'ref' of the corpus 'scored' has no such column"
+    ):
+        train(config, overwrite=True)
 
 
 def test_vectors_of_another_encoder_are_refused_by_the_plan(folder, tmp_path):
@@ -183,7 +206,7 @@ def test_a_judges_scores_train_a_ridge_regression(folder, tmp_path, capsys):
     )
     rows = rows_of(build_corpus(plan), ("edu",))
     given = {each["id"]: each["score"] for each in map(json.loads, (folder / "scores.jsonl").read_text().splitlines())}
-    both = [(row["edu"], given[name]) for name, row in rows.items() if row["edu"] is not None]
+    both = [(row["edu"], given[name]) for name, row in rows.items() if name in given]
     assert len(both) == 240
     assert spearmanr(both).statistic > 0.9
     assert np.abs(np.diff(both)).mean() < 0.5
@@ -207,7 +230,10 @@ def test_configurations_out_of_range(folder, tmp_path, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("embedding=embeding", r"columns.embeding: the source 'ref' .* has no such column; did you mean 'embedding'"),
+        (
+            "embedding=embeding",
+            r"embedding: embeding: the source 'ref' .* has no such column; did you mean 'embedding'",
+        ),
         ("documents_per_class=15", r"positive: \d+ documents for training and \d+ held out, expected at least 10"),
     ],
 )
@@ -224,9 +250,6 @@ def test_vectors_of_two_encoders_are_not_mixed(folder, tmp_path):
 
 
 def test_files_that_are_no_models_are_refused(tmp_path):
-    from gristmill.config import parse
-    from pipelines.stages.score.embedding_model import EmbeddingModel, load_embedding_model, save_embedding_model
-
     def saved(**changes):
         arrays = {
             "center": np.zeros(3),
@@ -239,7 +262,8 @@ def test_files_that_are_no_models_are_refused(tmp_path):
         save_embedding_model(EmbeddingModel("logistic", ModelColumn("embedding", ({},)), arrays), path)
         return path
 
-    assert load_embedding_model(path := saved(), file_checksum(path)).width == 3
+    path = saved()
+    assert load_embedding_model(path, file_checksum(path)).width == 3
     for changes in (
         {"axis": np.zeros(2)},
         {"weights": np.full(3, np.nan)},

@@ -115,16 +115,22 @@ def scored(line):
     return entry["id"], entry["score"]
 
 
-def test_a_model_that_learned_its_sources_says_so(folder, tmp_path, capsys):
-    """The judge likes one source, and within a source judges by nothing that the text shows."""
-    draw = random.Random(7)
-    liked = {"web": (0, 0, 0, 4), "forum": (4, 4, 4, 0)}
-    rows = [(f"{name}/{name}.jsonl#{number}", draw.choice(liked[name])) for name in liked for number in range(COUNT)]
-    write_scores(tmp_path / "s.jsonl", rows)
-    assert main(["classifier", "train", str(write_config(tmp_path, folder, scores=tmp_path / "s.jsonl"))]) == 0
+def test_a_model_that_learned_its_sources_says_so(tmp_path, capsys):
+    """What the judge likes has a word of its own in each source, so a model without a source cannot know its word."""
+    draw, rows = random.Random(7), []
+    for name, words in (("web", ("amber", "stone")), ("forum", ("delta", "river"))):
+        lines = []
+        for number in range(COUNT):
+            liked = draw.random() < 0.5
+            lines.append({"text": f"{words[not liked]} {' '.join(draw.choices(FILLER, k=3))} {draw.randrange(40)}"})
+            rows.append((f"{name}/{name}.jsonl#{number}", 4 if liked else 0))
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_scores(tmp_path / "scores.jsonl", rows)
+    build_corpus(plan_corpus(tmp_path, "out", ["text_hash: {}"], ("web", "forum"), 2000))
+    assert main(["classifier", "train", str(write_config(tmp_path, tmp_path))]) == 0
     facts = read_json(tmp_path / "model" / "metrics.json")
-    assert facts["held_out"]["spearman"] > np.mean([entry["spearman"] for entry in facts["by_source"]]) + 0.15
     assert facts["learned"] == "source"
+    assert all(entry["spearman"] > 0.8 for entry in facts["by_source"])
     assert "it learned its sources rather than the judge's scores" in capsys.readouterr().out
     assert "This model learned its sources" in (tmp_path / "model" / "MODEL_CARD.md").read_text()
 
@@ -197,8 +203,8 @@ def test_scores_that_do_not_fit_the_corpora(folder, tmp_path):
             r"threshold: 0 documents for training and 0 held out have scores at or above 9, expected at least 10",
         ),
         (
-            "bins=[1, 1.5, 3]",
-            r"bins: 0 training documents have scores from 1.*remove a bound|bins: 0 training documents",
+            "bins=[1, 1.2, 1.5]",
+            r"bins: 0 training documents have scores from 1.2 to 1.5, expected at least 10; remove a bound",
         ),
     ):
         with pytest.raises(UserError, match=message):
@@ -210,7 +216,7 @@ def test_scores_that_do_not_fit_the_corpora(folder, tmp_path):
     [
         ("scores=[]", "scores: expected at least one"),
         ("bins=[2, 1]", r"bins: got \[2.0, 1.0\], expected ascending bounds"),
-        ("threshold=nan", "threshold: got nan .*, expected finite numbers"),
+        ("threshold=.nan", "threshold: got nan, expected a number"),
         ("documents=0", "documents: got 0, expected 1 or more"),
         ("kind=judge", "kind: got 'judge', expected one of .*; did you mean 'judged'"),
     ],

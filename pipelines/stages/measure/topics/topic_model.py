@@ -160,7 +160,8 @@ def _divide(vectors: np.ndarray, words: pa.Array, sizes: tuple[int, ...]) -> tup
     counts = np.bincount(nearest, minlength=len(centroids))
     order = [at for at in np.argsort(-counts, kind="stable").tolist() if counts[at]]
     telling = telling_words(words, nearest, len(centroids))
-    rows, topics = [], []
+    rows: list[np.ndarray] = []
+    topics: list[TopicName] = []
     for number, at in enumerate(order):
         inside = np.flatnonzero(nearest == at)
         below, parts = _divide(vectors[inside], words.take(pa.array(inside)), sizes[1:]) if sizes[1:] else ([], [])

@@ -13,7 +13,8 @@ WORDS = 10
 """Words listed for each cluster, the most telling first."""
 _IN_NAME = 3
 _LONGEST = 60  # characters of a name, percent-encoded; a domain's name may have 64 per level
-_PRIOR = 1000.0  # weight of the prior, in words: the a0 of Monroe et al.
+_PRIOR = 100.0  # weight of the prior, in words: the a0 of Monroe et al.
+_LEAST = 1.96  # z-score of a word that tells a cluster from the others: the bound of a two-sided test at 5 %
 _CHARACTERS = 5000  # of a text that are read for its words
 
 
@@ -48,7 +49,7 @@ def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[lis
 
     Words are ordered by the z-score of the log-odds ratio of their frequencies inside and outside the cluster, with
     the frequencies in all documents as prior (Monroe, Colaresi and Quinn 2008, "Fightin' Words", section 3.3). A document counts
-    a word once. Words that are not more frequent inside are left out.
+    a word once. Words with a z-score below 1.96 are left out.
     """
     flat = words.flatten().dictionary_encode()
     lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
@@ -67,7 +68,7 @@ def telling_words(words: pa.Array, clusters: np.ndarray, count: int) -> list[lis
         outside = all_counts - inside
         ratio = _log_odds(inside, prior) - _log_odds(outside, prior)
         scores = ratio / np.sqrt(1 / (inside + prior) + 1 / (outside + prior))
-        fit = np.flatnonzero((inside >= LEAST_DOCUMENTS) & (scores > 0))
+        fit = np.flatnonzero((inside >= LEAST_DOCUMENTS) & (scores >= _LEAST))
         order = sorted(fit.tolist(), key=lambda at: (-scores[at], names[at]))
         ranked.append([names[at] for at in order[:WORDS]])
     return ranked

@@ -36,7 +36,6 @@ def folder(tmp_path_factory):
             words = [topic] * 6 + [PLANTED[topic][number // len(topics) % 2]] * 3
             draw.shuffle(words)
             lines.append({"text": f"{' '.join(words)} {number} {MAIL if topic == 'winda' else ''}"})
-        lines.append({"text": "\n"})
         (place / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return place
 
@@ -58,10 +57,6 @@ def test_planted_topics_and_subtopics_are_found_and_named(built):
     rows = rows_of(built, COLUMNS)
     pairs = Counter()
     for row in rows.values():
-        if row["topic"] is None:
-            assert row["text"] == "\n"
-            assert row["subtopic"] is row["topic_similarity"] is None
-            continue
         words = row["text"].split()
         topic = next(word for word in PLANTED if word in words)
         subtopic = next(word for word in PLANTED[topic] if word in words)
@@ -74,7 +69,7 @@ def test_planted_topics_and_subtopics_are_found_and_named(built):
     assert sum(pairs.values()) == 180
     step = next(step for step in built.steps if step.stage == "topics")
     facts = step.manifest.facts
-    assert (facts["documents"], facts["without_topic"]) == (182, 2)
+    assert (facts["documents"], facts["without_topic"]) == (180, 0)
     sizes = [topic["sampled"] for topic in facts["topics"]]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == 180
@@ -120,11 +115,9 @@ def test_topics_are_domains_at_two_levels(folder):
     shards = ["learn_tokenizer: {kind: bytes}", "shards: {tokenizer: learn_tokenizer, group_by: [topic, subtopic]}"]
     corpus = build_corpus(plan_corpus(folder, "domains", steps(folder, TOPICS, *shards)))
     rows = rows_of(corpus, ("topic", "subtopic"))
-    expected = {
-        f"web:{row['topic'] or 'null'}:{row['subtopic'] or 'null'}" for name, row in rows.items() if name[:3] == "web"
-    }
-    (suggested,) = (set(weights) for weights in [corpus.manifest.mixtures["proportional"]])
-    assert expected - {"web:null:null"} <= suggested
+    expected = {f"{name[:3]}:{row['topic']}:{row['subtopic']}" for name, row in rows.items()}
+    assert len(expected) == 10
+    assert set(corpus.manifest.mixtures["proportional"]) == expected
 
 
 def test_telling_words_are_those_of_the_cluster():
@@ -146,7 +139,7 @@ def test_telling_words_are_those_of_the_cluster():
         scores = {}
         inside = {w: sum(w in d for d, c in zip(documents, clusters, strict=True) if c == cluster) for w in vocabulary}
         for w in vocabulary:
-            a, prior_total = 1000 * counts[w] / total, 1000
+            a, prior_total = 100 * counts[w] / total, 100
             (y_i, n_i), (y_j, n_j) = (
                 (inside[w], sum(inside.values())),
                 (counts[w] - inside[w], total - sum(inside.values())),
@@ -156,7 +149,9 @@ def test_telling_words_are_those_of_the_cluster():
             )
             scores[w] = ratio / np.sqrt(1 / (y_i + a) + 1 / (y_j + a))
         best = [
-            w for w in sorted(scores, key=lambda w: (-scores[w], w)) if scores[w] > 0 and inside[w] >= LEAST_DOCUMENTS
+            w
+            for w in sorted(scores, key=lambda w: (-scores[w], w))
+            if scores[w] >= 1.96 and inside[w] >= LEAST_DOCUMENTS
         ]
         assert found[cluster] == best[:10]
 
@@ -200,10 +195,16 @@ def test_topics_need_vectors(folder):
         plan_corpus(folder, "numbers", [numbers, TOPICS])
 
 
-def test_more_topics_than_vectors_and_no_vectors_at_all(tmp_path, folder):
+def test_more_topics_than_vectors_and_documents_without_a_vector(tmp_path, folder):
     (tmp_path / "encoder").symlink_to(folder / "encoder")
-    for name, texts in (("few", ["milla", "sacka", "milla"]), ("none", ["\n", " "])):
+    for name, texts in (("few", ["milla", "sacka", "milla"]), ("none", ["winda", "saila"])):
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
-        corpus = build_corpus(plan_corpus(tmp_path, f"out-{name}", steps(tmp_path, "topics: {topics: 9}"), (name,)))
-        topics = [row["topic"] for row in rows_of(corpus, ("topic",)).values()]
-        assert topics == (["topic_1", "topic_2", "topic_1"] if name == "few" else [None, None])
+    pii, embed, topics = steps(tmp_path, "topics: {topics: 9, subtopics: 2}")
+    plan = plan_corpus(tmp_path, "out", [pii, f"{embed}\n    sources: [few]", topics], ("few", "none"))
+    corpus = build_corpus(plan)
+    rows = list(rows_of(corpus, ("topic", "subtopic", "topic_similarity")).values())
+    assert [row["topic"] for row in rows] == ["topic_1", "topic_2", "topic_1", None, None]
+    assert [row["subtopic"] for row in rows] == ["topic_1", "topic_1", "topic_1", None, None]
+    assert [row["topic_similarity"] is None for row in rows] == [False] * 3 + [True] * 2
+    facts = next(step for step in corpus.steps if step.stage == "topics").manifest.facts
+    assert (facts["documents"], facts["without_topic"]) == (5, 2)
