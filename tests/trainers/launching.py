@@ -107,6 +107,7 @@ def _work(module, arguments, variables, log):
     gc.freeze()  # what the server has imported stays: the collector of garbage passes it over
     os.environ.clear()
     os.environ.update(variables)
+    os.fsync = lambda descriptor: None  # as in the test process: these workers are killed, the machine is not
     sys.argv = [module, *arguments]
     status = importlib.import_module(module).main()
     from trainers.engine.engine import hard_exit

@@ -26,6 +26,7 @@ FAMILIES = (
     *("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert", "tiny_deberta"),
     *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
 )
+FAMILY_STEPS = 4
 POISONED = {"poisoned0": 0, "poisoned2": 2}
 POISONED_STEP = 5
 
@@ -66,7 +67,7 @@ def runs(corpus: str, world: int) -> dict[str, Pretraining]:
         f"stage{stage}": configuration(corpus, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
     }
     families = {
-        recipe: configuration(corpus, recipe, 6, **execution((number + world) % 4, world))
+        recipe: configuration(corpus, recipe, FAMILY_STEPS, **execution((number + world) % 4, world))
         for number, recipe in enumerate(FAMILIES)
     }
     return stages | families
@@ -93,7 +94,7 @@ def poison(rank: int) -> list[object]:
 
 
 def slow_writer(rank: int, seconds: float) -> None:
-    """From here on a checkpoint, an export and the search for a checkpoint take the first worker three times as long as
+    """From here on a checkpoint, an export and the search for a checkpoint take the first worker half as long again as
     `seconds`, the time limit of collectives.
     """
     import torch
@@ -106,7 +107,7 @@ def slow_writer(rank: int, seconds: float) -> None:
     def slow(whole):
         def later(*arguments, **named):
             if rank == 0:
-                time.sleep(3 * seconds)
+                time.sleep(1.5 * seconds)
             return whole(*arguments, **named)
 
         return later
