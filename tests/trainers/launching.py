@@ -132,6 +132,14 @@ def losses(run, name="loss"):
     return {entry["step"]: entry[name] for entry in read_events(run / "log.jsonl", "step") if name in entry}
 
 
+def leave_out_exports(left_out=True):
+    """In a worker: from here on runs end without an export, which is made of a checkpoint alone; or with one again."""
+    from trainers.inference import model_export
+    from trainers.training import loop
+
+    loop.export_checkpoint = (lambda run, export: export) if left_out else model_export.export_checkpoint
+
+
 class Record:
     """In a worker: writes a line for each row that is trained on, before the step. `path` is where, and may change."""
 

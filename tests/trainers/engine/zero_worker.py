@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gristmill.storage.disk import LocalPath
-from tests.trainers.launching import SEQUENCES, STEPS, Record
+from tests.trainers.launching import SEQUENCES, STEPS, Record, leave_out_exports
 from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
@@ -135,6 +135,7 @@ def main() -> None:
         train(config, corpus_of(config), output / name, None)
 
     for name, config in runs(corpus, world).items():
+        leave_out_exports(name in FAMILIES)
         run(name, config)
         if world == 2:
             if rank == 0:
@@ -144,6 +145,7 @@ def main() -> None:
             # A resumed run continues under the next stage: checkpoints do not depend on it.
             following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
             run(f"{name}-resumed", replace(config, execution=following))
+    leave_out_exports(False)
     if world == 2:
         calls = poison(rank)
         for name, stage in POISONED.items():
