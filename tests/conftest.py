@@ -57,7 +57,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Files that take a minute and longer, the longest first.
-LONGEST = ("test_launch.py", "test_zero.py", "test_execution.py", "test_kill.py", "test_adapters_zero.py")
+LONGEST = (
+    *("test_launch.py", "test_zero.py", "test_execution.py", "test_models_zero.py", "test_kill.py"),
+    *("test_adapters_zero.py", "test_ray_build.py", "test_ray_own_stage.py", "test_jobs.py"),
+)
 # Folders whose tests compile most kernels where the cache is cold. Tests that start processes would each wait for that.
 COMPILING = {"kernels", "objectives", "rows"}
 

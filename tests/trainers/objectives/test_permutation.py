@@ -73,6 +73,7 @@ def chosen_of(made, segment=0):
     return (made.targets != IGNORED)[:, here]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 5, 13, 40])
 def test_targets_are_those_of_the_paper(count):
     """Places are targets, and numbers of targets and of neighbouring ones occur, as often as in a plain reading."""
