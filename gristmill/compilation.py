@@ -28,9 +28,10 @@ from gristmill.host import Host
 # half of that library. Our kernels use none of them.
 entrypoints._already_initialized = True
 
-# Seconds to wait for another process to compile. The slowest kernels take some ten; a process that was suspended meanwhile
-# must not stop others.
-_PATIENCE = 60.0
+# Seconds to wait for another process to compile. The slowest kernels take some ten on a free core, and several times that
+# where processes share it, which those that compile too would make worse; a process that was suspended meanwhile must not
+# stop others.
+_PATIENCE = 180.0
 _PAUSE = 0.05
 _compiling: set[str] = set()  # source files that this process has locked; guarded by numba's own lock
 

@@ -57,11 +57,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Files that take a minute and longer, the longest first.
-LONGEST = ("test_launch.py", "test_zero.py", "test_execution.py", "test_kill.py", "test_adapters_zero.py")
+LONGEST = (
+    *("test_launch.py", "test_zero.py", "test_execution.py", "test_models_zero.py", "test_kill.py"),
+    *("test_adapters_zero.py", "test_ray_build.py", "test_ray_own_stage.py", "test_jobs.py"),
+)
+# Folders whose tests compile most kernels where the cache is cold. Tests that start processes would each wait for that.
+COMPILING = {"kernels", "objectives", "rows"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with tests that start processes and wait for them come first, those of LONGEST before the others.
+    """Files that compile kernels come first, those of LONGEST next, then those with tests that start processes and wait for
+    them.
 
     Where several test processes run, short tests then keep the processors busy to the end.
     """
@@ -69,7 +75,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def rank(item: pytest.Item) -> int:
         name = item.path.name
-        return LONGEST.index(name) if name in LONGEST else len(LONGEST) + (item.path not in begins_first)
+        if COMPILING & set(item.path.parts):
+            return 0
+        return 1 + (LONGEST.index(name) if name in LONGEST else len(LONGEST) + (item.path not in begins_first))
 
     items.sort(key=rank)
 

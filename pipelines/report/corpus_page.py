@@ -43,7 +43,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
         unedited=[source for source in sources if source not in _searched_for_personal_data(report, sources)],
         runs=runs,
         specials=_specials,
-        config=yaml.safe_dump(report["config"], sort_keys=False, allow_unicode=True, width=100),
+        config=yaml.dump(report["config"], Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=100),
     )
 
 

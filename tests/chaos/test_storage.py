@@ -38,6 +38,7 @@ GOES_ON = "fix that and run the same command"
 chaos = pytest.mark.chaos
 
 
+@pytest.mark.long
 def test_a_disk_that_gets_full(small: Small, injected: Injected, thorough: bool, tmp_path: Path) -> None:
     """In every step, the manifest of the corpus and its report: the disk has room for that share of the corpus."""
     with disk(tmp_path / "whole", 1 << 26) as whole:

@@ -24,6 +24,7 @@ def test_it_is_stored_without_results(notebook):
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
 
 
+@pytest.mark.long
 def test_its_cells_run(notebook, monkeypatch):
     monkeypatch.chdir(DOCS)
     values, printed = {}, io.StringIO()

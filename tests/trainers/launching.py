@@ -107,6 +107,7 @@ def _work(module, arguments, variables, log):
     gc.freeze()  # what the server has imported stays: the collector of garbage passes it over
     os.environ.clear()
     os.environ.update(variables)
+    os.fsync = lambda descriptor: None  # as in the test process: these workers are killed, the machine is not
     sys.argv = [module, *arguments]
     status = importlib.import_module(module).main()
     from trainers.engine.engine import hard_exit
@@ -129,6 +130,14 @@ def torchrun(workers, *script, restarts=0):
 def losses(run, name="loss"):
     """From each step in the log to its loss; the last one where a run has done a step again."""
     return {entry["step"]: entry[name] for entry in read_events(run / "log.jsonl", "step") if name in entry}
+
+
+def leave_out_exports(left_out=True):
+    """In a worker: from here on runs end without an export, which is made of a checkpoint alone; or with one again."""
+    from trainers.inference import model_export
+    from trainers.training import loop
+
+    loop.export_checkpoint = (lambda run, export: export) if left_out else model_export.export_checkpoint
 
 
 class Record:

@@ -47,8 +47,12 @@ def render(runs: Sequence[Run]) -> str:
         names={run.path: run.name for run in runs},
         ledgers=[(run, ledger_rows(run.ledger)) for run in runs],
         events=[(run, *_listed([(event, text(event)) for event in happened(run)])) for run in runs],
-        configs=[(run, yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100)) for run in runs],
+        configs=[(run, _configuration(run.config)) for run in runs],
     )
+
+
+def _configuration(config: Mapping[str, Any]) -> str:
+    return yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def summary(run: Run) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def built(place, root, part_bytes, cluster=None, steps=STEPS + DEDUP):
     return found
 
 
+@pytest.mark.long
 def test_part_size_and_order_of_tasks(tmp_path):
     root = written(tmp_path / "raw", documents(), ["b.jsonl", "a.jsonl", "c.jsonl"])
     base = built(tmp_path / "base", root, 1 << 20)
@@ -108,6 +109,7 @@ def test_part_size_and_order_of_tasks(tmp_path):
     assert built(tmp_path / "small", root, 5000, Backwards()) == base
 
 
+@pytest.mark.long
 def test_names_and_order_of_files(tmp_path):
     """A name is part of an id, so documents are told apart by their content; of copies, other ones may stay."""
     rows, found = documents(), []

@@ -65,6 +65,7 @@ fasttext: {{dim: 8, epoch: 20, lr: 0.5, bucket: 1000}}
     return path
 
 
+@pytest.mark.long
 def test_train_measure_and_score(config_file, tmp_path, capsys):
     assert main(["classifier", "train", str(config_file)]) == 0
     output = tmp_path / "model"

@@ -206,6 +206,7 @@ def test_what_is_searched_compared_and_read_is_the_same_in_a_store(corpora: Corp
     assert far.verdicts().read_all().equals(near.verdicts().read_all())
 
 
+@pytest.mark.long
 def test_diff_with_an_earlier_build_in_a_store(s3, corpora: Corpora, tmp_path: Path, capsys) -> None:
     place = f"s3://bucket/{tmp_path.name}/again"
     build(corpora.root, "again", place, s3)

@@ -97,6 +97,7 @@ def fuzzed(train_file):
     return library, path
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.one_of(st.text(), st.sampled_from(["</s>", "__label__2", " ", "\t", "\0", "mill", "grain"])), max_size=9

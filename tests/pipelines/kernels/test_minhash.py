@@ -16,6 +16,7 @@ from pipelines.kernels.text.tables import UNITS
 from tests.pipelines.kernels.scripts import TIBETAN, UNSPACED
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200))
 def test_xxh32_is_the_librarys(data):

@@ -114,6 +114,7 @@ def expected(text):
     return {name: v if v is None or name in whole else float(np.float32(v)) for name, v in found.items()}
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=150)
 @given(texts | repetitive, st.sampled_from([1, 60, 1 << 20]))
 def test_signals_are_those_of_plain_python(documents, block_bytes):
@@ -130,6 +131,7 @@ def test_the_reference_knows_every_column_but_those_tested_with_the_stage():
     assert set(reference.signals("a")) < set(ALL_SIGNALS.names)
 
 
+@pytest.mark.long
 def test_every_plane_of_unicode():
     points = [*range(0x3000), *range(0x3000, 0xD800, 7), *range(0xE000, 0x110000, 97)]
     lines = [f"a{chr(c)}b {chr(c)}. {chr(c)}{chr(c)}\n9{chr(c)}" for c in points]
@@ -152,6 +154,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.binary(max_size=12) | st.sampled_from(BROKEN), min_size=1, max_size=5))
 def test_bytes_that_are_not_utf8_are_read_within_bounds(documents):

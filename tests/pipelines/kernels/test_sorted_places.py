@@ -24,6 +24,7 @@ def width(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alphabet", ALPHABETS)
 def test_every_phrase_is_found_as_often_as_by_python(alphabet, width):
     choose = random.Random(len(alphabet))

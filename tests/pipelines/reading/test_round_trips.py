@@ -237,6 +237,7 @@ def test_any_bytes_become_documents_or_quarantined_records(tmp_path_factory, kin
     assert {reason for _, _, reason, _ in found.bad} <= set(REASONS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FORMATS)
 @FEWER
 @given(data=st.data())

@@ -30,6 +30,7 @@ def matrix(tmp_path_factory):
         yield Matrix(tmp_path_factory.mktemp("matrix"))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("cell", CELLS, ids=" ".join)
 def test_a_cell_trains_is_loaded_and_predicts_the_same(cell, matrix):

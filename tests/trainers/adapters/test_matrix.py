@@ -79,6 +79,7 @@ def test_every_method_is_tested():
 VARIANTS = ("lora, everywhere", "dora", "pfeiffer", "parallel", "p_tuning, mlp")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "name"), [cell for cell in CELLS if cell[0] in VARIANTS])
 def test_gradients_reach_what_is_trained_and_nothing_else(case, name):
     method, untouched = CASES[case], base(name).state_dict()
@@ -96,6 +97,7 @@ def test_gradients_reach_what_is_trained_and_nothing_else(case, name):
     assert {"task_head.weight", "task_head.bias"} < set(trained)
 
 
+@pytest.mark.long
 @cells
 def test_what_is_trained_changes_a_packed_segment_as_it_changes_the_segment_alone(case, name):
     method = CASES[case]
@@ -133,6 +135,7 @@ def beside(one, two):
     return Inputs(*(both(getattr(one, field.name), getattr(two, field.name)) for field in fields(Inputs)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "name"), thinned([cell for cell in CELLS if cell[0] != "full"]))
 def test_a_saved_adapter_computes_the_same_on_its_base(case, name, tmp_path):
     method, directory = CASES[case], LocalPath(tmp_path / "adapter")

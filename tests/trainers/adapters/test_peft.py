@@ -41,6 +41,7 @@ def decoder_text(text):
     return torch.from_numpy(text[::-1].copy())[None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "name"), [cell for cell in CELLS if cell[0] not in OURS])
 def test_a_saved_adapter_computes_the_same_in_peft(case, name, tmp_path):
     method, directory = CASES[case], LocalPath(tmp_path / "adapter")
@@ -171,6 +172,7 @@ TRAINED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "name"), TRAINED)
 def test_twenty_steps_have_the_losses_of_peft(case, name):
     method = CASES[case]

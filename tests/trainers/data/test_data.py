@@ -80,6 +80,7 @@ def test_an_epoch_covers_every_token_of_a_source_once(corpus, source, length):
     assert (batch.inputs[in_order].flatten()[~kept] == PAD).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frame", [Frame(), Frame(None, "<eos>"), Frame("<cls>", "<sep>")], ids=["0", "after", "2"])
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("length", [7, 64])
@@ -222,6 +223,7 @@ class Reading(Causal):
         return batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("frame", [Frame(), Frame("<bos>"), Frame("<cls>", "<sep>")], ids=["0", "1", "2"])
 def test_rows_know_where_sentences_begin(corpus_directory, packing, frame):

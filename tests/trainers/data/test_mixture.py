@@ -185,6 +185,7 @@ class Reading(Causal):
         return batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phases", [(), (Length(until_step=9, sequence_length=24),)], ids=["one", "two"])
 @pytest.mark.parametrize("frame", [Frame(), Frame("<bos>"), Frame("<cls>", "<sep>")], ids=["0", "1", "2"])
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit", "documents", "full_sentences", "doc_sentences"])

@@ -186,13 +186,15 @@ def test_what_the_first_batch_and_step_took_is_logged_and_the_time_for_data(laun
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, g++ is not there")
 def test_compiled_blocks_change_no_loss_for_any_width_of_rows(corpus_directory, tmp_path):
-    """Rows of whole documents, whose number of targets differs from step to step; with and without recomputation."""
+    """Rows of whole documents, whose number of targets differs from step to step; with and without recomputation, which is a
+    matter of the graphs that blocks are traced to, so no code is generated for it.
+    """
     rows = {"data.packing": "best_fit"}
     compiled = execution(compile=True)
     runs = [
         run("plain", stage=0, **rows),
         run("compiled", stage=0, **rows, **compiled),
-        run("both", stage=2, **rows, **compiled, **RECOMPUTE),
+        run("both", stage=2, **rows, **compiled, **RECOMPUTE) | {"backend": "aot_eager"},
     ]
     launch(1, corpus_directory, tmp_path, runs)
     for name in ("compiled", "both"):

@@ -82,6 +82,7 @@ def gradients(name, recompute):
     return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, size
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in TINY if name not in ("gpt", "awd_lstm", "elmo")])
 def test_blocks_that_are_computed_again_give_the_same_gradients_in_less_memory(name):
     expected, all_kept = gradients(name, recompute=False)

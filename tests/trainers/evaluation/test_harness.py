@@ -169,6 +169,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cache")
 def test_a_task_of_the_harness_gives_what_hflm_gets(both, tmp_path):
     ours, theirs = both
@@ -184,6 +185,7 @@ def test_a_task_of_the_harness_gives_what_hflm_gets(both, tmp_path):
         assert nats == pytest.approx([float(each[0]) for each in there["filtered_resps"]], abs=1e-4)
 
 
+@pytest.mark.long
 def test_written_answers_are_those_of_hflm(both):
     ours, theirs = both
     encoder = Encoder.load(str(Path(ours.name) / "tokenizer.json"))
@@ -217,6 +219,7 @@ FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_gives_the_same_items_with_and_without_the_library(both, tmp_path, name):
@@ -240,6 +243,7 @@ def test_a_file_gives_the_same_items_with_and_without_the_library(both, tmp_path
             assert row["log_likelihood"] == pytest.approx(nats, abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cache")
 def test_the_command_prints_and_writes_the_scores_of_an_encoder(random_run, tmp_path, capsys):
     from trainers.__main__ import main

@@ -169,6 +169,7 @@ def test_a_bad_prompt_is_named(tmp_path, prompt, message):
     assert message in str(error.value)
 
 
+@pytest.mark.long
 def test_the_suites_on_real_data(shared_data):
     if not (shared_data / "tasks").is_dir():
         pytest.skip("the development data has no tasks")

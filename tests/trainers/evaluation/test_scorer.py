@@ -37,6 +37,7 @@ def pairs(count=14):
     return contexts, [" " * bool(c) + " ".join(draw.choice(WORDS, 1 + len(c) % 3)) for c in contexts]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_likelihoods_are_those_of_a_plain_loop_on_stock_transformers(folder, name):
     contexts, continuations = pairs()
@@ -70,6 +71,7 @@ def test_within_words_the_tokens_after_one_are_masked_with_it(folder, name):
     assert max(gaps) > 0.01  # some word has several tokens
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_neither_batch_nor_order_nor_neighbours_change_a_likelihood(folder, name, monkeypatch):
     contexts, continuations = pairs()

@@ -64,6 +64,7 @@ def generated(name, folder, context, tokens):
     return encoder(folder).decode(ids[:-1] if ended else ids), ended
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "prefix"])
 def test_texts_are_those_that_transformers_generates(name, tmp_path):
     written = scorer_of(name, tmp_path, batch_positions=90).write(CONTEXTS, Generation(until=(), tokens=9))
@@ -74,6 +75,7 @@ def test_texts_are_those_that_transformers_generates(name, tmp_path):
         assert not (each.truncated and ended)  # the tenth token may be the end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [Generation(until=("cat",), tokens=12), SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", WRITERS)
 def test_batch_order_and_cache_change_nothing(name, how, tmp_path, monkeypatch):

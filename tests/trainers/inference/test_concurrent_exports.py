@@ -88,6 +88,7 @@ def start(run, output, file):
     return process
 
 
+@pytest.mark.long
 def test_two_processes_that_export_one_run_publish_a_whole_model(run, tmp_path):
     output, file = tmp_path / "model", tmp_path / "first"
     first = start(run, output, file)
@@ -107,6 +108,7 @@ def test_two_processes_that_export_one_run_publish_a_whole_model(run, tmp_path):
     assert step_of(output) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["_save_model", "save_tokenizer", "write_json", "_replace"])
 def test_an_export_that_lost_its_lease_and_its_attempt_ends_with_a_whole_model(run, tmp_path, monkeypatch, name):
     output = tmp_path / "model"

@@ -156,6 +156,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_transformers_computes_the_same_from_the_export(name, kind, bases, files, tmp_path):
     import transformers
@@ -240,6 +241,7 @@ def test_a_base_that_is_gone_is_named_with_what_needs_it(bases, files, tmp_path)
         trained_forward(second, newest(second))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "bart"])
 def test_an_intermediate_task_leaves_the_hidden_layer_of_its_head(name, bases, files, tmp_path):
     job = job_of(bases(name), files, "classify")
@@ -293,6 +295,7 @@ def test_a_run_of_lora_is_an_adapter_and_merged_a_stock_model_and_a_base(bases, 
     assert torch.equal(weights["task_head.dense.weight"], forward.model.task_head.dense.weight)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "method"),
     [
@@ -350,6 +353,7 @@ def test_an_adapter_on_another_base_is_refused_whatever_the_base_lacks(bases, fi
         load_adapter(adapter, other, "roberta", "encoder")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "method", "head"),
     [
@@ -465,6 +469,7 @@ def test_writing_text_needs_the_output_layer(bases, files, tmp_path):
                 base_weights(following, SPECIAL_IDS, record["parent"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_exports(method, bases, files, tmp_path):
     job = job_of(bases("bert"), files, "classify", method=method)

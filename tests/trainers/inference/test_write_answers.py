@@ -32,6 +32,7 @@ def written_by(architecture, seed=0, **limits):
     return network, inputs, allowed, answers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ["gpt", "gpt2", "llama", "bart", "t5"])
 def test_answers_are_those_that_transformers_generates(architecture):
     network, inputs, allowed, found = written_by(architecture)
@@ -50,6 +51,7 @@ def test_answers_are_those_that_transformers_generates(architecture):
     assert len({tuple(answer) for answer in found}) > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "bart", "t5"])
 @pytest.mark.parametrize(
     "method", [PrefixTuning(tokens=3), PromptTuning(tokens=3), BottleneckAdapter(), LoRA()], ids=str

@@ -55,14 +55,13 @@ def attend(network, layer, queries, keys):
     table = network.deberta.encoder.LayerNorm(network.deberta.encoder.rel_embeddings.weight)
     q, k, v = own.query_proj(queries), own.key_proj(keys), own.value_proj(keys)
     q_r, k_r, size = own.query_proj(table), own.key_proj(table), WIDTH // HEADS
+    rows = [[row_of(i, j) for j in range(len(keys))] for i in range(len(queries))]
     out = torch.zeros_like(queries)
     for head in range(HEADS):
         part = slice(head * size, (head + 1) * size)
         for i in range(len(queries)):
-            logits = torch.stack([
-                q[i, part] @ k[j, part] + q[i, part] @ k_r[row_of(i, j), part] + k[j, part] @ q_r[row_of(i, j), part]
-                for j in range(len(keys))
-            ])  # fmt: skip
+            distances_k, distances_q = k_r[rows[i], part], q_r[rows[i], part]  # [keys, size]
+            logits = k[:, part] @ q[i, part] + distances_k @ q[i, part] + (k[:, part] * distances_q).sum(1)
             out[i, part] = (logits / math.sqrt(3 * size)).softmax(0) @ v[:, part]
     return out
 

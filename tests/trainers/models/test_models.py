@@ -140,6 +140,7 @@ def stock(network, batch, segment):
     return (output.logits if "logits" in output else output.prediction_logits)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_alone(name):
     architecture, batch = MODELS[TINY[name].architecture], packed(TINY[name].family)
@@ -162,6 +163,7 @@ def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_
             torch.testing.assert_close(together[place], stock(network, batch, segment), atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_elsewhere(name):
     network, batch = build(name), packed(TINY[name].family)
@@ -180,6 +182,7 @@ def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_els
     assert (nats[torch.from_numpy(batch.targets == IGNORED)] == 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_weights_in_bf16_give_nearly_the_same_nats(name):
     """As DeepSpeed does it: parameters become bf16, what is no parameter stays fp32."""

@@ -39,6 +39,7 @@ def parts(tokens):
     return tokens[1:suffix], tokens[middle + 1 :], tokens[suffix + 1 : middle]
 
 
+@pytest.mark.long
 @given(st.integers(0, 1000), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
 def test_the_document_is_what_its_parts_say(seed, rate, spm):
     rows = random_rows(seed, 5)

@@ -73,10 +73,11 @@ def chosen_of(made, segment=0):
     return (made.targets != IGNORED)[:, here]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 5, 13, 40])
 def test_targets_are_those_of_the_paper(count):
     """Places are targets, and numbers of targets and of neighbouring ones occur, as often as in a plain reading."""
-    rows = 20_000
+    rows = 5_000
     made = OBJECTIVE.apply(plain_texts(count, rows), CONTEXT)
     found = chosen_of(made)[:, 1:-1]  # between the marks
     assert found.shape == (rows, count)

@@ -66,6 +66,7 @@ def parts_of(row):
     return row[1 : ends[0]], row[ends[0] + 1 : ends[1]] if len(ends) > 1 else row[:0]
 
 
+@pytest.mark.long
 def test_rows_are_cls_a_sep_b_sep_and_labels_say_whether_b_follows_a():
     """Labels as `transformers.BertForPreTraining` has them: 0 where B is the continuation of A, 1 where it is not."""
     packing, held = packed(3)

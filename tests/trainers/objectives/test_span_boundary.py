@@ -68,6 +68,7 @@ def texts(rows=ROWS, size=SIZE, seed=3):
     return rows_of([[rng.integers(7, 999, size)] for _ in range(rows)])
 
 
+@pytest.mark.long
 def test_spans_have_the_statistics_of_another_sampler_of_the_paper():
     batch, rng = texts(), np.random.default_rng(0)
     group = OBJECTIVE.choose(batch, CONTEXT)
@@ -116,6 +117,7 @@ def test_the_masks_are_those_of_masked_spans():
     assert SpanBoundary(rate=0.3, span_p=0.5, copies=4).exported == Masked(rate=0.3, unit="spans", span_p=0.5, copies=4)
 
 
+@pytest.mark.long
 def test_outside_of_a_span_are_the_columns_before_and_after_it_in_its_document():
     batch = batch_of([60, 1, 25, 9, 180], 300)  # the last one is cut off by the row
     inner = replace(batch, inputs=batch.inputs[:, 3:], segments=batch.segments[:, 3:])  # and so is the first

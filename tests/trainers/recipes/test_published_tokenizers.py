@@ -162,6 +162,7 @@ def test_every_recipe_of_a_published_vocabulary_is_here():
     assert set(OF_RECIPE) == {name for name, recipe in RECIPES.items() if recipe().model.vocab_size is not None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", OF_RECIPE)
 def test_a_recipe_resolves_with_the_published_tokenizer_of_its_model(recipe, corpora):
     name = OF_RECIPE[recipe]
@@ -218,6 +219,7 @@ def test_only_missing_tokens_of_an_objective_are_added(tmp_path):
         add_reserved(more, ["fill_in_the_midle"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", OBJECTIVES)
 def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path):
     """From a tokenizer without any special: what `add_reserved: [kind]` gives is enough for a model that it trains."""

@@ -158,6 +158,7 @@ def save_limited(root, limit):
 
 
 # A limit on the size of files stands in for a full disk: writing beyond it fails in the same place.
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [0, 100, 250])
 def test_no_space_while_saving_is_a_user_error_and_leaves_the_older_one(tmp_path, limit):
     save(tmp_path, 1)
@@ -196,6 +197,7 @@ def save_killed(root, new):
     return codes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 2)])
 def test_a_kill_at_any_moment_of_saving_leaves_a_good_one_and_no_rubbish_after_the_next(tmp_path, old, new):
     """Killed before its first change to the disk, its second, and so on, until it comes through."""

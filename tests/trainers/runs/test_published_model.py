@@ -156,6 +156,7 @@ def test_the_published_sizes_are_those_of_the_recipes(tmp_path):
         assert found.feed_forward == fill(expected, 1000).feed_forward, recipe
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stock", SAVED)
 def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
     import transformers

@@ -14,6 +14,7 @@ def file(tmp_path, corpus_directory):
     return write_study(tmp_path, corpus_directory)
 
 
+@pytest.mark.long
 def test_every_part_runs_from_the_files_of_the_study(file, capsys):
     study, root = opened(file)
     finish(root, study.proxies)

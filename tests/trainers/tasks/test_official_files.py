@@ -331,6 +331,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gz"])
 @pytest.mark.parametrize("name", shipped_tasks())
 def test_a_set_as_its_authors_distribute_it(tmp_path, name, compressed):

@@ -120,6 +120,7 @@ def corpus(tmp_path_factory, texts):
     return place
 
 
+@pytest.mark.long
 def test_every_phrase_is_counted_as_by_python(corpus, texts):
     opened, choose = open_corpus(corpus), random.Random(0)
     everything = [*texts["web"], *texts["books"]]
@@ -142,6 +143,7 @@ def test_what_an_edit_removed_is_not_in_the_index(corpus):
     assert not any(b"hidden" in path.read_bytes() for path in (corpus / INDEX_FOLDER).rglob("*.*"))
 
 
+@pytest.mark.long
 def test_an_index_gives_what_reading_gives(corpus, tmp_path, texts):
     read = build_corpus(tmp_path, texts, least=20)
     choose = random.Random(9)

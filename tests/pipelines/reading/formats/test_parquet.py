@@ -173,6 +173,7 @@ def test_a_page_that_is_too_large_is_not_decompressed(read: Callable, monkeypatc
     assert pa.default_memory_pool().max_memory() <= max(peak, before + (32 << 20))
 
 
+@pytest.mark.long
 def test_values_that_share_their_beginning_are_not_expanded_together(read: Callable) -> None:
     texts = ["x" * 1_000_000 + str(number) for number in range(600)]
     table = pa.table({"text": texts, "kind": ["k"] * 600})

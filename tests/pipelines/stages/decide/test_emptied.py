@@ -94,6 +94,7 @@ def test_two_steps_of_one_stage_name_themselves(write, tmp_path):
     assert left == [GOOD]
 
 
+@pytest.mark.long
 def test_placeholders_are_text(write, tmp_path):
     texts = ["jane.roe@example.org", "8.8.4.4 jane.roe@example.org", GOOD]
     pii = "pii: {entities: [EMAIL_ADDRESS, IP_ADDRESS]}"

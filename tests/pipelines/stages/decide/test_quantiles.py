@@ -61,6 +61,7 @@ def test_a_quantile_per_source_keeps_ties_together(tmp_path):
     assert len(kept(rows, "b")) == 60  # a third are fives: the fifth lowest is one, and all of them stay
 
 
+@pytest.mark.long
 def test_parts_do_not_matter_and_earlier_drops_do(tmp_path):
     rules = [{"signal": "word_count", "at_least_quantile": 0.5}]
     assert built(tmp_path, rules)[0] == built(tmp_path, rules, 2500, "small")[0]
@@ -71,6 +72,7 @@ def test_parts_do_not_matter_and_earlier_drops_do(tmp_path):
     assert sorted(kept(dropped[0])) == sorted([*range(50, 61), *range(100, 140)])[25:]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_group_for_every_document_costs_a_sort():
     count = 30_000

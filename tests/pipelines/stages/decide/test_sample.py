@@ -86,6 +86,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_samples_are_those_of_the_oracle(folder, monkeypatch, case):
     """And the same with other parts, and with many ranges."""
@@ -109,6 +110,7 @@ def test_caps_hold(folder):
     assert len(kept) > 10
 
 
+@pytest.mark.long
 def test_a_smaller_sample_is_part_of_a_larger_one(folder):
     small, large = (
         {name for name, row in sampled(folder, f"nested{n}", {"documents": n}).items() if row["drop"] is None}
@@ -126,6 +128,7 @@ class Backwards(LocalCluster):
             yield len(items) - 1 - position, result
 
 
+@pytest.mark.long
 def test_a_killed_sample_goes_on(folder, monkeypatch):
     monkeypatch.setattr(sample_limits, "ROWS_PER_RANGE", 100)
     whole = sampled(folder, "whole", CASES["cap"])

@@ -81,6 +81,7 @@ def test_components_are_those_of_the_links(tmp_path_factory, data):
     assert found == brute_force(edges, nodes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["up", "down", "scrambled"])
 def test_a_long_chain_is_one_component(tmp_path, monkeypatch, order):
     """The worst case for rounds: every link in a share of its own kind, neighbours far apart."""

@@ -153,6 +153,7 @@ def brute_force_clusters(signatures, alive, bands, rows):
     return [find(i) for i in range(len(signatures))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("partition_rows", [7, 4_000_000])
 def test_clusters_are_the_components_of_shared_bands(bench, monkeypatch, seed, partition_rows):

@@ -146,6 +146,7 @@ TEXT = " ".join(words(__import__("random").Random(5), 80))
 LONG = TEXT + " " + TEXT[:90]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("keep", "best"),
     [
@@ -171,6 +172,7 @@ def test_the_order_of_preference_decides_who_stays(tmp_path, keep, best):
     assert rows[best]["minhash_copies"] == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [DedupExact(), DedupMinhash(bands=14, rows=8, threshold=0.7, verify="signature")])
 def test_of_copies_in_several_sources_the_first_source_keeps_its_own(tmp_path, stage):
     rng = __import__("random").Random(7)
@@ -251,6 +253,7 @@ def test_a_build_that_is_killed_at_any_task_ends_the_same(tmp_path, monkeypatch)
     assert deaths > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verify", ["none", "signature"])
 def test_against_a_finished_corpus_equals_one_build(tmp_path, monkeypatch, verify):
     texts = [document.text for document in plant(4, 24)]

@@ -154,6 +154,7 @@ KNOBS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("knobs", KNOBS, ids=lambda knobs: "-".join(map(str, knobs.values())))
 @pytest.mark.parametrize("seed", range(3))
 def test_what_stays_is_what_brute_force_leaves(tmp_path, knobs, seed):
@@ -179,6 +180,7 @@ def test_what_stays_is_what_brute_force_leaves(tmp_path, knobs, seed):
         assert left is None or set(map(plain, units)) <= kept
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("knobs", KNOBS, ids=lambda knobs: "-".join(map(str, knobs.values())))
 def test_parts_partitions_and_the_order_of_tasks_change_nothing(tmp_path, monkeypatch, knobs):
     stage, texts = DedupSpans(**knobs), corpus(7)

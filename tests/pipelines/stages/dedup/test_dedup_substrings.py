@@ -123,6 +123,7 @@ CORPORA = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [10, 13])
 @pytest.mark.parametrize("name", CORPORA)
 def test_what_stays_is_what_brute_force_leaves(tmp_path, name, size):
@@ -134,6 +135,7 @@ def test_what_stays_is_what_brute_force_leaves(tmp_path, name, size):
     assert facts["dropped"] == sum(drop is not None for _, drop, *_ in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("knobs", [{}, {"min_left_words": 3}], ids=["cut", "dropped"])
 def test_parts_partitions_pieces_and_the_order_of_tasks_change_nothing(tmp_path, monkeypatch, knobs):
     rng = random.Random(1)

@@ -46,6 +46,7 @@ def elected(members, signatures, least, enough, electorate):
     return winner, beyond
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(st.data())
 def test_the_documents_that_stay_are_those_of_a_greedy_election(tmp_path_factory, data):

@@ -197,6 +197,7 @@ def test_a_build_that_dies_between_shards_goes_on_with_the_same_bytes(corpus, mo
     assert not finished & set(patched)
 
 
+@pytest.mark.long
 def test_a_document_of_a_domain_is_found_and_forgotten(corpus):
     before = corpus("[topic]")
     opened = open_corpus(corpus.root)

@@ -95,6 +95,7 @@ def test_an_export_says_the_split_of_each_document(corpus, tmp_path):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sources", [WHOLE, FIELD, KEYS, PRINTED], ids=["whole", "field", "keys", "printed"])
 def test_documents_are_in_their_published_split(corpus, tmp_path, sources):
     """Deduplication drops copies among training documents alone; held-out ones stay, copies of others or not."""

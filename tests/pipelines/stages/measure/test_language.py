@@ -118,6 +118,7 @@ def test_fasttext_equals_its_library(model):
     assert [language for language, _ in annotated(stage, ENGLISH, "", GERMAN)] == ["en", "und", "de"]
 
 
+@pytest.mark.long
 def test_texts_in_capitals_are_read_in_lower_case(model):
     """More than nine tenths of the letters in the beginning that is read, in any script."""
     import fasttext

@@ -81,6 +81,7 @@ def test_bytes_of_tokens_are_those_that_tokenizers_reports(kind, encoder_of, tok
     assert checked > 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=30)
 @given(data=st.data())

@@ -50,6 +50,7 @@ def data_of(model, kind, packed):
     return TaskData((task,), order_of_tasks([task], Mixing(), 0, "f"), 100, packed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*OUTPUTS, "text_to_text"])
 @pytest.mark.parametrize("architecture", ["bert", "modernbert", "gpt", "bart", "t5"])
 def test_losses_and_predictions_do_not_depend_on_rows(architecture, kind):

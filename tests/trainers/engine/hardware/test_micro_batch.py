@@ -35,6 +35,7 @@ def forward_of(name):
     return Forward(build(name), TINY[name].architecture).train()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
@@ -94,6 +95,7 @@ def job(sequences, **execution):
     return Pretraining(name="x", model=TINY["gpt2"], execution=Execution(**execution), **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fitting", "sequences", "expected"), [(100, 12, 12), (12, 12, 12), (11, 12, 6), (5, 12, 4), (0, 12, 1), (3, 7, 3)]
 )

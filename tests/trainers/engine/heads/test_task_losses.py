@@ -44,6 +44,7 @@ def losses(forward, kind, model, rows, inputs=INPUTS):
     return found.detach().numpy()[targets]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_and_predictions_are_the_same_packed_or_padded(name, kind):
@@ -60,6 +61,7 @@ def test_losses_and_predictions_are_the_same_packed_or_padded(name, kind):
     assert packed.std() > 5e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "head",
     [
@@ -102,6 +104,7 @@ def gold(inputs, number, kind, at):
     return {"labels": labels.float() if kind == "regress" else labels}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), STOCK)
 def test_packed_predictions_and_losses_are_those_of_the_stock_head_on_every_input_alone(name, kind):
     model = SIZES[name]

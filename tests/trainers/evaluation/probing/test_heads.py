@@ -90,6 +90,7 @@ def test_summaries_are_those_of_the_weights_of_transformers(name, tmp_path):
     assert network_of(name)[1].config._attn_implementation == "sdpa"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WATCHED)
 def test_watching_and_the_batch_change_no_likelihood(name, tmp_path):
     model, network = network_of(name)

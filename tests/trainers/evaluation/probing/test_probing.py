@@ -173,6 +173,7 @@ def test_the_state_of_a_word_is_the_mean_over_its_tokens(folder, tags):
         assert found.states[:, number] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.long
 def test_probes_find_what_is_there_and_the_control_task_says_what_is_learned_by_heart(folder, tags):
     pytest.importorskip("sklearn")
     reader = reader_of("bert", folder)

@@ -43,6 +43,7 @@ def cosine(one, other):
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_correlations_are_scipys_of_the_cosines_of_stock_states(folder, name):
     reader = reader_of(name, folder)

@@ -117,6 +117,7 @@ def shortened(content, begin, end):
     return Ragged(np.concatenate(lists), np.concatenate([[0], np.cumsum([len(one) for one in lists])]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("begin", [0, 1, 7])
 def test_the_parts_say_the_document(name, begin):
@@ -164,6 +165,7 @@ def test_parts_are_whole_characters_and_cuts_are_inside_of_tokens(name):
     assert np.mean(inside) > (0.01 if name == "SentencePiece BPE" else 0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["byte-level BPE", "unigram"])
 @pytest.mark.parametrize("sample", ["quick", "大学 🙂", "क्षेत्र"])
 def test_cuts_are_uniform_over_characters(name, sample):

@@ -32,6 +32,7 @@ def kept(weights):
     return weights["code"] / weights["plays"] == pytest.approx(RATIO, rel=1e-12)
 
 
+@pytest.mark.long
 def test_a_study_varies_the_new_domain_and_keeps_the_ratios_of_the_others(file):
     study, root = opened(file)
     assert study.domains == ("notes", VIRTUAL)

@@ -225,7 +225,10 @@ class TestOneWorker:
 @pytest.mark.slow
 def test_workers_and_zero_stages_do_not_matter(corpus_directory, tmp_path):
     dro = {"kind": "group_dro", "reference": str(tmp_path / "plain" / "export")}
-    two = [run("plain"), *(run(f"dro{stage}", stage=stage, online_weights=dro) for stage in (0, 2, 3))]
+    two = [
+        run("plain") | {"exports": True},
+        *(run(f"dro{stage}", stage=stage, online_weights=dro) for stage in (0, 2, 3)),
+    ]
     ado = {"kind": "ado", "warmup_fraction": 0.3}
     launch(2, corpus_directory, tmp_path, [*two, run("ado0", stage=0, online_weights=ado)])
     alone = [run(f"{name} alone", online_weights=its) for name, its in (("dro", dro), ("ado", ado))]
