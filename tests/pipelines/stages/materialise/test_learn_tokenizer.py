@@ -297,7 +297,7 @@ def test_languages_get_their_shares(corpus, tmp_path):
         ({"unknown": "error"}, "unknown: got 'error', which is for characters"),
         ({"vocab_size": 383}, "expected at least 384"),
         ({"kind": "unigram", "vocab_size": 100}, "expected at least 129"),
-        ({"lowercase": True}, "lowercase: got true, but byte_bpe keeps every byte"),
+        ({"lowercase": True}, "lowercase: got true, which byte_bpe does not support"),
         ({"coverage": 0.0}, "coverage: got 0.0"),
         ({"temperature": 0.3}, "temperature: got 0.3, expected 1"),
     ],
