@@ -12,6 +12,7 @@ from trainers.studies.designs.study_runs import OpenStudy
 from trainers.studies.outcomes.paired_comparison import PairedComparison, compare_pairs
 from trainers.studies.outcomes.study_steps import DIGITS, doremi_mixture, read_proposal
 from trainers.studies.outcomes.study_table import measured_metrics
+from trainers.studies.proposals.baselines import baseline_mixtures
 from trainers.studies.running.study_directory import RUNS
 from trainers.studies.running.train_study_run import RunResult, read_result
 
@@ -45,7 +46,7 @@ def candidate_runs(
     confirmation = opened.study.confirmation
     if confirmation is None:
         raise UserError(f"study {opened.study.name}: confirmation: missing; add this section before the study runs")
-    baselines = opened.settings.baselines(opened.domains)
+    baselines = baseline_mixtures(opened.settings, opened.domains)
     mixtures: dict[str, Mapping[str, float]] = {}
     for name in confirmation.candidates:
         if name == "proposal":

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gristmill.errors import ConfigError
-from pipelines.contracts.mixtures import proportional, temperature, unimax
+from pipelines.contracts.mixtures import proportional
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,3 @@ class ProposalSettings:
                 raise ConfigError(f"weights.{name}: no such metric; there are {', '.join(metrics)}")
         weights = np.array([self.weights.get(name, 0.0) for name in metrics])
         return weights / weights.sum()
-
-    def baselines(self, domains: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the mixtures that a proposal is compared with, by name, each [domains]: the prior, uniform
-        shares and, if `tokens` is set, temperature sampling and UniMax (`pipelines.contracts.mixtures`).
-        """
-        mixtures = {"prior": self.prior_of(domains), "uniform": np.full(len(domains), 1 / len(domains))}
-        if self.tokens and set(domains) <= set(self.tokens):
-            tokens = {name: self.tokens[name] for name in domains}
-            mixtures["temperature"] = _vector(temperature(tokens), domains)
-            if self.target_tokens:
-                most = self.max_epochs if isinstance(self.max_epochs, float) else 4.0
-                mixtures["unimax"] = _vector(unimax(tokens, self.target_tokens, most), domains)
-        return mixtures
-
-
-def _vector(weights: dict[str, float], domains: Sequence[str]) -> np.ndarray:
-    return np.array([weights[name] for name in domains])

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainers.studies.laws.law_set import LawSet
 from trainers.studies.laws.single_thread import single_threaded
+from trainers.studies.proposals.baselines import baseline_mixtures
 from trainers.studies.proposals.constraints import MixtureConstraints, build_constraints
 from trainers.studies.proposals.objective import MixtureObjective, minimise
 from trainers.studies.proposals.proposal_settings import ProposalSettings
@@ -74,7 +75,7 @@ def propose(
     best = minimise(objective, constraints, seed)
     ties = TieSet(objective, best, residual_inflation(len(runs), len(laws.domains) + 1)).calibrate(constraints)
     sampled = constraints.sample(_RANDOM, seed)
-    baselines = {**settings.baselines(laws.domains), **others}
+    baselines = {**baseline_mixtures(settings, laws.domains), **others}
     epochs = None
     if settings.tokens and settings.target_tokens:
         epochs = best * settings.target_tokens / np.array([max(1, settings.tokens[name]) for name in laws.domains])
