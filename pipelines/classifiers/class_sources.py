@@ -18,6 +18,14 @@ from pipelines.reading.sources.source import SOURCE_NAME
 _SOURCE = re.compile(f"(.+):({SOURCE_NAME})")
 
 
+def check_split(held_out: float, seed: int) -> None:
+    """Raise ValueError unless `held_out` is a share between 0 and 1, and `seed` a number of 64 bits."""
+    if not 0 < held_out < 1:
+        raise ValueError(f"held_out: got {held_out}, expected a number between 0 and 1")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed: got {seed}, expected a whole number from 0, of at most 64 bits")
+
+
 def open_sources(name: str, label: str) -> list[tuple[Corpus, str]]:
     """Return the sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
     match = _SOURCE.fullmatch(name)

@@ -23,7 +23,14 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import file_checksum, write_json
-from pipelines.classifiers.class_sources import hash_id, highest_hash, kept_orders, open_sources, source_facts
+from pipelines.classifiers.class_sources import (
+    check_split,
+    hash_id,
+    highest_hash,
+    kept_orders,
+    open_sources,
+    source_facts,
+)
 from pipelines.classifiers.classifier_card import model_card
 from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate
 from pipelines.classifiers.fasttext_training import (
@@ -90,10 +97,7 @@ class ClassifierConfig:
                 raise ValueError(f"{name}: expected at least one corpus")
         if self.documents_per_class < 1:
             raise ValueError(f"documents_per_class: got {self.documents_per_class}, expected 1 or more")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out: got {self.held_out}, expected a number between 0 and 1")
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+        check_split(self.held_out, self.seed)
 
 
 Config = ClassifierConfig | ColumnClassifierConfig | EmbeddingClassifierConfig | JudgedClassifierConfig

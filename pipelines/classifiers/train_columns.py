@@ -14,6 +14,7 @@ import numpy as np
 from gristmill.config import plain
 from gristmill.errors import UserError
 from gristmill.storage.store import file_checksum
+from pipelines.classifiers.class_sources import check_split
 from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate, roc_auc
 from pipelines.classifiers.column_examples import (
     ColumnExamples,
@@ -85,10 +86,7 @@ class ColumnClassifierConfig:
             raise ValueError(f"positive: expected `positive` and `negative`, or `labels` and `corpora`; got {got}")
         if self.documents_per_class < 1:
             raise ValueError(f"documents_per_class: got {self.documents_per_class}, expected 1 or more")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out: got {self.held_out}, expected a number between 0 and 1")
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+        check_split(self.held_out, self.seed)
 
 
 def gather_examples(config: ColumnClassifierConfig) -> ColumnExamples:

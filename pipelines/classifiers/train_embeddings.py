@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from gristmill.config import plain
 from gristmill.storage.store import file_checksum
+from pipelines.classifiers.class_sources import check_split
 from pipelines.classifiers.classifier_metrics import calibration_by_source, evaluate
 from pipelines.classifiers.column_examples import ColumnExamples, contrast_examples, labelled_examples, read_labels
 from pipelines.classifiers.column_training import fit_logistic, fit_ridge
@@ -95,10 +96,7 @@ class EmbeddingClassifierConfig:
             raise ValueError(f"threshold: got {self.threshold}, expected a number with `scores`, and none without")
         if self.documents_per_class < 1:
             raise ValueError(f"documents_per_class: got {self.documents_per_class}, expected 1 or more")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out: got {self.held_out}, expected a number between 0 and 1")
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+        check_split(self.held_out, self.seed)
         if not 0 < self.l2 < float("inf"):
             raise ValueError(f"l2: got {self.l2}, expected a number above 0")
 

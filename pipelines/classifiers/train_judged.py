@@ -20,7 +20,7 @@ import xxhash
 from gristmill.config import plain
 from gristmill.errors import UserError
 from gristmill.storage.store import file_checksum
-from pipelines.classifiers.class_sources import hash_id
+from pipelines.classifiers.class_sources import check_split, hash_id
 from pipelines.classifiers.column_examples import add_source_facts, labelled_parts
 from pipelines.classifiers.fasttext_training import (
     LABELS,
@@ -89,10 +89,7 @@ class JudgedClassifierConfig:
             raise ValueError(f"bins: got {list(self.bins)}, expected ascending bounds")
         if self.documents < 1:
             raise ValueError(f"documents: got {self.documents}, expected 1 or more")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out: got {self.held_out}, expected a number between 0 and 1")
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+        check_split(self.held_out, self.seed)
 
 
 @dataclass(frozen=True)

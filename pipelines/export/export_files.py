@@ -1,8 +1,8 @@
 """Write the files of an export, several at a time, and go on where an earlier run has ended.
 
-A file is made of inputs that the corpus and the request decide, so that it has the same bytes whichever process writes it.
-It is written atomically, then recorded in `unfinished.json`. A file counts as finished if its record there names the same inputs
-and its bytes have the checksum recorded; otherwise it is written again.
+The bytes of a file depend on the corpus and the request only, not on the process that writes it. It is written atomically, then
+recorded in `unfinished.json`. A file counts as finished if its record there names the same inputs and its bytes have the
+checksum recorded; otherwise it is written again.
 """
 
 import os

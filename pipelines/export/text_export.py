@@ -13,7 +13,7 @@ An export is a directory or URL prefix with
 - `export.json`, written last: the files with their checksums, and what was left out and why, as in README.md.
 - `unfinished.json`, only until the export is complete: the request and the finished files, so that the same command goes on.
 
-The same corpus gives the same bytes, with any number of workers, and if the export was killed amid.
+The same corpus gives the same bytes, with any number of workers, also if the export was killed and then continued.
 """
 
 import hashlib

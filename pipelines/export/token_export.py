@@ -1,8 +1,8 @@
 """Export the token shards of a corpus for other trainers: nanoGPT, Megatron-LM and litdata.
 
 Documents are those of the shards, source by source and in the order of the shards, each followed by `<eos>`. The shards of a
-source that `group_by` splits follow one another. The same corpus gives the same bytes, with any number of workers, and if the
-export was killed amid.
+source that `group_by` splits follow one another. The same corpus gives the same bytes, with any number of workers, also if
+the export was killed and then continued.
 
 - `nanogpt`: `train.bin` and `val.bin` (`test.bin`, if a source gives that split), the ids of all documents as
   little-endian uint16, which nanoGPT's `train.py` maps into memory.

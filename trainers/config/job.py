@@ -159,7 +159,7 @@ class Init:
     Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. It must
     have the tokenizer of the corpus, unless `vocabulary` is `transfer`.
 
-    With `vocabulary: transfer`, the run has the tokenizer of its corpus, whatever that of the parent. In the tables of the
+    With `vocabulary: transfer`, the run has the tokenizer of its corpus, also if the parent has another. In the tables of the
     vocabulary, a token that the parent has too keeps its row, and a new one begins with the mean of the rows of the tokens
     into which the parent's tokenizer divides its text (fast vocabulary transfer; Gee et al., 2022). Both tokenizers must
     be byte-level BPE that keeps every byte.

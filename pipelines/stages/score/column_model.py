@@ -89,13 +89,22 @@ def save_model(model: ColumnModel, path: Path) -> None:
     save_file(dict(model.arrays), str(path), {_HEAD: canonical_json(head).decode()})
 
 
+def model_file(model: str) -> Path:
+    """Return the file of a `model`, which is a directory that `classifier train` wrote, or the file itself."""
+    path = Path(model)
+    return path / MODEL_FILE if path.is_dir() else path
+
+
 @lru_cache(maxsize=4)
 def load_model(path: Path, checksum: str) -> ColumnModel:
     """Return a model, loaded once per process. Raises UserError for a file that is no model, is damaged, or has another
     checksum.
     """
     if (now := file_checksum(path)) != checksum:
-        raise UserError(f"score: {path}: its xxh3_128 is {now}, but the build was planned with {checksum}")
+        raise UserError(
+            f"score: {path}: its xxh3_128 is {now}, but the build was planned with {checksum}; restore the planned file, or run "
+            "the command again"
+        )
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -15,7 +15,7 @@ from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.stage import PartStage
 from pipelines.stages.score.classifier import recorded_checksum
-from pipelines.stages.score.column_model import MODEL_FILE
+from pipelines.stages.score.column_model import MODEL_FILE, model_file
 from pipelines.stages.score.embedding_model import EmbeddingModel, load_embedding_model
 from pipelines.stages.score.embedding_values import vector_width, vectors_of
 
@@ -103,8 +103,7 @@ class EmbeddingClassifier(PartStage):
 
     @property
     def _file(self) -> Path:
-        path = Path(self.model)
-        return path / MODEL_FILE if path.is_dir() else path
+        return model_file(self.model)
 
     @cached_property
     def _checksum(self) -> str:

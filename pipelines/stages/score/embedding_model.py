@@ -45,8 +45,8 @@ class EmbeddingModel:
         """Return (value, float64 [n]; contributions to it, float64 [n, 2]) of vectors, [n, width].
 
         The value is the log-odds of the positive class (logistic) or the predicted score (ridge), and equals the intercept plus
-        the two contributions: along the line between the means of both classes, and in all other directions. A row has
-        the same value whatever the other rows.
+        the two contributions: along the line between the means of both classes, and in all other directions. The
+        value of a row does not depend on the other rows.
         """
         contributions = np.zeros((len(vectors), 2))
         weights, axis = self.arrays["weights"], self.arrays["axis"]
@@ -83,7 +83,8 @@ def load_embedding_model(path: Path, checksum: str) -> EmbeddingModel:
     """
     if (now := file_checksum(path)) != checksum:
         raise UserError(
-            f"embedding_classifier: {path}: its xxh3_128 is {now}, but the build was planned with {checksum}"
+            f"embedding_classifier: {path}: its xxh3_128 is {now}, but the build was planned with {checksum}; restore the "
+            "planned file, or run the command again"
         )
     from safetensors import SafetensorError, safe_open
 

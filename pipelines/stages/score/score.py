@@ -18,7 +18,7 @@ from pipelines.contracts.parts import DOCUMENT_COLUMNS, Part
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
 from pipelines.stages.score.classifier import recorded_checksum
-from pipelines.stages.score.column_model import MODEL_FILE, ColumnModel, load_model, probability
+from pipelines.stages.score.column_model import MODEL_FILE, ColumnModel, load_model, model_file, probability
 from pipelines.stages.score.column_values import column_values, is_number
 from pipelines.stages.score.rank_sum import Ranked, rank_parts
 
@@ -153,8 +153,7 @@ class ColumnScore(CorpusStage):
 
     @property
     def _file(self) -> Path:
-        path = Path(self.model)
-        return path / MODEL_FILE if path.is_dir() else path
+        return model_file(self.model)
 
     @cached_property
     def _checksum(self) -> str:

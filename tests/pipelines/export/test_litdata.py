@@ -6,26 +6,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-import pipelines
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from pipelines.export import litdata_chunks
 from pipelines.export.token_export import export_tokens
-from tests.pipelines.export.test_token_export import CORPUS, as_uint32, documents
+from tests.pipelines.export.test_token_export import as_uint32, build_tokens, documents
 
 TYPES = {20: np.uint16, 15: np.int32}  # litdata.constants._TORCH_DTYPES_MAPPING
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    root = tmp_path_factory.mktemp("chunks")
-    for name in ("web", "code"):
-        (root / name).mkdir()
-    lines = [f'{{"text": "Line {n} {"of words " * (n % 9)}"}}' for n in range(120)]
-    (root / "web" / "a.jsonl").write_text("\n".join(lines))
-    (root / "code" / "a.py").write_text("print('hello')\n")
-    (root / "corpus.yaml").write_text(CORPUS.format(root=root))
-    return pipelines.build(root / "corpus.yaml", in_process=True)
+    return build_tokens(tmp_path_factory.mktemp("chunks"))
 
 
 def chunks(directory):

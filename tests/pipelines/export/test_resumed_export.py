@@ -1,4 +1,4 @@
-"""Exports that are killed amid, and exports of several workers: the same bytes, and nothing is written twice."""
+"""Exports that are killed and continued, and exports of several workers: the same bytes, and nothing is written twice."""
 
 import json
 import os

@@ -26,9 +26,8 @@ steps:
 """
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    root = tmp_path_factory.mktemp("tokens")
+def build_tokens(root):
+    """A corpus of two sources, with several shards of one of them."""
     for name in ("web", "code"):
         (root / name).mkdir()
     lines = [f'{{"text": "Line {n} {"of words " * (n % 9)}"}}' for n in range(120)]
@@ -36,6 +35,11 @@ def corpus(tmp_path_factory):
     (root / "code" / "a.py").write_text("print('hello')\n")
     (root / "corpus.yaml").write_text(CORPUS.format(root=root))
     return pipelines.build(root / "corpus.yaml", in_process=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return build_tokens(tmp_path_factory.mktemp("tokens"))
 
 
 def documents(corpus, split, sources=None):
