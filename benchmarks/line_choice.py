@@ -22,6 +22,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,9 @@ class Judged:
 
         tree = HTMLTree.parse(html)
         self.first = extract_with_resiliparse(html, tree)
-        self.page: PageEvidence = read_page(tree, lambda: self.first, markdown=False)
+        page = read_page(tree, lambda: self.first, markdown=False)
+        prose = page.prose()
+        self.page: PageEvidence = replace(page, prose=lambda: prose)  # without the tree
         self.fast = extract_with_trafilatura(html, fast=True)
         self.whole = extract_with_trafilatura(html)
         self.second = split_lines(self.fast)

@@ -90,7 +90,8 @@ def compare(texts: list[str], embeddings: pa.Array) -> None:
     vectors = embeddings.flatten().to_numpy().reshape(len(texts), -1).astype(np.float32)
     with tempfile.TemporaryDirectory() as place, threadpool_limits(1):
         root = LocalPath(place)
-        parts = parts_of(root, embeddings, signatures.combine_chunks())
+        columns = pa.table({"embedding": embeddings, "minhash": signatures.combine_chunks()})
+        parts = parts_of(root, columns, [""] * len(texts))
         minhash, _ = run(DedupMinhash(threshold=0.7, bands=14, rows=8, verify="signature"), parts, root, "minhash")
         print(
             "| threshold | cells | pairs within cells | dropped | seconds | brute force | seconds | by dedup_minhash | of these |"
@@ -133,16 +134,17 @@ def centroids(root: LocalPath, name: str, width: int) -> np.ndarray:
     return np.array(table["centroid"].to_pylist(), np.float32)
 
 
-def parts_of(root: LocalPath, embeddings: pa.Array, signatures: pa.Array) -> list[Part]:
-    """The documents, without their texts, in parts."""
-    parts, size = [], -(-len(embeddings) // _PARTS)
+def parts_of(root: LocalPath, measured: pa.Table, texts: list[str]) -> list[Part]:
+    """Documents with these texts and columns, in parts."""
+    parts, size = [], -(-len(texts) // _PARTS)
     for index in range(_PARTS):
-        notes = pa.table({"embedding": embeddings, "minhash": signatures}).slice(index * size, size).combine_chunks()
+        notes = measured.slice(index * size, size).combine_chunks()
         notes = notes.append_column("drop", pa.nulls(len(notes), pa.string()))
         ids = [document_id(file_key("s", f"{index}.txt"), row) for row in range(len(notes))]
         nothing = [None] * len(notes)
         sources = pa.array(["s"] * len(notes)).dictionary_encode()
-        columns = {"id": ids, "text": [""] * len(notes), "source": sources, "url": nothing, "meta": nothing}
+        own = texts[index * size : (index + 1) * size]
+        columns = {"id": ids, "text": own, "source": sources, "url": nothing, "meta": nothing}
         records = []
         for name, table in ((f"{index}.docs", pa.table(columns, schema=DOCUMENT)), (f"{index}.notes", notes)):
             (root / name).write_atomic(write_table(table))

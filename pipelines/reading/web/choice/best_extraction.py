@@ -27,16 +27,16 @@ from typing import Any
 from pipelines.reading.web.choice.line_features import (
     BOTH_FEATURES,
     TEXT_FEATURES,
+    Forms,
     both_features,
     find_prose,
     text_features,
 )
-from pipelines.reading.web.choice.merged_lines import Line, join_lines, merge_lines, split_lines
+from pipelines.reading.web.choice.merged_lines import Line, join_lines, letters_of, merge_lines, split_lines
 
 _VERSION = "1"  # increase it when the same weights give another text
 _MARKED = re.compile(r"[$`|]")  # formulas, code and tables of Markdown are as resiliparse's side writes them
 _STRUCTURE, _BLOCK = re.compile(r"#{1,6} | *\||```"), re.compile(r" *\||```")
-_NO_LETTERS = re.compile(r"[^\w\n]+|_+")  # of many texts, one a line
 _WEIGHTS = Path(__file__).with_name("line_weights.json")
 Weights = dict[str, list[float]]
 
@@ -58,13 +58,13 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class PageEvidence:
-    """What the rule needs of a page: the lines of resiliparse's text, the keys of the texts of its links and of its lines of
-    prose, and whether the lines are Markdown.
+    """What the rule needs of a page: the lines of resiliparse's text, the keys of the texts of its links, a function that
+    returns those of its lines of prose, which not every page needs, and whether the lines are Markdown.
     """
 
     lines: list[Line]
     links: frozenset[str]
-    prose: list[str]
+    prose: Callable[[], list[str]]
     markdown: bool = False
 
 
@@ -81,17 +81,18 @@ def choose_lines(
 
     `weights` are `alone` for resiliparse's lines and `both` for the merged ones: the constant, then one for each feature.
     """
-    scores = _scores(text_features(page.lines, page.links), weights["alone"])
+    forms: Forms = {}
+    scores = _scores(text_features(page.lines, page.links, forms), weights["alone"])
     if _is_certain(page, scores, bounds):
         return _kept(page, page.lines, scores)
     second = extract_second()
     lines = merge_lines(page.lines, second, _MARKED if page.markdown else None)
-    return _kept(page, lines, _scores(all_features(lines, page.links), weights["both"])) or second or page.lines
+    return _kept(page, lines, _scores(all_features(lines, page.links, forms), weights["both"])) or second or page.lines
 
 
-def all_features(lines: list[Line], links: frozenset[str]) -> list[list[float]]:
+def all_features(lines: list[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
     """Return TEXT_FEATURES and BOTH_FEATURES of each of the merged lines."""
-    pairs = zip(text_features(lines, links), both_features(lines), strict=True)
+    pairs = zip(text_features(lines, links, forms), both_features(lines), strict=True)
     return [text + both for text, both in pairs]
 
 
@@ -100,24 +101,29 @@ def _is_certain(page: PageEvidence, scores: Sequence[float], bounds: Bounds) -> 
     letters = [len(line.key) for line in page.lines]
     kept = sum(size for size, score in zip(letters, scores, strict=True) if score >= 0)
     wrong = sum(size / (1 + math.exp(min(700, abs(score)))) for size, score in zip(letters, scores, strict=True))
-    prose = sum(map(len, page.prose))
-    there = {line.key for line in page.lines}
-    missing = sum(len(key) for key in page.prose if key not in there)
-    return wrong <= bounds.unsure * kept and missing <= bounds.missing * prose and prose >= bounds.prose
+    if wrong > bounds.unsure * kept:
+        return False
+    keys, there = page.prose(), {line.key for line in page.lines}
+    prose = sum(map(len, keys))
+    missing = sum(len(key) for key in keys if key not in there)
+    return missing <= bounds.missing * prose and prose >= bounds.prose
 
 
 def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvidence:
-    """Return what the rule needs of resiliparse's HTMLTree. `extract` returns its main text, and may change the tree."""
+    """Return what the rule needs of resiliparse's HTMLTree. `extract` returns its main text. Markdown changes the tree, so that
+    prose is looked for before.
+    """
     from resiliparse.extract.html2text import extract_plain_text
 
-    prose = find_prose(extract_plain_text(tree, alt_texts=False))
-    nested = (
-        tree.document.query_selector("a a") is not None
-    )  # then outer ones are left out, so that nothing is read twice
-    links = tree.document.get_elements_by_tag_name("a")[:]
-    texts = [link.text for link in links if not nested or link.query_selector("a") is None]
-    keys = frozenset(_NO_LETTERS.sub("", "\n".join(text.replace("\n", " ") for text in texts)).casefold().split("\n"))
-    return PageEvidence(split_lines(extract(), markdown), keys, prose, markdown)
+    def prose() -> list[str]:
+        return find_prose(extract_plain_text(tree, alt_texts=False))
+
+    before = prose() if markdown else []
+    links = tree.document.query_selector_all("a")[:]
+    if tree.document.query_selector("a a") is not None:  # outer ones are left out, so that nothing is read twice
+        links = [link for link in links if link.query_selector("a") is None]
+    keys = frozenset(letters_of(link.text) for link in links)
+    return PageEvidence(split_lines(extract(), markdown), keys, (lambda: before) if markdown else prose, markdown)
 
 
 def extract_best(page: PageEvidence, extract_second: Callable[[], str]) -> str:

@@ -6,8 +6,9 @@ Shallow Text Features"); which of several extractors has a line is evidence of i
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from string import ascii_uppercase, digits
 
 from pipelines.reading.web.choice.merged_lines import Line, letters_of
 
@@ -21,24 +22,32 @@ BOTH_FEATURES = ("shared_next", "shared_before", "log_distance", "after_second",
                  "only_first", "only_second")  # fmt: skip
 """Features of a line by which texts have it, in the order of `both_features`."""
 
-_END = re.compile(r"[.!?…:;。！？][\"'”’»)\]]*\s*$")
+_MARKS, _QUOTES = tuple(".!?…:;。！？"), "\"'”’»)]"
 _SENTENCE = re.compile(r"[.!?。！？](?:\s|$)")
 _MARK = re.compile(r"\s*(?:[•*+-]|\d+\.)\s")
-_BAR = re.compile(r"[|»›→·]|\s/\s")
+_BAR, _SLASH = re.compile(r"[|»›→·]"), re.compile(r"\s/\s")
 _DATE = re.compile(r"\d{1,2}[./:-]\d{1,2}|(?:19|20)\d\d")
 _ADDRESS = re.compile(r"https?:|www\.|@\w|©|\(c\)", re.IGNORECASE)
+_ADDRESS_PARTS = ("http", "www.", "@", "©", "(c)")  # one is in every match, in lower case
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_DIGITS, _CAPITALS = digits.encode(), ascii_uppercase.encode()
 _SENTENCE_LETTERS = 40
 
 
 def find_prose(text: str) -> list[str]:
     """Return the keys of the lines of a text that are long enough for a sentence and end like one."""
-    ends = (line for line in text.split("\n") if len(line) >= _SENTENCE_LETTERS and _END.search(line))
+    ends = (line for line in text.split("\n") if len(line) >= _SENTENCE_LETTERS and _ends(line.rstrip()))
     return [key for key in map(letters_of, ends) if len(key) >= _SENTENCE_LETTERS]
 
 
-def text_features(lines: Sequence[Line], links: frozenset[str]) -> list[list[float]]:
-    """Return TEXT_FEATURES of each line. `links` are the keys of the texts of links."""
-    rows = [_form(line, links) for line in lines]
+Forms = dict[str, list[float]]
+
+
+def text_features(lines: Sequence[Line], links: frozenset[str], forms: Forms | None = None) -> list[list[float]]:
+    """Return TEXT_FEATURES of each line. `links` are the keys of the texts of links. `forms` are what is known of lines by their
+    text; pass the same for several calls with the same `links`, so that nothing is computed twice.
+    """
+    rows = _forms(lines, links, {} if forms is None else forms)
     letters = [len(line.key) for line in lines]
     total = sum(letters)
     prose = [row[1] * min(1.0, row[0] / 5) for row in rows]
@@ -49,15 +58,17 @@ def text_features(lines: Sequence[Line], links: frozenset[str]) -> list[list[flo
         sum(share * size for share, size in zip(prose, letters, strict=True)) / max(1, total),
         sum(row[3] * size for row, size in zip(rows, letters, strict=True)) / max(1, total),
     ]
+    near = [0.0, 0.0, 0.0, *prose, 0.0, 0.0, 0.0]
+    sizes = [0.0, *map(math.log1p, letters), 0.0]
     for number, (row, end) in enumerate(zip(rows, accumulate(letters), strict=True)):
         row += [
             (end - letters[number] / 2) / total,
-            _at(prose, number + 1),
-            _at(prose, number - 1),
-            _at(prose, number + 2) + _at(prose, number + 3),
-            _at(prose, number - 2) + _at(prose, number - 3),
-            math.log1p(_at(letters, number + 1)),
-            math.log1p(_at(letters, number - 1)),
+            near[number + 4],
+            near[number + 2],
+            near[number + 5] + near[number + 6],
+            near[number + 1] + near[number],
+            sizes[number + 2],
+            sizes[number],
             float(number > last),
             *page,
         ]
@@ -87,23 +98,49 @@ def both_features(lines: Sequence[Line]) -> list[list[float]]:
     ]
 
 
+def _forms(lines: Sequence[Line], links: frozenset[str], known: Forms) -> list[list[float]]:
+    """Return the features of each line that do not depend on its place, and add them to `known`."""
+    rows = []
+    for line in lines:
+        form = known.get(line.text)
+        if form is None:
+            form = known[line.text] = _form(line, links)
+        rows.append(form[:])
+    return rows
+
+
 def _form(line: Line, links: frozenset[str]) -> list[float]:
+    """Return the features of a line alone. Most searches come after a cheaper one that excludes most lines."""
     text, key = line.text.strip(), line.key
+    count = _count(key, _DIGITS, str.isdigit)
+    lower = text.lower()
     return [
         math.log1p(len(key)),
-        float(_END.search(text) is not None),
+        float(_ends(text)),
         min(5.0, len(_SENTENCE.findall(text))),
         float(key in links),
         float(_MARK.match(line.text) is not None),
-        float(_BAR.search(text) is not None),
-        float(_DATE.search(text) is not None),
-        float(_ADDRESS.search(text) is not None),
-        sum(map(str.isdigit, key)) / len(key),
-        sum(map(str.isupper, text)) / len(text),
+        float(_BAR.search(text) is not None or ("/" in text and _SLASH.search(text) is not None)),
+        float(count > 0 and _DATE.search(text) is not None),
+        float(any(part in lower for part in _ADDRESS_PARTS) and _ADDRESS.search(text) is not None),
+        count / len(key),
+        _count(text, _CAPITALS, str.isupper) / len(text),
         float(len(text.split(maxsplit=3)) <= 3),
         float(text[0].islower()),
         float(text[-1] == "?"),
     ]
+
+
+def _ends(text: str) -> bool:
+    """Whether a text without white space around it ends like a sentence."""
+    return text.rstrip(_QUOTES).endswith(_MARKS)
+
+
+def _count(text: str, some: bytes, is_one: Callable[[str], bool]) -> int:
+    """Return how many characters `is_one` holds for. `some` are those of ASCII."""
+    coded = text.encode("utf-8", "surrogatepass")
+    count = len(coded) - len(coded.translate(None, some))
+    return count if len(coded) == len(text) else count + sum(map(is_one, _NOT_ASCII.findall(text)))
 
 
 def _at(values: Sequence[float], number: int) -> float:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _NO_LETTERS = re.compile(r"[\W_]+")
+_LOWER = bytes(range(256)).lower()
+_OTHER = bytes(each for each in range(128) if not chr(each).isalnum())
 _FENCE = re.compile(r" *(`{3,})[^`]*")
 _HEAD = 24  # letters by which lines begin alike
 _WITHIN = 8  # letters of a line that is looked for within other lines
@@ -30,6 +32,8 @@ class Line(NamedTuple):
 
 def letters_of(text: str) -> str:
     """Return the letters and digits of a text, in lower case."""
+    if text.isascii():
+        return text.encode().translate(_LOWER, _OTHER).decode()
     return _NO_LETTERS.sub("", text).casefold()
 
 

@@ -27,7 +27,7 @@ ARTICLE = [f"{number}. {PROSE.strip()}" for number in range(6)]
 
 
 def page(*lines: str, links: tuple[str, ...] = (), prose: tuple[str, ...] = ()) -> PageEvidence:
-    return PageEvidence(split_lines("\n".join(lines)), frozenset(links), find_prose("\n".join(prose or lines)))
+    return PageEvidence(split_lines("\n".join(lines)), frozenset(links), lambda: find_prose("\n".join(prose or lines)))
 
 
 def never() -> str:
@@ -86,7 +86,7 @@ def test_headings_tables_and_code_next_to_kept_lines_are_kept_in_markdown(certai
     inside = ["# MILLS 1", "## MILLS 2", ARTICLE[0], "| A | B |\n|---|---|\n| X | Y |", *ARTICLE[1:], "```\nX\n```"]
     lines = split_lines("\n".join(["| HOME | SHARE |", "© x", *inside, "# SHARE"]), markdown=True)
     shown = PageEvidence(
-        lines, frozenset(), find_prose("\n".join(ARTICLE if certain else ARTICLE * 2 + [PROSE])), markdown=True
+        lines, frozenset(), lambda: find_prose("\n".join(ARTICLE if certain else ARTICLE * 2 + [PROSE])), markdown=True
     )
     assert extract_best(shown, never if certain else str).split("\n") == "\n".join(inside).split("\n")
 
@@ -141,9 +141,9 @@ def test_no_lines_have_no_features() -> None:
 
 def test_nested_links_are_read_once() -> None:
     tree = HTMLTree.parse("<a href=/>one</a><p>" + "<a href=/><object>" * 200 + "deep")
-    assert read_page(tree, lambda: "text", markdown=False) == PageEvidence(
-        [Line("text", "text", False)], frozenset({"one", "deep"}), []
-    )
+    found = read_page(tree, lambda: "text", markdown=False)
+    assert (found.lines, found.links) == ([Line("text", "text", False)], frozenset({"one", "deep"}))
+    assert found.prose() == []
 
 
 def test_weights_are_part_of_what_documents_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
