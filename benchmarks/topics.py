@@ -7,15 +7,15 @@ MODEL is a sentence encoder in the layout of Hugging Face. Labels: the newsgroup
 their ids, and for `sources` the file of a document, of ten files. Documents are spread evenly over the files. Posts lose their
 headers, some of which name the group; quoted text stays.
 
-There are as many topics as labels. "two levels" are the subtopics of the largest topics: as many topics as there are families of
-labels (the first word of a newsgroup: comp, rec, sci ...), each with as many subtopics as give the number of labels or more; they
-are also compared with the families. Peers: scikit-learn's KMeans of the same vectors (5 starts, as many as here), of 100
-components of TF-IDF (TruncatedSVD, as in its own example of 20 newsgroups), and LatentDirichletAllocation of counts of words. Words
-of the last two: English stop words left out, in at least 5 documents and at most half of them.
+There are as many topics as labels. "two levels": as many topics as there are families of labels (the first word of a newsgroup: comp,
+rec, sci ...), each with as many subtopics as give the number of labels or more; its topics are also compared with the families.
+Peers: scikit-learn's KMeans of the same vectors (5 starts, as many as here), of 100 components of TF-IDF (TruncatedSVD, as in its
+own example of 20 newsgroups), and LatentDirichletAllocation of counts of words. The last two leave out English stop words, and
+words in fewer than 5 documents or more than half of them.
 
-NMI: normalised mutual information, arithmetic mean. ARI: adjusted Rand index. Purity: the share of documents whose label is the most
-frequent one of their topic. Seconds are processor time, without the embeddings. Labels are listed with the share of their documents in
-the topic that has most of them, the lowest first. Nothing was tuned on these figures.
+NMI: normalised mutual information, arithmetic mean. ARI: adjusted Rand index. Purity: the share of documents whose label is the
+most frequent one of their topic. Seconds are processor time, without the embeddings. Labels are listed with the share of their
+documents in the topic that has most of them, the lowest first. Nothing was tuned on these figures.
 """
 
 import argparse
@@ -157,8 +157,14 @@ def print_row(name: str, found: Sequence, labels: Sequence[str], seconds: float)
     most = Counter[str]()
     for (cluster, _), count in pairs.items():
         most[cluster] = max(most[cluster], count)
-    figures = normalized_mutual_info_score(labels, found), adjusted_rand_score(labels, found), most.total() / len(labels)
-    print(f"| {name} | {len(most)} | " + " | ".join(f"{each:.3f}" for each in figures) + f" | {seconds:.1f} |", flush=True)
+    figures = (
+        normalized_mutual_info_score(labels, found),
+        adjusted_rand_score(labels, found),
+        most.total() / len(labels),
+    )
+    print(
+        f"| {name} | {len(most)} | " + " | ".join(f"{each:.3f}" for each in figures) + f" | {seconds:.1f} |", flush=True
+    )
 
 
 def print_labels(topics: Sequence[str], labels: Sequence[str]) -> None:

@@ -132,9 +132,9 @@ def extract_with_resiliparse(html: str, tree: Any = None, markup: str = "text", 
 
 
 def extract_with_trafilatura(
-    html: str, tree: Any = None, markup: str = "text", comments: bool = False, fast: bool = False
+    html: str, tree: Any = None, markup: str = "text", comments: bool = False, options: Any = None
 ) -> str:
-    """Extract with trafilatura, with its default recall, without links; unless `fast`, with its fallbacks."""
+    """Extract with trafilatura, with its default recall, without links; with `options` (its Extractor) by these alone."""
     import trafilatura
 
     _CACHES.make_room(len(html))
@@ -144,9 +144,24 @@ def extract_with_trafilatura(
         include_comments=comments,
         include_tables=True,
         deduplicate=False,
-        fast=fast,
+        options=options,
     )
     return text or ""
+
+
+@cache
+def rules_alone(markup: str, comments: bool) -> Any:
+    """Return options of trafilatura by which its own rules run once: without the other extractors that it falls back on (`fast`),
+    and without measuring the whole page to decide about a second run with more recall, which takes a fifth of its time and
+    changed 9 of 990 pages (docs/benchmarks.md). The second run is for the focus `balanced` alone; every other name means the
+    same rules in the first.
+    """
+    from trafilatura.settings import Extractor
+
+    form = "markdown" if markup == "markdown" else "txt"
+    options = Extractor(output_format=form, fast=True, comments=comments, tables=True, dedup=False)
+    options.focus = "balanced, once"
+    return options
 
 
 def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: bool = False) -> str:
@@ -155,7 +170,7 @@ def extract_best_of_both(html: str, tree: Any, markup: str = "text", comments: b
     """
     markdown = markup == "markdown"
     page = read_page(tree, lambda: extract_with_resiliparse(html, tree, markup, comments), markdown)
-    return extract_best(page, lambda: extract_with_trafilatura(html, None, markup, comments, fast=True))
+    return extract_best(page, lambda: extract_with_trafilatura(html, options=rules_alone(markup, comments)))
 
 
 class _Caches:

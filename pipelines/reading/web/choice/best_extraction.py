@@ -8,7 +8,7 @@ quality by cross-validation.
 
 resiliparse is the cheap one. Its lines are judged alone first, by weights of their own. trafilatura does not run if that
 judgement is sure, little of the page's prose is outside of resiliparse's text, and there is enough prose for a judgement.
-Otherwise it runs without its own fallbacks (`fast`), whose work the lines of resiliparse do, and the lines of both are judged
+Otherwise its own rules run once, without its fallbacks, whose work the lines of resiliparse do, and the lines of both are judged
 together. A line that both have is written as trafilatura does: resiliparse writes a space after every link and emphasis.
 
 If no line is kept, the text is that of trafilatura, or that of resiliparse if trafilatura has none.
@@ -34,7 +34,7 @@ from pipelines.reading.web.choice.line_features import (
 )
 from pipelines.reading.web.choice.merged_lines import Line, join_lines, letters_of, merge_lines, split_lines
 
-_VERSION = "1"  # increase it when the same weights give another text
+_VERSION = "2"  # increase it when the same weights give another text
 _MARKED = re.compile(r"[$`|]")  # formulas, code and tables of Markdown are as resiliparse's side writes them
 _STRUCTURE, _BLOCK = re.compile(r"#{1,6} | *\||```"), re.compile(r" *\||```")
 _WEIGHTS = Path(__file__).with_name("line_weights.json")
@@ -71,6 +71,14 @@ class PageEvidence:
 def rule_version() -> str:
     """Return what documents extracted by this rule depend on."""
     return f"{_VERSION}-{sha256(_WEIGHTS.read_bytes()).hexdigest()[:16]}"
+
+
+@cache
+def shipped_weights() -> Weights:
+    """Return the weights of the file, in the order of the features."""
+    found = json.loads(_WEIGHTS.read_text())
+    names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}
+    return {kind: [found[kind][name] for name in ("constant", *names[kind])] for kind in names}
 
 
 def choose_lines(
@@ -128,7 +136,7 @@ def read_page(tree: Any, extract: Callable[[], str], markdown: bool) -> PageEvid
 
 def extract_best(page: PageEvidence, extract_second: Callable[[], str]) -> str:
     """Return the text of the chosen lines. `extract_second` returns trafilatura's text."""
-    return join_lines(choose_lines(page, lambda: split_lines(extract_second(), page.markdown), _weights()))
+    return join_lines(choose_lines(page, lambda: split_lines(extract_second(), page.markdown), shipped_weights()))
 
 
 def _kept(page: PageEvidence, lines: list[Line], scores: Sequence[float]) -> list[Line]:
@@ -160,10 +168,3 @@ def _keep_structure(lines: list[Line], keep: list[bool]) -> None:
 def _scores(rows: list[list[float]], weights: list[float]) -> list[float]:
     """Return weights[0] + the weighted sum of each row. Exactly rounded, so that no processor decides about a line."""
     return [math.fsum([weights[0], *map(float.__mul__, weights[1:], row)]) for row in rows]
-
-
-@cache
-def _weights() -> Weights:
-    found = json.loads(_WEIGHTS.read_text())
-    names = {"alone": TEXT_FEATURES, "both": (*TEXT_FEATURES, *BOTH_FEATURES)}
-    return {kind: [found[kind][name] for name in ("constant", *names[kind])] for kind in names}

@@ -17,6 +17,7 @@ from pipelines.reading.web.choice.best_extraction import (
     extract_best,
     read_page,
     rule_version,
+    shipped_weights,
 )
 from pipelines.reading.web.choice.line_features import BOTH_FEATURES, TEXT_FEATURES, find_prose, text_features
 from pipelines.reading.web.choice.merged_lines import Line, merge_lines, split_lines
@@ -111,7 +112,7 @@ def test_scores_are_the_logistic_regression_of_the_file() -> None:
         found["both"]["constant"] + sum(found["both"][name] * value for name, value in zip(names, row, strict=True))
         for row in rows
     ]
-    assert best_extraction._scores(rows, best_extraction._weights()["both"]) == pytest.approx(by_name)
+    assert best_extraction._scores(rows, shipped_weights()["both"]) == pytest.approx(by_name)
 
 
 def test_features_of_lines() -> None:
@@ -136,7 +137,7 @@ def test_features_of_lines() -> None:
 
 def test_no_lines_have_no_features() -> None:
     assert text_features([], frozenset()) == all_features([], frozenset()) == []
-    assert choose_lines(page(), list, best_extraction._weights()) == []
+    assert choose_lines(page(), list, shipped_weights()) == []
 
 
 def test_nested_links_are_read_once() -> None:
