@@ -1,7 +1,7 @@
 """Benchmark extraction from web pages: quality against the bare extractors, speed against FastWARC with
 resiliparse.
 
-    python -m benchmarks.extraction [--pages 300] [--pairs 3] [--extractors resiliparse,trafilatura,best]
+    python -m benchmarks.extraction [--pages 300] [--pairs 3] [--extractors resiliparse,trafilatura,best] [--markup text,markdown]
           data: $GRISTMILL_DATA/raw_web
 
 Quality is measured as trafilatura reports it: each page has snippets that must be in the text ("with") and
@@ -64,6 +64,7 @@ def main() -> None:
         "--pairs", type=int, default=3, help="pairs of timed runs; 0 leaves the comparison of speed out"
     )
     parser.add_argument("--extractors", default="resiliparse,trafilatura,best", help="names, divided by commas")
+    parser.add_argument("--markup", default="text,markdown", help="names, divided by commas")
     options = parser.parse_args()
     if "GRISTMILL_DATA" not in os.environ:
         raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
@@ -82,7 +83,7 @@ def main() -> None:
         ("best", "markdown"): None,
     }
     for (extract, markup), call in bare_calls.items():
-        if extract not in options.extractors.split(","):
+        if extract not in options.extractors.split(",") or markup not in options.markup.split(","):
             continue
         reader, spent = timed(lambda: list(itertools.islice(by_reader(path, extract, markup), options.pages)))  # noqa: B023
         name = f"{extract:12s} {markup:9s}"

@@ -7,8 +7,9 @@ MODEL is a sentence encoder in the layout of Hugging Face. Labels: the newsgroup
 their ids, and for `sources` the file of a document, of ten files. Documents are spread evenly over the files. Posts lose their
 headers, some of which name the group; quoted text stays.
 
-There are as many topics as labels. "two levels": as many topics as there are families of labels (the first word of a newsgroup: comp,
-rec, sci ...), each with as many subtopics as give the number of labels or more; its topics are also compared with the families.
+There are as many topics as labels. "two levels": as many topics as there are families of labels (the first word of a newsgroup:
+comp, rec, sci ...), each with as many subtopics as give the number of labels or more; its topics are compared with the
+families, too.
 Peers: scikit-learn's KMeans of the same vectors (5 starts, as many as here), of 100 components of TF-IDF (TruncatedSVD, as in its
 own example of 20 newsgroups), and LatentDirichletAllocation of counts of words. The last two leave out English stop words, and
 words in fewer than 5 documents or more than half of them.
@@ -76,7 +77,8 @@ def labelled(prose: Path, name: str, count: int) -> tuple[list[str], list[str]]:
     texts = [each["text"] for each in rows]
     if name == "forum_20news":
         texts = [text.partition("\n\n")[2] or text for text in texts]
-    return texts, [each["id"].split("/")[1] for each in rows]
+    kept = [(text, each["id"].split("/")[1]) for text, each in zip(texts, rows, strict=True) if text.strip()]
+    return [text for text, _ in kept], [label for _, label in kept]
 
 
 def records(prose: Path, name: str, count: int) -> list[dict]:

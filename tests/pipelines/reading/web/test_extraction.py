@@ -1,8 +1,10 @@
 """trafilatura's caches: no text depends on them, and they are cleared before they hold too many pages."""
 
+import trafilatura
 import trafilatura.meta
+from trafilatura import core
 
-from pipelines.reading.web.extraction import _Caches, extract_with_trafilatura
+from pipelines.reading.web.extraction import _Caches, extract_with_trafilatura, rules_alone
 
 SENTENCES = [
     "The harbour was rebuilt after the storm of 1953, which had destroyed most of its wooden piers.",
@@ -40,3 +42,19 @@ def test_caches_are_cleared_after_a_number_of_characters(monkeypatch):
         caches.make_room(size)
         counts.append(len(cleared))
     assert counts == [0, 0, 1, 1, 2, 3, 4]
+
+
+def test_rules_alone_are_the_fast_ones_without_a_second_run_with_more_recall(monkeypatch):
+    """The second run is decided by html2txt of the whole page; without it, the text is that of a limit of 0 letters for it."""
+    measured = []
+    whole = core.html2txt
+    monkeypatch.setattr(core, "html2txt", lambda tree: measured.append(tree) or whole(tree))
+    pages = [page(number) for number in range(4)]
+    for html in pages:
+        trafilatura.extract(html, fast=True, include_comments=False)
+    assert len(measured) == len(pages)
+    found = [extract_with_trafilatura(html, options=rules_alone("text", False)) for html in pages]
+    assert len(measured) == len(pages)
+    monkeypatch.setattr(core, "ESCALATION_MAX_LENGTH", 0)
+    assert found == [trafilatura.extract(html, fast=True, include_comments=False) for html in pages]
+    assert all(SENTENCES[0] in text for text in found)
