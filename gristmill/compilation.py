@@ -20,10 +20,10 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import llvmlite
 import numba
 import numpy as np
 import xxhash
@@ -49,7 +49,7 @@ _compiling: set[str] = set()  # names of source files that this process has lock
 
 _LIMIT = 256 << 20  # bytes; all kernels of one version take 12 MB
 _MARK_USED_SECONDS = 86_400  # the time of an entry is when it was last used, to the day
-_VERSIONS = f"{sys.version} numba {numba.__version__} llvmlite {llvmlite.__version__} numpy {np.__version__}"
+_VERSIONS = f"{sys.version} numba {numba.__version__} llvmlite {version('llvmlite')} numpy {np.__version__}"
 _OPTIONS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")  # of numba.config: they change the code, and numba keys none
 
 
