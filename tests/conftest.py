@@ -22,6 +22,9 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 # One thread per process, before any library starts its pool: models of tests are tiny, and threads that wait for one another
 # take several times the processor time of one that computes. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One cache of machine code for all processes, those with another home included.
+_CACHES = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+os.environ.setdefault("NUMBA_CACHE_DIR", f"{_CACHES}/gristmill")
 # Else a process that loads torch.compile, as DeepSpeed does, starts others that load torch; a fork of it waits for them for ever.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 

@@ -1,7 +1,9 @@
-"""The cache of machine code is fresh: it knows what a kernel takes from other files, and does not grow."""
+"""The cache of machine code: never stale, one for all clones of a user, and bounded."""
 
+import errno
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -50,10 +52,10 @@ def run(tmp_path, request, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "caller.py").write_text(CALLER)
 
-    def run(factor=1, entry=0, summand=0):
+    def run(factor=1, entry=0, summand=0, folder=tmp_path):
         source = PRIMITIVES.format(factor=factor, entry=entry, summand=summand, inline=request.param)
-        if not (tmp_path / "primitives.py").exists() or (tmp_path / "primitives.py").read_text() != source:
-            (tmp_path / "primitives.py").write_text(source)
+        if not (folder / "primitives.py").exists() or (folder / "primitives.py").read_text() != source:
+            (folder / "primitives.py").write_text(source)
         for name in ("primitives", "caller"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         compilation._digest_of_file.cache_clear()
@@ -69,12 +71,124 @@ def test_what_other_files_hold_is_never_stale(run, tmp_path):
     for name in ("primitives.py", "caller.py"):
         os.utime(tmp_path / name, (1, 1))  # the same text at another time
     assert run() == (11, 1)
-    files = {path.relative_to(tmp_path) for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert run(factor=3) == (31, 0)
     assert run(factor=3, entry=5) == (36, 0)
     assert run(factor=3, entry=5, summand=7) == (43, 0)
     assert run(factor=3, entry=5, summand=7) == (43, 1)
-    assert {path.relative_to(tmp_path) for path in (tmp_path / "cache").rglob("*") if path.is_file()} == files
+    assert run(factor=3) == (31, 1)  # as in a clone of another version, in turn with this one
+
+
+def test_the_place_of_a_clone_does_not_matter(run, tmp_path, monkeypatch):
+    assert run() == (11, 0)
+    (tmp_path / "clone").mkdir()
+    for name in ("primitives.py", "caller.py"):
+        (tmp_path / name).rename(tmp_path / "clone" / name)
+    monkeypatch.chdir(tmp_path / "clone")
+    monkeypatch.syspath_prepend(tmp_path / "clone")
+    assert run(folder=tmp_path / "clone") == (11, 1)
+
+
+def test_it_keeps_a_limit_and_what_was_used_last(run, tmp_path, monkeypatch):
+    assert run() == (11, 0)
+    folder = tmp_path / "cache" / "machine_code"
+    old = sorted(folder.iterdir())
+    for path in old:
+        os.utime(path, (1, 1))
+    assert run() == (11, 1)
+    used = [path for path in old if path.stat().st_mtime > 1]
+    assert sum("outermost" in path.name for path in used) == 1
+    held = sum(path.stat().st_size for path in used)
+    monkeypatch.setattr(compilation, "_LIMIT", held)
+    compilation._make_room.cache_clear()
+    assert run(factor=3) == (31, 0)
+    assert all(path.exists() for path in used)
+    assert not any(path.exists() for path in set(old) - set(used))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:100], lambda content: b"", lambda content: content[:-1] + b"x"]
+)
+def test_damaged_entries_are_compiled_again(run, tmp_path, damage):
+    assert run() == (11, 0)
+    for path in (tmp_path / "cache").rglob("*.nbc"):
+        path.write_bytes(damage(path.read_bytes()))
+    assert run() == (11, 0)
+    assert run() == (11, 1)
+
+
+def test_a_directory_that_is_removed_or_full_stops_nothing(run, tmp_path, monkeypatch):
+    assert run() == (11, 0)
+    shutil.rmtree(tmp_path / "cache")
+    assert run() == (11, 0)
+    assert run() == (11, 1)
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    assert run(factor=3) == (31, 0)
+    assert not list((tmp_path / "cache").rglob("*.nbc.*"))
+
+
+def full_disk(path, content):
+    path.touch()
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_where_it_is(tmp_path, monkeypatch):
+    beside = Path(compilation.__file__).parent / "__pycache__" / "machine_code"
+    for name, variables, expected in (
+        ("", {"XDG_CACHE_HOME": str(tmp_path / "xdg")}, tmp_path / "xdg" / "gristmill" / "machine_code"),
+        ("", {"HOME": str(tmp_path)}, tmp_path / ".cache" / "gristmill" / "machine_code"),
+        (str(tmp_path / "own"), {"HOME": str(tmp_path)}, tmp_path / "own" / "machine_code"),
+        ("", {"HOME": "/proc"}, beside),
+        ("/proc/own", {"HOME": str(tmp_path)}, tmp_path / ".cache" / "gristmill" / "machine_code"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.delenv("XDG_CACHE_HOME", raising=False)
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            assert compilation._folder.__wrapped__(name) == expected
+
+
+def test_a_cache_of_another_user_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert compilation._folder.__wrapped__("") != tmp_path / "gristmill" / "machine_code"
+
+
+def test_without_a_cache_each_process_compiles(run, monkeypatch):
+    monkeypatch.setattr(compilation, "_folder", lambda own: None)
+    assert run() == (11, 0)
+    assert run() == (11, 0)
+
+
+POINT = """
+from typing import NamedTuple
+
+
+class Point(NamedTuple):
+    {first}: int
+    {second}: int
+"""
+USER = """
+from gristmill.compilation import kernel
+
+
+@kernel()
+def x_of(point):
+    return point.x
+"""
+
+
+def test_the_fields_of_a_named_tuple_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "user.py").write_text(USER)
+    for first, second in (("x", "y"), ("y", "x")):
+        (tmp_path / "point.py").write_text(POINT.format(first=first, second=second))
+        for name in ("point", "user"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        point = importlib.import_module("point").Point(x=3, y=4)
+        assert importlib.import_module("user").x_of(point) == 3
 
 
 PROCESS = """
@@ -113,7 +227,12 @@ def test_processes_that_begin_together_compile_once(tmp_path):
 
 def test_a_process_that_stands_still_while_it_compiles_stops_no_other(run, tmp_path, monkeypatch):
     monkeypatch.setattr(compilation, "_PATIENCE", 0.3)
-    with Host().lock(str(tmp_path / "caller.py")) as held:
+    run()
+    folder = tmp_path / "cache" / "machine_code"
+    for path in folder.glob("*.nbc"):
+        path.unlink()
+    (of_caller,) = folder.glob("caller-*.lock")
+    with Host().lock(str(of_caller)) as held:
         assert held
         assert run() == (11, 0)
     assert compilation._compiling == set()

@@ -48,7 +48,7 @@ ATTEMPTS = [
     Attempt(2, 1, 0, "before_the_first_step", 1, 1),
     Attempt(3, 2, 0, "amid_a_checkpoint", 5, 0),
     Attempt(1, 0, 0, "after_a_checkpoint", 5, 0),
-    Attempt(3, 3, 5, "amid_a_step", 8, 2, machines=1),
+    Attempt(3, 3, 5, "amid_a_step", 8, 2),
     Attempt(2, 1, 5, "amid_a_validation", 10, 1, machines=2),
     Attempt(3, 2, 5, "amid_an_export", STEPS, 0),
     Attempt(1, 0, STEPS, "never", 0, 0),
@@ -56,18 +56,16 @@ ATTEMPTS = [
 
 
 def launch(attempt, corpus, directory):
-    """(exit statuses, output) of the torchrun of each machine, or of each worker."""
+    """(exit statuses, output) of the torchrun of each machine, or of each worker. torchrun on one machine is tested below."""
     script = [WORKER, attempt.moment, attempt.at, attempt.victim, directory / "record"]
     execution = [f"execution.zero_stage={attempt.zero_stage}", "execution.micro_batch=1"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus}", f"run={directory / 'run'}", *SETTINGS, *execution]
     if not attempt.machines:
         return run_workers(attempt.workers, *script, *arguments)
-    commands = [torchrun(attempt.workers, *script, *arguments)]
-    if attempt.machines > 1:
-        each = ["--nproc-per-node", str(attempt.workers // attempt.machines), "--nnodes", str(attempt.machines)]
-        meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-        start = [sys.executable, "-m", "torch.distributed.run", *each, *meeting, "--node-rank"]
-        commands = [[*start, str(node), *map(str, script), *arguments] for node in range(attempt.machines)]
+    each = ["--nproc-per-node", str(attempt.workers // attempt.machines), "--nnodes", str(attempt.machines)]
+    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    start = [sys.executable, "-m", "torch.distributed.run", *each, *meeting, "--node-rank"]
+    commands = [[*start, str(node), *map(str, script), *arguments] for node in range(attempt.machines)]
     started = [
         subprocess.Popen(
             command, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -151,6 +149,8 @@ def test_torchrun_starts_all_again_where_it_is_told_to(corpus_directory, unbroke
     command = torchrun(2, *script, *arguments, restarts=1)
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "the connection to another worker broke" in done.stdout + done.stderr
+    assert "RuntimeError" not in done.stdout + done.stderr
     assert [entry["step"] for entry in read_events(run / "log.jsonl", "start")] == [0, 5]
     assert losses(run) == pytest.approx(losses(unbroken), abs=5e-6)
     assert recorded(tmp_path / "record") == recorded(unbroken.parent / "record")

@@ -165,11 +165,15 @@ def _curvature(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -
 
 def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the mean loss and its gradient with respect to the weights and the offset."""
-    weights, offset = parameters[:-1], parameters[-1]
+    weights, offset, runs = parameters[:-1], parameters[-1], len(values)
     excess = np.exp(np.minimum(ratios @ weights, _EXPONENT))
-    residuals = offset + excess - values
-    slopes = np.clip(residuals, -_HUBER, _HUBER)
-    deviations, ridge = weights - weights.mean(), _RIDGE / len(values)
-    loss = (slopes * (residuals - 0.5 * slopes)).mean() + 0.5 * ridge * deviations @ deviations
-    slopes = slopes / len(values)
-    return float(loss), np.append(ratios.T @ (slopes * excess) + ridge * deviations, slopes.sum())
+    residuals = excess + (offset - values)
+    # Sums and minima of these short arrays take half the time of np.mean, np.clip and np.append.
+    slopes = np.minimum(np.maximum(residuals, -_HUBER), _HUBER)
+    deviations, ridge = weights - weights.sum() / len(weights), _RIDGE / runs
+    loss = slopes @ (residuals - 0.5 * slopes) / runs + 0.5 * ridge * deviations @ deviations
+    slopes /= runs
+    gradient = np.empty_like(parameters)
+    gradient[:-1] = ratios.T @ (slopes * excess) + ridge * deviations
+    gradient[-1] = slopes.sum()
+    return float(loss), gradient
