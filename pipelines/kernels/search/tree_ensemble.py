@@ -27,24 +27,71 @@ class Trees(NamedTuple):
     expected: np.ndarray  # float64 [nodes]: the value of a leaf, else the mean of the leaves below
 
 
-_ROWS = 128  # evaluated together, so that a tree stays in the cache and the walks of neighbouring rows overlap
+_ROWS = 128  # rows per block: a tree, which all rows of a block ask before the next one, stays in the cache
 
 
 @kernel(nogil=True)
 def add_trees(values: np.ndarray, trees: Trees, results: np.ndarray, changes: np.ndarray) -> None:
     """Add the leaves that each row of `values`, float64 [n, columns], reaches to `results`, float64 [n], tree by tree; and
     the changes on the way to `changes`, float64 [n, columns].
+
+    Four rows walk at a time: a row's next node depends on its last one, and a processor works on the others meanwhile. A row
+    that has reached its leaf stays there, where nothing changes, until the others have.
     """
+    inner, columns, children = _arrange(trees)
+    missing, thresholds, expected = trees.missing_left, trees.thresholds, trees.expected
     for first in range(0, len(values), _ROWS):
         last = min(first + _ROWS, len(values))
-        for root in trees.roots:
-            for row in range(first, last):
-                node, column = root, trees.columns[root]
-                while column >= 0:
-                    value = values[row, column]
-                    # No number is at most NaN.
-                    left = (value <= trees.thresholds[node]) | (np.isnan(value) & trees.missing_left[node])
-                    child = trees.lefts[node] if left else trees.rights[node]
-                    changes[row, column] += trees.expected[child] - trees.expected[node]
-                    node, column = child, trees.columns[child]
-                results[row] += trees.expected[node]
+        for tree in range(len(trees.roots)):
+            root = np.uint32(trees.roots[tree])
+            for row in range(first, last - 3, 4):
+                a = b = c = d = root
+                while inner[a] | inner[b] | inner[c] | inner[d]:
+                    a = _step(a, columns, children, missing, thresholds, expected, values[row], changes[row])
+                    b = _step(b, columns, children, missing, thresholds, expected, values[row + 1], changes[row + 1])
+                    c = _step(c, columns, children, missing, thresholds, expected, values[row + 2], changes[row + 2])
+                    d = _step(d, columns, children, missing, thresholds, expected, values[row + 3], changes[row + 3])
+                for offset, leaf in enumerate((a, b, c, d)):
+                    results[row + offset] += expected[leaf]
+            for row in range(last - (last - first) % 4, last):
+                a = root
+                while inner[a]:
+                    a = _step(a, columns, children, missing, thresholds, expected, values[row], changes[row])
+                results[row] += expected[a]
+
+
+@kernel()
+def _arrange(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (whether a node is none of the leaves, bool [nodes]; its column, 0 for a leaf, uint32 [nodes]; its children, right
+    and left, uint32 [nodes, 2], for a leaf the leaf itself).
+    """
+    count = len(trees.columns)
+    inner, columns, children = np.zeros(count, np.bool_), np.zeros(count, np.uint32), np.zeros((count, 2), np.uint32)
+    for node in range(count):
+        inner[node] = trees.columns[node] >= 0
+        children[node] = node
+        if inner[node]:
+            columns[node] = trees.columns[node]
+            children[node, 0], children[node, 1] = trees.rights[node], trees.lefts[node]
+    return inner, columns, children
+
+
+@kernel(inline="always")
+def _step(
+    node: np.uint32,
+    columns: np.ndarray,
+    children: np.ndarray,
+    missing: np.ndarray,
+    thresholds: np.ndarray,
+    expected: np.ndarray,
+    values: np.ndarray,
+    changes: np.ndarray,
+) -> np.uint32:
+    """Return the child that the values of a row lead to, and add the change to the column that the node asks."""
+    column = columns[node]
+    value = values[column]
+    # No number is at most NaN.
+    left = (value <= thresholds[node]) | (np.isnan(value) & missing[node])
+    child = children[node, np.uint8(left)]
+    changes[column] += expected[child] - expected[node]
+    return child
