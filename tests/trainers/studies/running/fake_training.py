@@ -2,8 +2,10 @@
 
 import os
 import signal
+import time
 from dataclasses import asdict
 
+from gristmill.events import EventLog
 from gristmill.storage.store import write_json
 from trainers.studies.running.train_study_run import FORMAT, RESULT, RunResult
 
@@ -20,7 +22,13 @@ def pretend(run, directory, threads):
         return "storage", "/data: No space left on device"
     if run.entry == "busy" and number < 3:
         return "busy", "another process is training"
+    if run.entry.startswith("slow") and number == 1:
+        log = EventLog(directory / "log.jsonl")
+        log.write("start", step=0, flops_per_token={"read": 1.0})
+        if run.entry == "slow":
+            log.write("step", step=1, tokens=1)
+        time.sleep(600)
     state = run.entry if run.entry in ("failed", "diverged") else "finished"
     (directory / "process").write_text(f"{os.getpid()} {threads}")
-    write_json(directory / RESULT, {"format": FORMAT, **asdict(RunResult(state))})
+    write_json(directory / RESULT, {"format": FORMAT, **asdict(RunResult(state, flops=1e9, step_seconds=1.0))})
     return state, ""

@@ -1,15 +1,20 @@
 """Runs of a study as tasks of Ray: lost ones go again, a failure is its own row, and several share a CPU."""
 
-from dataclasses import replace
+import json
+import re
+import time
+from dataclasses import asdict, replace
 
 import pytest
 
 from gristmill.errors import UserError
+from gristmill.storage.store import write_json
 from tests.trainers.studies.running.fake_training import pretend
 from tests.trainers.studies.study_files import opened, write_study
 from trainers.__main__ import main
+from trainers.studies.running import ray_runs
 from trainers.studies.running.ray_runs import RayResources, train_on_ray
-from trainers.studies.running.train_study_run import read_result
+from trainers.studies.running.train_study_run import FORMAT, RESULT, RunResult, read_result
 from trainers.training.ray_tasks import start_ray
 
 
@@ -48,6 +53,48 @@ def test_runs_on_ray_end_as_those_of_processes(cluster, tmp_path, runs):
         train_on_ray(tmp_path / "other", chosen, RayResources(0.5), lines.append, pretend)
     with pytest.raises(UserError, match="a run needs 1 CPUs and 1000 GPUs, but no node of the Ray cluster has as many"):
         train_on_ray(tmp_path, chosen, RayResources(1, 1000), lines.append, pretend)
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+def test_a_slow_run_continues_in_another_task(cluster, tmp_path, runs, monkeypatch):
+    monkeypatch.setattr(ray_runs, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(ray_runs, "_LONGEST_START", 1.0)
+    chosen, lines = runs("slow", "a", "b", "slow-to-begin", "c"), []
+    train_on_ray(tmp_path, chosen, RayResources(0.5), lines.append, pretend)
+    assert [read_result(tmp_path / run.key).state for run in chosen] == ["finished"] * 5
+    assert [len((tmp_path / run.key / "attempts").read_text()) for run in chosen] == [2, 1, 1, 2, 1]
+    assert any(
+        re.search(r"is [\d,]+ times slower than the others; it continues in another task", line) for line in lines
+    )
+    assert any("has logged no step; it continues in another task" in line for line in lines)
+    assert lines[-1].startswith("5/5  ")
+
+
+def test_runs_are_slow_by_seconds_per_flop_since_their_last_start(tmp_path, runs):
+    pace, chosen = ray_runs._Pace(tmp_path), runs("a", "b", "c", "as fast", "slow", "not begun")
+    for run in chosen[:3]:
+        result = RunResult("finished", flops=1e6, step_seconds=0.6, validation_seconds=0.4)
+        write_json(tmp_path / run.key / RESULT, {"format": FORMAT, **asdict(result)})
+        assert pace.slow(chosen[3:5]) == []
+        pace.note(run)
+    for run, tokens in zip(
+        chosen[3:], (10_000, 400), strict=False
+    ):  # half of them since the last start, 1,000 FLOPs each
+        events = [("start", 1000, {"step": 0}), ("step", 990, {"step": 5, "tokens": tokens // 2})]
+        events += [("start", 10, {"step": 5}), ("step", 5, {"step": 10, "tokens": tokens})]
+        log = tmp_path / run.key / "log.jsonl"
+        log.parent.mkdir()
+        flops = {"flops_per_token": {"read": 600.0, "predicted": 400.0}}
+        log.write_text(
+            "".join(
+                json.dumps({"event": e, "time": time.time() - ago, **more, **flops}) + "\n" for e, ago, more in events
+            )
+        )
+    assert pace.slow(chosen[3:]) == []  # one has not begun, so no room is free
+    ((run, ratio),) = pace.slow(chosen[3:5])
+    assert (run.entry, round(ratio)) == ("slow", 50)
+    assert pace.slow(chosen[3:5]) == []  # once
 
 
 @pytest.mark.parametrize(
