@@ -21,7 +21,7 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json, write_json
 from trainers.adapters import METHODS
-from trainers.adapters.shared.blocks import STACKS, stack_modules
+from trainers.adapters.shared.blocks import BLOCKS, stack_modules
 from trainers.adapters.shared.peft_layers import PeftMethod
 from trainers.adapters.shared.training_method import TrainingMethod, set_tensors, trained_state
 
@@ -68,7 +68,7 @@ class StockHead:
         found = []
         for name in self.names.values():
             first, *_ = name.split(".")
-            found.append(name.rpartition(".")[0] if first in STACKS[architecture] else first)
+            found.append(name.rpartition(".")[0] if first in BLOCKS[architecture].stacks else first)
         return list(dict.fromkeys(found))
 
     def peft_names(self, own: Iterable[str]) -> dict[str, str]:

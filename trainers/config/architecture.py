@@ -27,8 +27,7 @@ class Traits:
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
     the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
-    `bidirectional_lm` says the same of a forward and a backward language model. A `recurrent` architecture has
-    no attention.
+    `bidirectional_lm` says the same of a forward and a backward language model.
     """
 
     family: Family
@@ -40,8 +39,12 @@ class Traits:
     causal_only: bool = False
     token_types: bool = False
     permutes: bool = False
-    recurrent: bool = False
     bidirectional_lm: bool = False
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it is recurrent: it has neither attention nor positions."""
+        return self.positions == ("none",)
 
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
@@ -65,13 +68,12 @@ ARCHITECTURES: dict[str, Traits] = {
         ("dropout", *RECURRENT_RATES),
         feed_forward=Fraction(23, 8),
         causal_only=True,
-        recurrent=True,
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
     "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", *_GENERATOR), token_types=True),
-    "elmo": Traits("encoder", ("none",), ("dropout",), recurrent=True, bidirectional_lm=True),
+    "elmo": Traits("encoder", ("none",), ("dropout",), bidirectional_lm=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
     "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),

@@ -7,118 +7,105 @@ whole matrix.
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 Part = Literal["query", "key", "value", "output", "up", "down"]
 """The matrices of a block: those of its attention layers, and `up` and `down` of its feed-forward layer."""
 
-_BERT = {
-    "query": r"attention\.self\.query",
-    "key": r"attention\.self\.key",
-    "value": r"attention\.self\.value",
-    "output": r"attention\.output\.dense",
-    "up": r"intermediate\.dense",
-    "down": r"layer\.\d+\.output\.dense",
-}
-_GPT = {
-    "query": r"attn\.c_attn",
-    "key": r"attn\.c_attn",
-    "value": r"attn\.c_attn",
-    "output": r"attn\.c_proj",
-    "up": r"mlp\.c_fc",
-    "down": r"mlp\.c_proj",
-}
-_PARTS: dict[str, dict[str, str]] = {
-    "albert": {
-        "query": r"attention\.query",
-        "key": r"attention\.key",
-        "value": r"attention\.value",
-        "output": r"attention\.dense",
-        "up": r"ffn",
-        "down": r"ffn_output",
-    },
-    "bart": {
-        "query": r"attn\.q_proj",
-        "key": r"attn\.k_proj",
-        "value": r"attn\.v_proj",
-        "output": r"attn\.out_proj",
-        "up": r"fc1",
-        "down": r"fc2",
-    },
-    "bert": _BERT,
-    "deberta_v2": {**_BERT, **{part: rf"attention\.self\.{part}_proj" for part in ("query", "key", "value")}},
-    "electra": _BERT,
-    "gpt": _GPT,
-    "gpt2": _GPT,
-    "llama": {
-        "query": r"self_attn\.q_proj",
-        "key": r"self_attn\.k_proj",
-        "value": r"self_attn\.v_proj",
-        "output": r"self_attn\.o_proj",
-        "up": r"mlp\.(?:gate_proj|up_proj)",
-        "down": r"mlp\.down_proj",
-    },
-    "modernbert": {
-        "query": r"attn\.Wqkv",
-        "key": r"attn\.Wqkv",
-        "value": r"attn\.Wqkv",
-        "output": r"attn\.Wo",
-        "up": r"mlp\.Wi",
-        "down": r"mlp\.Wo",
-    },
-    "roberta": _BERT,
-    "t5": {
-        "query": r"Attention\.q",
-        "key": r"Attention\.k",
-        "value": r"Attention\.v",
-        "output": r"Attention\.o",
-        "up": r"DenseReluDense\.(?:wi|wi_0|wi_1)",
-        "down": r"DenseReluDense\.wo",
-    },
-    "xlnet": {"up": r"ff\.layer_1", "down": r"ff\.layer_2"},
-}
-STACKS: dict[str, tuple[str, ...]] = {
-    "albert": ("albert",),
-    "awd_lstm": ("lstm",),
-    "bart": ("model",),
-    "bert": ("bert",),
-    "deberta_v2": ("deberta",),
-    "electra": ("electra",),
-    "elmo": ("elmo",),
-    "gpt": ("transformer",),
-    "gpt2": ("transformer",),
-    "llama": ("model",),
-    "modernbert": ("model",),
-    "roberta": ("roberta",),
-    "t5": ("encoder", "decoder"),
-    "xlnet": ("transformer",),
-}
-"""The modules that are the stacks of a model; the others are heads."""
-# The attention layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder.
-_ATTENTIONS = {
-    "albert": r".*\.attention",
-    "bart": r".*\.(?:self_attn|encoder_attn)",
-    "bert": r".*\.attention\.self",
-    "deberta_v2": r".*\.attention\.self",
-    "electra": r".*\.attention\.self",
-    "gpt": r".*\.attn",
-    "gpt2": r".*\.attn",
-    "llama": r".*\.self_attn",
-    "modernbert": r".*\.attn",
-    "roberta": r".*\.attention\.self",
-    "t5": r".*\.(?:SelfAttention|EncDecAttention)",
-    "xlnet": r".*\.rel_attn",
-}
-RECURRENT = ("awd_lstm", "elmo")
-"""Architectures without attention, whose blocks have none of the parts above."""
-FUSED = ("gpt", "gpt2", "modernbert")
-"""Architectures with a single matrix for queries, keys and values."""
+
+@dataclass(frozen=True)
+class BlockNames:
+    """The names of an architecture's modules, as regular expressions unless stated otherwise.
+
+    `stacks` are the plain names of the modules that are its stacks; the others are heads. `attention` matches the attention
+    layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder; a recurrent architecture has
+    none (None). `parts` match the matrices of a block that are layers of their own. `biases` says whether there are any, and
+    `past_keys` whether the stock model accepts the keys and values of earlier positions.
+    """
+
+    stacks: tuple[str, ...]
+    attention: str | None = None
+    parts: dict[Part, str] = field(default_factory=dict)
+    biases: bool = True
+    past_keys: bool = True
 
 
-def refuse_parts(kind: str, architecture: str, parts: Iterable[str]) -> str | None:
+def _parts(*patterns: str) -> dict[Part, str]:
+    return dict(zip(get_args(Part), patterns, strict=True))
+
+
+_SELF = r"attention\.self\."
+_BERT_ENDS = r"attention\.output\.dense", r"intermediate\.dense", r"layer\.\d+\.output\.dense"
+_BERT = _parts(rf"{_SELF}query", rf"{_SELF}key", rf"{_SELF}value", *_BERT_ENDS)
+_GPT = _parts(*[r"attn\.c_attn"] * 3, r"attn\.c_proj", r"mlp\.c_fc", r"mlp\.c_proj")
+BLOCKS: dict[str, BlockNames] = {
+    "albert": BlockNames(
+        ("albert",),
+        r".*\.attention",
+        _parts(r"attention\.query", r"attention\.key", r"attention\.value", r"attention\.dense", r"ffn", r"ffn_output"),
+        past_keys=False,
+    ),
+    "awd_lstm": BlockNames(("lstm",)),
+    "bart": BlockNames(
+        ("model",),
+        r".*\.(?:self_attn|encoder_attn)",
+        _parts(r"attn\.q_proj", r"attn\.k_proj", r"attn\.v_proj", r"attn\.out_proj", r"fc1", r"fc2"),
+    ),
+    "bert": BlockNames(("bert",), r".*\.attention\.self", _BERT),
+    "deberta_v2": BlockNames(
+        ("deberta",),
+        r".*\.attention\.self",
+        _parts(rf"{_SELF}query_proj", rf"{_SELF}key_proj", rf"{_SELF}value_proj", *_BERT_ENDS),
+    ),
+    "electra": BlockNames(("electra",), r".*\.attention\.self", _BERT),
+    "elmo": BlockNames(("elmo",)),
+    "gpt": BlockNames(("transformer",), r".*\.attn", _GPT, past_keys=False),
+    "gpt2": BlockNames(("transformer",), r".*\.attn", _GPT),
+    "llama": BlockNames(
+        ("model",),
+        r".*\.self_attn",
+        _parts(
+            r"self_attn\.q_proj",
+            r"self_attn\.k_proj",
+            r"self_attn\.v_proj",
+            r"self_attn\.o_proj",
+            r"mlp\.(?:gate_proj|up_proj)",
+            r"mlp\.down_proj",
+        ),
+        biases=False,
+    ),
+    "modernbert": BlockNames(
+        ("model",),
+        r".*\.attn",
+        _parts(*[r"attn\.Wqkv"] * 3, r"attn\.Wo", r"mlp\.Wi", r"mlp\.Wo"),
+        biases=False,
+        past_keys=False,
+    ),
+    "roberta": BlockNames(("roberta",), r".*\.attention\.self", _BERT),
+    "t5": BlockNames(
+        ("encoder", "decoder"),
+        r".*\.(?:SelfAttention|EncDecAttention)",
+        _parts(
+            r"Attention\.q",
+            r"Attention\.k",
+            r"Attention\.v",
+            r"Attention\.o",
+            r"DenseReluDense\.(?:wi|wi_0|wi_1)",
+            r"DenseReluDense\.wo",
+        ),
+        biases=False,
+    ),
+    "xlnet": BlockNames(("transformer",), r".*\.rel_attn", {"up": r"ff\.layer_1", "down": r"ff\.layer_2"}),
+}
+"""The blocks of every architecture in `trainers.config.architecture.ARCHITECTURES`, by its name."""
+
+
+def refuse_parts(kind: str, architecture: str, parts: Iterable[Part]) -> str | None:
     """Return the reason why a method that adapts these parts does not work with an architecture, or None if it does."""
-    if missing := [part for part in parts if part not in _PARTS[architecture]]:
-        there = " and ".join(_PARTS[architecture])
+    named = BLOCKS[architecture].parts
+    if missing := [part for part in parts if part not in named]:
+        there = " and ".join(named)
         return (
             f"got {kind}, which adapts the part {missing[0]} of every block; in {architecture} only {there} are layers of their "
             f"own; use bitfit, prompt, or lora with other targets"
@@ -126,15 +113,15 @@ def refuse_parts(kind: str, architecture: str, parts: Iterable[str]) -> str | No
     return None
 
 
-def pattern(architecture: str, parts: Iterable[str]) -> str:
+def pattern(architecture: str, parts: Iterable[Part]) -> str:
     """Return a regular expression that matches the full names of the modules of these parts, for peft's
     `target_modules`.
     """
-    its = dict.fromkeys(_PARTS[architecture][part] for part in parts)
+    its = dict.fromkeys(BLOCKS[architecture].parts[part] for part in parts)
     return rf".*(?:{'|'.join(its)})"
 
 
-def part_modules(network: Any, architecture: str, parts: Iterable[str]) -> list[tuple[str, Any]]:
+def part_modules(network: Any, architecture: str, parts: Iterable[Part]) -> list[tuple[str, Any]]:
     """Return (name, module) for these parts in all blocks, in the order of the model."""
     expression = re.compile(pattern(architecture, parts))
     return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
@@ -144,13 +131,15 @@ def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
     """Return (name, module) for every attention layer of the blocks, including cross-attention in an
     encoder-decoder.
     """
-    expression = re.compile(_ATTENTIONS[architecture])
+    attention = BLOCKS[architecture].attention
+    assert attention is not None, f"{architecture} has no attention"
+    expression = re.compile(attention)
     return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
 
 
 def stack_modules(network: Any, architecture: str) -> list[Any]:
     """Return the stacks of blocks, without the heads of pretraining."""
-    return [getattr(network, name) for name in STACKS[architecture]]
+    return [getattr(network, name) for name in BLOCKS[architecture].stacks]
 
 
 def token_embedding(network: Any, architecture: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.libraries.extras import install_extra
-from trainers.adapters.shared.blocks import part_modules, pattern, refuse_parts
+from trainers.adapters.shared.blocks import Part, part_modules, pattern, refuse_parts
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, set_tensors
 
 _NAME = "default"  # peft's name for the only adapter; the names of its parameters contain it
@@ -27,7 +27,7 @@ class PeftMethod(TrainingMethod):
 
     @property
     @abstractmethod
-    def parts(self) -> Sequence[str]:
+    def parts(self) -> Sequence[Part]:
         """The parts of a block that are adapted."""
 
     @abstractmethod
@@ -116,7 +116,7 @@ def _peft() -> Any:
     return peft
 
 
-def _transpose(network: Any, architecture: str, parts: Sequence[str]) -> None:
+def _transpose(network: Any, architecture: str, parts: Sequence[Part]) -> None:
     """Replace the transposed matrices of GPT and GPT-2 with linear layers that compute the same."""
     import torch
     from transformers.pytorch_utils import Conv1D

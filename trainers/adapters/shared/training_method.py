@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from gristmill.errors import ConfigError
-from trainers.adapters.shared.blocks import RECURRENT
+from trainers.adapters.shared.blocks import BLOCKS
 
 Encode = Callable[[str], list[int]]
 """A function that returns the token ids of a text, without special tokens."""
@@ -33,7 +33,7 @@ class TrainingMethod(ABC):
 
     def refusal(self, architecture: str) -> str | None:
         """Return the reason why this method does not work with an architecture, or None if it does."""
-        if architecture in RECURRENT and self.needs_transformer:
+        if self.needs_transformer and BLOCKS[architecture].attention is None:
             return f"got {self.kind}, which adapts a transformer, and {architecture} is none; use full, head or bitfit"
         return None
 

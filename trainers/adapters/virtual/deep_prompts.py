@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gristmill.errors import ConfigError
-from trainers.adapters.shared.blocks import attention_kind, attention_modules, key_width
+from trainers.adapters.shared.blocks import BLOCKS, attention_kind, attention_modules, key_width
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze, set_tensors
 from trainers.adapters.virtual.prompt_tuning import prompt_config
 
@@ -101,7 +101,7 @@ def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> 
     ALBERT, GPT and ModernBERT do not accept past keys. In an encoder-decoder peft gives a prefix to the decoder's
     self-attention only, and layer i gets the keys of layer 2i.
     """
-    if architecture in ("albert", "gpt", "modernbert") or family == "encoder_decoder":
+    if not BLOCKS[architecture].past_keys or family == "encoder_decoder":
         return None
     (_, first), *_ = attention_modules(network, architecture)
     heads = getattr(network.config, "num_key_value_heads", None) or network.config.num_attention_heads

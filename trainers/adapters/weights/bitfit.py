@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from trainers.adapters.shared.blocks import stack_modules
+from trainers.adapters.shared.blocks import BLOCKS, stack_modules
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze
 
 
@@ -17,10 +17,8 @@ class BitFit(TrainingMethod):
     needs_transformer: ClassVar[bool] = False
 
     def refusal(self, architecture: str) -> str | None:
-        """Return the reason why this method does not work with Llama, ModernBERT and T5, which have no
-        biases; None for other architectures.
-        """
-        if architecture in ("llama", "modernbert", "t5"):
+        """Return the reason why this method does not work with an architecture without biases; None for others."""
+        if not BLOCKS[architecture].biases:
             return f"got bitfit, which trains biases, and {architecture} has none; use lora or ia3"
         return None
 

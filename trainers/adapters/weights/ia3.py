@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from trainers.adapters.shared.blocks import pattern
+from trainers.adapters.shared.blocks import Part, pattern
 from trainers.adapters.shared.peft_layers import PeftMethod
 from trainers.adapters.shared.training_method import Encode
 
@@ -24,7 +24,7 @@ class IA3(PeftMethod):
     config_name: ClassVar[str] = "IA3Config"
 
     @property
-    def parts(self) -> Sequence[str]:
+    def parts(self) -> Sequence[Part]:
         """The parts that are rescaled: the outputs of `key` and `value`, and the input of `down`."""
         return ("key", "value", "down")
 

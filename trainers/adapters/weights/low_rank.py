@@ -29,7 +29,7 @@ class LowRankMethod(PeftMethod):
             raise ValueError("targets: got none, allowed one or more of query, key, value, output, up, down")
 
     @property
-    def parts(self) -> Sequence[str]:
+    def parts(self) -> Sequence[Part]:
         """The parts that are adapted."""
         return self.targets
 
