@@ -5,6 +5,7 @@ again in double precision, so no decision about a pair depends on the library. S
 functions inside `on_one_thread()`.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -105,6 +106,33 @@ def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
             nearest[start : start + len(block)][highest > best] = first + column[highest > best]
             best = np.maximum(best, highest)
     return nearest
+
+
+def spread_first(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Return the vectors in another order, in which the first `count` are far from one another: k-means++ with 1 - cosine as the
+    squared distance, and of 2 + log(count) draws the one that lowers the sum of distances most (Arthur and Vassilvitskii 2007,
+    sections 2.2 and 7). The others follow in their order; they begin earlier if fewer than `count` differ.
+    """
+    if not len(vectors):
+        return vectors
+    generator, units = np.random.Generator(np.random.PCG64(seed)), unit_rows(vectors)
+    draws = 2 + int(np.log(count))
+    chosen = [int(generator.integers(len(units)))]
+    distance = _distances(units, chosen)[0]
+    while len(chosen) < count and distance.any():
+        sums = np.cumsum(distance)
+        tried = np.minimum(np.searchsorted(sums, generator.random(draws) * sums[-1], side="right"), len(units) - 1)
+        lowered = np.minimum(_distances(units, tried), distance)
+        best = int(lowered.sum(axis=1).argmin())
+        chosen.append(int(tried[best]))
+        distance = lowered[best]
+    return np.concatenate([vectors[chosen], np.delete(vectors, chosen, axis=0)])
+
+
+def _distances(units: np.ndarray, chosen: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return 1 - cosine of the chosen ones to all vectors of length 1, float64 [chosen, n]; 0 where it is near 0."""
+    distances = 1 - (units[chosen] @ units.T).astype(np.float64)
+    return np.where(distances > _UNSURE, distances, 0)
 
 
 def spherical_kmeans(sample: np.ndarray, clusters: int, rounds: int) -> np.ndarray:

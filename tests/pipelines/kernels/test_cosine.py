@@ -11,6 +11,7 @@ from pipelines.kernels.search.cosine import (
     nearest_centroids,
     pair_cosines,
     spherical_kmeans,
+    spread_first,
     unit_rows,
 )
 
@@ -108,3 +109,32 @@ def test_there_are_no_more_centroids_than_distinct_vectors():
     assert spherical_kmeans(sample, 9, 5).tolist() == np.eye(4)[[2, 0]].tolist()
     assert spherical_kmeans(sample, 1, 5) == pytest.approx(np.array([[2, 0, 3, 0]]) / 13**0.5)
     assert spherical_kmeans(sample[:0], 3, 5).shape == (0, 4)
+
+
+def test_vectors_far_apart_come_first():
+    """The first are one of each group, also of groups that are rare; the sample stays the same set of vectors."""
+    rng = np.random.default_rng(5)
+    groups = np.r_[np.zeros(2000, int), np.arange(1, 8).repeat(3)]
+    rng.shuffle(groups[5:])
+    sample = (np.eye(8)[groups] + 0.005 * rng.normal(size=(len(groups), 8))).astype(np.float16)
+    for seed in range(5):
+        spread = spread_first(sample, 8, seed)
+        assert sorted(spread[:8].argmax(axis=1)) == list(range(8))
+        assert sorted(map(bytes, spread)) == sorted(map(bytes, sample))
+        assert spread_first(sample, 8, seed).tolist() == spread.tolist()
+    assert spread_first(sample, 8, 0)[0].tolist() != spread_first(sample, 8, 1)[0].tolist()
+    left = [row.tolist() for row in sample if row.tolist() not in spread[:8].tolist()]
+    assert spread[8:].tolist() == left
+    assert (
+        mean_cosine(sample, spherical_kmeans(spread, 8, 50))
+        > mean_cosine(sample, spherical_kmeans(sample, 8, 50)) + 0.001
+    )
+
+
+def test_vectors_that_are_equal_or_few_can_be_spread():
+    same = np.ones((4, 3), np.float16)
+    assert spread_first(same, 3, 0).tolist() == same.tolist()
+    assert spread_first(same[:0], 3, 0).shape == (0, 3)
+    assert sorted(map(bytes, spread_first(np.eye(3, dtype=np.float16), 9, 0))) == sorted(
+        map(bytes, np.eye(3, dtype=np.float16))
+    )

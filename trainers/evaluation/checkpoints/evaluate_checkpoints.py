@@ -104,7 +104,7 @@ class ResultIdentity:
         for name, version in self.versions.items():
             if (other := stored.versions.get(name, version)) != version:
                 return f"version {other} of {name.removesuffix('.mean')}, not {version}"
-        return "other items" if stored.items != self.items else None
+        return "other items or another prompt" if stored.items != self.items else None
 
 
 def _versions(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]]) -> dict[str, str]:
@@ -123,7 +123,7 @@ def name_of(suite: Suite | None, columns: Sequence[tuple[AskedTask, str]], setti
 
 
 def _digest(read: Sequence[Asked]) -> str:
-    """Return a digest of everything that the model is asked, and of the gold answers."""
+    """Return a digest of everything that the model is asked, of the gold answers, and of how scores are normalised."""
     state = xxhash.xxh3_128()
     for one in read:
         asked = one.asked if isinstance(one, HarnessItems) else one
@@ -137,8 +137,7 @@ def _digest(read: Sequence[Asked]) -> str:
             state.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
         if isinstance(items, Items):
             state.update(items.offsets.tobytes() + items.gold.tobytes())
-            if items.references is not None:
-                state.update(repr((items.task.prompt, items.references)).encode("utf-8", "surrogatepass"))
+            state.update(repr((items.task.prompt, items.references)).encode("utf-8", "surrogatepass"))
         if isinstance(asked, FactSet):
             state.update(repr(asked.relations).encode("utf-8", "surrogatepass"))
     return state.hexdigest()

@@ -16,7 +16,13 @@ from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, w
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Column, Text
 from pipelines.contracts.stage import Cluster, gather
-from pipelines.kernels.search.cosine import nearest_centroids, on_one_thread, pair_cosines, spherical_kmeans
+from pipelines.kernels.search.cosine import (
+    nearest_centroids,
+    on_one_thread,
+    pair_cosines,
+    spherical_kmeans,
+    spread_first,
+)
 from pipelines.stages.decide.uniform_numbers import uniform_numbers
 from pipelines.stages.measure.topics.topic_names import name_of, telling_words, words_of
 from pipelines.stages.score.embedding_values import vectors_of
@@ -24,7 +30,7 @@ from pipelines.stages.score.embedding_values import vectors_of
 ROUNDS = 50
 """Most rounds of k-means."""
 STARTS = 5
-"""Starts of k-means, from different vectors; the one whose centroids are nearest to the sample counts."""
+"""Starts of k-means, from different vectors far from one another; the one whose centroids are nearest to the sample counts."""
 _PURPOSE = b"topics"
 EMBEDDING = Column("embedding")
 
@@ -175,8 +181,7 @@ def _cluster(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (centroids, float32 [k, width]; the nearest one of each vector, int64 [n]) of the best of some starts."""
     best, result = -np.inf, (np.zeros((0, vectors.shape[1]), np.float32), np.zeros(0, np.int64))
     for start in range(STARTS):
-        # k-means begins with the first vectors of what it is given.
-        centroids = spherical_kmeans(np.roll(vectors, -(start * len(vectors) // STARTS), axis=0), count, ROUNDS)
+        centroids = spherical_kmeans(spread_first(vectors, count, start), count, ROUNDS)
         nearest = nearest_centroids(vectors, centroids)
         similarity = float(pair_cosines(vectors, centroids[nearest]).sum(dtype=np.float64))
         if similarity > best:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,8 @@ class Topics(ReadsText, CorpusStage):
     documents and 384 numbers."""
     text: str = field(default="edited_text", kw_only=True)
     """The text whose words name the topics: `text`, `edited_text` or `text@STEP`."""
+
+    version: ClassVar[int] = 2
 
     def check(self) -> None:
         """Validate ranges."""

@@ -90,8 +90,23 @@ def test_other_items_are_measured_anew_and_results_of_others_are_left_out(run, t
     assert main(["evaluate", str(run), f"task={copy / 'pairs.yaml'}", "--checkpoints", "all"]) == 0
     shown = capsys.readouterr()
     assert len(begun) == 2
-    assert "left out 2: their results are for other items" in shown.err
+    assert "left out 2: their results are for other items or another prompt" in shown.err
     assert [line.split()[1] for line in shown.out.splitlines()[1:3]] == ["4", "6"]
+
+
+def test_another_normalisation_is_measured_anew(run, monkeypatch, tmp_path):
+    """Items, candidates and gold answers are the same; which candidate wins is not."""
+    write_lines(
+        tmp_path / "ends.jsonl", [{"q": f"a cab {n}", "ends": ["bed", "a bed and a cab"], "gold": 0} for n in range(4)]
+    )
+    columns = "columns: {text: q, candidates: ends, label: gold}\nmetrics: [accuracy]\nfiles: {test: ends.jsonl}\nkind: choose\n"
+    begun = measured(monkeypatch)
+    for normalise in ("none", "character", "none"):
+        (tmp_path / "ends.yaml").write_text(
+            f"{columns}prompt: {{context: '{{text}}', continuation: ' {{candidate}}', normalise: {normalise}}}\n"
+        )
+        assert main(["evaluate", str(run), f"task={tmp_path / 'ends.yaml'}", "--checkpoints", "6"]) == 0
+    assert len(begun) == 3
 
 
 def test_results_of_another_version_are_not_compared(run, task, monkeypatch, tmp_path, capsys):
