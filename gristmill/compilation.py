@@ -19,7 +19,7 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ entrypoints._already_initialized = True
 # Seconds to wait for another process to compile. The slowest kernels take some ten on a free core, and several times that
 # where processes share it, which those that compile too would make worse; a process that was suspended meanwhile must not
 # stop others.
-_PATIENCE = 180.0
+_LONGEST_WAIT = 180.0
 _PAUSE = 0.05
 _compiling: set[str] = set()  # names of source files that this process has locked; guarded by numba's own lock
 
@@ -79,7 +79,22 @@ class _MachineCode(_Cache):
 
     def __init__(self, function: types.FunctionType) -> None:
         self._name = f"{function.__module__}.{function.__qualname__}"
-        self.stamp = _stamp(function)
+        self._function = function
+
+    @cached_property
+    def stamp(self) -> str:
+        """A digest of the kernel, of its file, of the constants that it uses, and of all kernels that it calls, directly or not.
+
+        It is computed at the first call: while its module is imported, a kernel cannot see those further down in its file.
+        """
+        found, pending = dict[str, str](), [self._function]
+        while pending:
+            function = pending.pop()
+            name = f"{function.__module__}.{function.__qualname__}"
+            if name not in found:
+                found[name], called = _facts(function)
+                pending += called
+        return xxhash.xxh3_128_hexdigest(f"{_VERSIONS} {self._name} {sorted(found.items())}".encode())
 
     @property
     def cache_path(self) -> str | None:
@@ -95,10 +110,11 @@ class _MachineCode(_Cache):
             return None
         try:
             content = path.read_bytes()
-            if time.time() - path.stat().st_mtime > _MARK_USED_SECONDS:
-                os.utime(path)
         except OSError:
             return None
+        with suppress(OSError):  # it may belong to another user, or have just been removed
+            if time.time() - path.stat().st_mtime > _MARK_USED_SECONDS:
+                os.utime(path)
         reduced = memoryview(content)[16:]
         if xxhash.xxh3_128_digest(reduced) != content[:16]:  # cut off, as when the machine lost power
             return None
@@ -120,13 +136,13 @@ class _MachineCode(_Cache):
                 own.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        """Return the file for a signature. The fields of named tuples, which their names in signatures leave out, count."""
+        """Return the file for a signature. The classes and fields of named tuples, which signatures leave out, count."""
         folder = _folder(numba.config.CACHE_DIR)
         if folder is None:
             return None
-        fields = [getattr(argument, "fields", None) for argument in getattr(sig, "args", sig)]
+        tuples = [name for argument in getattr(sig, "args", sig) for name in _named_tuples(argument)]
         options = [getattr(numba.config, name) for name in _OPTIONS]
-        facts = f"{self.stamp} {sig} {fields} {codegen.magic_tuple()} {options}"
+        facts = f"{self.stamp} {sig} {tuples} {codegen.magic_tuple()} {options}"
         return folder / f"{self._name}-{xxhash.xxh3_128_hexdigest(facts.encode())}.nbc"
 
     def enable(self) -> None:
@@ -200,7 +216,7 @@ def _locked(name: str) -> Iterator[None]:
         return
     machine = Host()  # not the one that a test may have substituted: machine code is cached on the real one
     path = folder / f"{name}.lock"
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _LONGEST_WAIT
     with ExitStack() as held:
         # Where no lock can be had, as when someone has just removed the directory, this process compiles at once.
         with suppress(OSError):
@@ -216,24 +232,34 @@ def _locked(name: str) -> Iterator[None]:
             _compiling.discard(name)
 
 
-def _stamp(function: types.FunctionType) -> str:
-    """Return a digest of a kernel, its file and the globals that it uses: constants by value, kernels by their own
-    stamps.
+def _facts(function: types.FunctionType) -> tuple[str, list[types.FunctionType]]:
+    """Return a digest of a kernel's file and of the globals that it uses, constants by value and kernels by name; and these
+    kernels.
     """
     whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
-    whole.update(
-        f"{_VERSIONS} {function.__module__} {function.__qualname__} {function.__code__.co_firstlineno}".encode()
-    )
-    for name in sorted(_names(function.__code__)):
+    whole.update(f"{function.__code__.co_firstlineno}".encode())
+    called = []
+    for name in sorted(set(_names(function.__code__))):
         value = function.__globals__.get(name)
         if isinstance(value, Dispatcher):
-            whole.update(f"{name}={value._cache.stamp}".encode())
+            callee = value.py_func
+            called.append(callee)
+            whole.update(f"{name}={callee.__module__}.{callee.__qualname__}".encode())
         elif isinstance(value, np.ndarray):
             whole.update(f"{name}={value.dtype}{value.shape}".encode())
             whole.update(value.tobytes())
         elif isinstance(value, bool | int | float | complex | str | bytes | tuple | np.generic | type):
-            whole.update(f"{name}={value!r}".encode())
-    return whole.hexdigest()
+            whole.update(f"{name}={value!r}{getattr(value, '_fields', '')}".encode())
+    return whole.hexdigest(), called
+
+
+def _named_tuples(kind: Any) -> Iterator[str]:
+    """Yield the module, name and fields of each class of named tuples in a type, within other tuples too."""
+    named = getattr(kind, "instance_class", None)
+    if named is not None:
+        yield f"{named.__module__}.{named.__qualname__}{named._fields}"
+    for each in getattr(kind, "types", ()):
+        yield from _named_tuples(each)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -31,14 +31,14 @@ from gristmill.compilation import kernel
 from primitives import TABLE, scaled
 
 
+@kernel(nogil=True)
+def outermost(x):
+    return middle(x) + 1  # defined below
+
+
 @kernel()
 def middle(x):
     return scaled(x) + TABLE[0]
-
-
-@kernel(nogil=True)
-def outermost(x):
-    return middle(x) + 1
 """
 
 
@@ -103,6 +103,18 @@ def test_it_keeps_a_limit_and_what_was_used_last(run, tmp_path, monkeypatch):
     assert run(factor=3) == (31, 0)
     assert all(path.exists() for path in used)
     assert not any(path.exists() for path in set(old) - set(used))
+
+
+def test_entries_of_another_user_are_used(run, tmp_path, monkeypatch):
+    assert run() == (11, 0)
+    for path in (tmp_path / "cache").rglob("*.nbc"):
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(os, "utime", not_the_owner)
+    assert run() == (11, 1)
+
+
+def not_the_owner(path, times=None):
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 @pytest.mark.parametrize(
@@ -177,18 +189,55 @@ def x_of(point):
 """
 
 
+MAKER = """
+from point import Point
+from gristmill.compilation import kernel
+
+
+@kernel()
+def y_of(x, y):
+    return Point(x, y).y
+
+
+@kernel()
+def y_within(pair):
+    return pair[1].y
+"""
+
+
 def test_the_fields_of_a_named_tuple_count(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "maker.py").write_text(MAKER)
     for first, second in (("x", "y"), ("y", "x")):
         (tmp_path / "point.py").write_text(POINT.format(first=first, second=second))
+        for name in ("point", "user", "maker"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        compilation._digest_of_file.cache_clear()
+        point = importlib.import_module("point").Point(x=3, y=4)
+        assert importlib.import_module("user").x_of(point) == 3
+        assert importlib.import_module("maker").y_of(3, 4) == (4 if first == "x" else 3)
+        assert importlib.import_module("maker").y_within((7, point)) == 4
+
+
+def test_the_module_of_a_named_tuple_counts(tmp_path, monkeypatch):
+    """An entry names the class of a result, so one of a class that has moved cannot be loaded."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "user.py").write_text(USER)
+    for module in ("point", "moved"):
+        (tmp_path / f"{module}.py").write_text(POINT.format(first="x", second="y"))
         for name in ("point", "user"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.invalidate_caches()
-        point = importlib.import_module("point").Point(x=3, y=4)
+        point = importlib.import_module(module).Point(x=3, y=4)
+        (tmp_path / f"{module}.py").unlink()
         assert importlib.import_module("user").x_of(point) == 3
+        monkeypatch.delitem(sys.modules, module)
 
 
 PROCESS = """
@@ -226,7 +275,7 @@ def test_processes_that_begin_together_compile_once(tmp_path):
 
 
 def test_a_process_that_stands_still_while_it_compiles_stops_no_other(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(compilation, "_PATIENCE", 0.3)
+    monkeypatch.setattr(compilation, "_LONGEST_WAIT", 0.3)
     run()
     folder = tmp_path / "cache" / "machine_code"
     for path in folder.glob("*.nbc"):

@@ -70,7 +70,7 @@ def runs(corpus: str, world: int) -> dict[str, Pretraining]:
         f"stage{stage}": configuration(corpus, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
     }
     families = {
-        recipe: configuration(corpus, recipe, FAMILY_STEPS, **execution((number + world) % 4, world))
+        recipe: configuration(corpus, recipe, FAMILY_STEPS, **execution((number // 2 + world) % 4, world))
         for number, recipe in enumerate(FAMILIES)
         if world in WORLDS_OF[recipe]
     }

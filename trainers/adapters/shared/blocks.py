@@ -20,15 +20,16 @@ class BlockNames:
 
     `stacks` are the plain names of the modules that are its stacks; the others are heads. `attention` matches the attention
     layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder; a recurrent architecture has
-    none (None). `parts` match the matrices of a block that are layers of their own. `biases` says whether there are any, and
-    `past_keys` whether the stock model accepts the keys and values of earlier positions.
+    none (None). `parts` match the matrices of a block that are layers of their own. `biases` says whether there are any.
+    `prefixes` says what can put keys and values before those of the text: the `stock` model, which accepts past keys, `ours`
+    alone, or `none`, where every key is read with its distance, which a prefix lacks.
     """
 
     stacks: tuple[str, ...]
     attention: str | None = None
     parts: dict[Part, str] = field(default_factory=dict)
     biases: bool = True
-    past_keys: bool = True
+    prefixes: Literal["stock", "ours", "none"] = "stock"
 
 
 def _parts(*patterns: str) -> dict[Part, str]:
@@ -44,9 +45,9 @@ BLOCKS: dict[str, BlockNames] = {
         ("albert",),
         r".*\.attention",
         _parts(r"attention\.query", r"attention\.key", r"attention\.value", r"attention\.dense", r"ffn", r"ffn_output"),
-        past_keys=False,
+        prefixes="ours",
     ),
-    "awd_lstm": BlockNames(("lstm",)),
+    "awd_lstm": BlockNames(("lstm",), prefixes="none"),
     "bart": BlockNames(
         ("model",),
         r".*\.(?:self_attn|encoder_attn)",
@@ -57,10 +58,11 @@ BLOCKS: dict[str, BlockNames] = {
         ("deberta",),
         r".*\.attention\.self",
         _parts(rf"{_SELF}query_proj", rf"{_SELF}key_proj", rf"{_SELF}value_proj", *_BERT_ENDS),
+        prefixes="none",
     ),
     "electra": BlockNames(("electra",), r".*\.attention\.self", _BERT),
-    "elmo": BlockNames(("elmo",)),
-    "gpt": BlockNames(("transformer",), r".*\.attn", _GPT, past_keys=False),
+    "elmo": BlockNames(("elmo",), prefixes="none"),
+    "gpt": BlockNames(("transformer",), r".*\.attn", _GPT, prefixes="ours"),
     "gpt2": BlockNames(("transformer",), r".*\.attn", _GPT),
     "llama": BlockNames(
         ("model",),
@@ -80,7 +82,7 @@ BLOCKS: dict[str, BlockNames] = {
         r".*\.attn",
         _parts(*[r"attn\.Wqkv"] * 3, r"attn\.Wo", r"mlp\.Wi", r"mlp\.Wo"),
         biases=False,
-        past_keys=False,
+        prefixes="ours",
     ),
     "roberta": BlockNames(("roberta",), r".*\.attention\.self", _BERT),
     "t5": BlockNames(
@@ -96,7 +98,9 @@ BLOCKS: dict[str, BlockNames] = {
         ),
         biases=False,
     ),
-    "xlnet": BlockNames(("transformer",), r".*\.rel_attn", {"up": r"ff\.layer_1", "down": r"ff\.layer_2"}),
+    "xlnet": BlockNames(
+        ("transformer",), r".*\.rel_attn", {"up": r"ff\.layer_1", "down": r"ff\.layer_2"}, prefixes="none"
+    ),
 }
 """The blocks of every architecture in `trainers.config.architecture.ARCHITECTURES`, by its name."""
 

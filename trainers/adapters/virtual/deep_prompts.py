@@ -63,7 +63,7 @@ class DeepPrompts(TrainingMethod):
 
 def refuse_prefixes(architecture: str) -> str | None:
     """Return the reason why an architecture takes no prefixes, or None if it does."""
-    if architecture in ("deberta_v2", "xlnet"):
+    if BLOCKS[architecture].prefixes == "none":
         return (
             f"got a method with prefixes, and every key of {architecture} is read with its distance, which a prefix lacks; "
             f"use prompt or bitfit"
@@ -101,7 +101,7 @@ def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> 
     ALBERT, GPT and ModernBERT do not accept past keys. In an encoder-decoder peft gives a prefix to the decoder's
     self-attention only, and layer i gets the keys of layer 2i.
     """
-    if not BLOCKS[architecture].past_keys or family == "encoder_decoder":
+    if BLOCKS[architecture].prefixes != "stock" or family == "encoder_decoder":
         return None
     (_, first), *_ = attention_modules(network, architecture)
     heads = getattr(network.config, "num_key_value_heads", None) or network.config.num_attention_heads

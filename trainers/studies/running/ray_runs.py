@@ -4,9 +4,11 @@ Every run is one task, so a node trains as many at a time as have room, and a pr
 restarting. The directory of the study and its corpora must be on storage that all nodes share.
 """
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -28,10 +30,10 @@ from trainers.studies.running.study_workers import (
 from trainers.studies.running.train_study_run import Outcome, read_result, train_study_run
 from trainers.training.ray_tasks import RayTasks, ray_tasks
 
-SLOW = 4.0  # times the others' seconds per FLOP; models of a study differ by less in how well they use a core
-FEWEST_ENDED = 3  # runs to compare a slow one with
+SLOW = 4.0  # times the expected seconds; models of a study differ by less in how well they use a core
+FEWEST_ENDED = 3  # runs from which the seconds of another one are expected
 LOOK_SECONDS = 30.0  # between two looks for slow runs
-_LONGEST_START = 120.0  # seconds in which a run may load its libraries and compile, however fast the others were
+_LONGEST_START = 120.0  # seconds that a run may take to compile and to write, beyond those of its steps
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ def train_on_ray(
 ) -> None:
     """Train `runs` below `root`, each of which has no result yet or a failed one. `show` is called with a line per run. A run
     whose task is lost continues from its last checkpoint in another one; one that loses MOST_LOST tasks in a row has failed.
-    Once no run waits for its turn, the task of a run that is SLOW times slower than those that have ended is killed, once per
-    run, and the run continues in another task.
+    Once all runs have begun, the task of one that has taken SLOW times as long as expected is killed, once per run, and the
+    run continues in another task.
 
     Raises UserError if the disk fails, and KeyboardInterrupt after SIGINT or SIGTERM; the tasks then end, and the same
     command continues from their checkpoints.
@@ -67,6 +69,7 @@ def train_on_ray(
             while waiting or going:
                 while waiting:
                     run = waiting.popleft()
+                    pace.submitted(run)
                     going[tasks.submit(_with_absolute_inputs(run), str(root / run.key), threads, train)] = run
                 for ended in tasks.wait(list(going), BUSY_SECONDS):
                     run = going.pop(ended.reference)
@@ -79,70 +82,75 @@ def train_on_ray(
                         show(f"{run.name}: its task was lost ({ended.lost}); it continues in another one")
                     if has_ended(outcome, reason):
                         done += 1
-                        pace.note(run)
+                        pace.ended(run)
                         show(f"{done}/{total}  {run.name}  {outcome}{f': {reason}' if reason else ''}")
                     else:
                         waiting.append(run)
                 if not waiting and time.monotonic() - looked >= LOOK_SECONDS:
                     looked = time.monotonic()
-                    waiting.extend(_give_up_slow(tasks, going, pace, show))
+                    waiting.extend(_give_up(tasks, going, pace.slow(list(going.values())), show))
         finally:
             tasks.cancel(list(going))
 
 
 class _Pace:
-    """The seconds per FLOP of runs, to tell slow ones. A run that has been given up once is not slow any more."""
+    """Tells runs that take too long, by the seconds per FLOP of those that have ended.
+
+    Seconds are counted here from when a run is first seen to have begun, because the clocks of nodes differ. A run that has been
+    given up once is not slow any more.
+    """
 
     def __init__(self, root: LocalPath) -> None:
         self._root = root
-        self._ended: list[float] = []
+        self._seconds_per_flop: list[float] = []
+        self._starts: dict[str, int] = {}  # in the log of each run when it was submitted
+        self._begun: dict[str, float] = {}
         self._given_up: set[str] = set()
 
-    def note(self, run: StudyRun) -> None:
-        """Note the pace of a run that has ended."""
+    def submitted(self, run: StudyRun) -> None:
+        """Note that a run waits for its turn, whatever an earlier attempt has logged."""
+        self._starts[run.key] = len(self._start_events(run))
+        self._begun.pop(run.key, None)
+
+    def ended(self, run: StudyRun) -> None:
+        """Note how fast a run was that has ended."""
         result = read_result(self._root / run.key)
         if result is not None and result.flops:
-            self._ended.append((result.step_seconds + result.validation_seconds) / result.flops)
+            self._seconds_per_flop.append((result.step_seconds + result.validation_seconds) / result.flops)
 
-    def slow(self, runs: Sequence[StudyRun]) -> list[tuple[StudyRun, float]]:
-        """Return those of `runs` that are slow, with how many times slower than the median of the ended ones each is. There are
+    def slow(self, runs: Sequence[StudyRun]) -> list[StudyRun]:
+        """Return those of `runs` that have taken SLOW times as long as all of their steps should, and _LONGEST_START. There are
         none while a run has not begun: free room would be used for that one.
         """
-        if len(self._ended) < FEWEST_ENDED:
+        now, found = time.monotonic(), []
+        events = {run.key: self._start_events(run)[self._starts[run.key] :] for run in runs}
+        for key, starts in events.items():
+            if starts:
+                self._begun.setdefault(key, now)
+        if len(self._seconds_per_flop) < FEWEST_ENDED or not all(events.values()):
             return []
-        logs = [read_events(self._root / run.key / "log.jsonl") for run in runs]
-        if not all(any(event["event"] == "start" for event in log) for log in logs):
-            return []
-        ratios = [_seconds_per_flop(log) / median(self._ended) for log in logs]
-        found = [(r, x) for r, x in zip(runs, ratios, strict=True) if x > SLOW and r.key not in self._given_up]
-        self._given_up.update(run.key for run, _ in found)
+        for run in runs:
+            flops = (run.job.budget.tokens or math.inf) * sum(events[run.key][-1]["flops_per_token"].values())
+            most = SLOW * flops * median(self._seconds_per_flop) + _LONGEST_START
+            if now - self._begun[run.key] > most and run.key not in self._given_up:
+                found.append(run)
+        self._given_up.update(run.key for run in found)
         return found
 
-
-def _seconds_per_flop(log: Sequence[dict[str, Any]]) -> float:
-    """The pace of a run since its last start, from its log; that of a run that has logged no step since is infinite after
-    _LONGEST_START.
-    """
-    at = max(number for number, event in enumerate(log) if event["event"] == "start")
-    start, steps = log[at], [event for event in log[at:] if event["event"] == "step"]
-    seconds = time.time() - start["time"]
-    if not steps:
-        return float("inf") if seconds > _LONGEST_START else 0.0
-    last = steps[-1]
-    tokens = last["tokens"] * (1 - start["step"] / last["step"])
-    return seconds / (tokens * sum(start["flops_per_token"].values())) if tokens else 0.0
+    def _start_events(self, run: StudyRun) -> list[dict[str, Any]]:
+        """The starts in the log of a run; none if it cannot be read now."""
+        with suppress(OSError):
+            return read_events(self._root / run.key / "log.jsonl", "start")
+        return []
 
 
-def _give_up_slow(tasks: RayTasks, going: dict[Any, StudyRun], pace: _Pace, show: Show) -> list[StudyRun]:
+def _give_up(tasks: RayTasks, going: dict[Any, StudyRun], slow: Sequence[StudyRun], show: Show) -> Sequence[StudyRun]:
     """Kill the tasks of slow runs and forget them; returns these runs."""
-    slow = pace.slow(list(going.values()))
-    for run, ratio in slow:
-        reference = next(reference for reference, other in going.items() if other is run)
+    for reference, run in [(reference, run) for reference, run in going.items() if run in slow]:
         tasks.kill(reference)
         del going[reference]
-        how = "has logged no step" if ratio == float("inf") else f"is {ratio:,.0f} times slower than the others"
-        show(f"{run.name} {how}; it continues in another task")
-    return [run for run, _ in slow]
+        show(f"{run.name} takes more than {SLOW:g} times as long as expected; it continues in another task")
+    return slow
 
 
 def _train(run: StudyRun, directory: str, threads: int, train: Train) -> tuple[Outcome, str]:

@@ -22,11 +22,8 @@ def pretend(run, directory, threads):
         return "storage", "/data: No space left on device"
     if run.entry == "busy" and number < 3:
         return "busy", "another process is training"
-    if run.entry.startswith("slow") and number == 1:
-        log = EventLog(directory / "log.jsonl")
-        log.write("start", step=0, flops_per_token={"read": 1.0})
-        if run.entry == "slow":
-            log.write("step", step=1, tokens=1)
+    if run.entry == "slow" and number == 1:
+        EventLog(directory / "log.jsonl").write("start", step=0, flops_per_token={"read": 1.0})
         time.sleep(600)
     state = run.entry if run.entry in ("failed", "diverged") else "finished"
     (directory / "process").write_text(f"{os.getpid()} {threads}")
