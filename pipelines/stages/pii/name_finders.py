@@ -1,5 +1,6 @@
 """Names by a spaCy pipeline, which reads texts in batches and without the components that entities do not need."""
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -24,6 +25,28 @@ _UNNEEDED = (
     "textcat_multilabel",
 )
 
+# Words of times that name no date, such as "next week" or "about two years ago": relative to a day that the text need not tell.
+_RELATIVE_WORDS = (
+    "a an the this that these those and or of in for at on by to from next last past previous coming following "
+    "recent another same few couple several some many every each all whole entire more less than over under about "
+    "around almost nearly only just least most half quarter first second third one two three four five six seven "
+    "eight nine ten eleven twelve twenty thirty forty fifty hundred ago later earlier before after since until now "
+    "then today tomorrow yesterday tonight early late earliest latest mid end beginning middle moment second "
+    "seconds minute minutes hour hours day days night nights week weeks weekend weekends fortnight month months "
+    "year years decade decades century centuries morning mornings noon afternoon afternoons evening evenings "
+    "midnight hourly daily nightly weekly monthly quarterly annual annually yearly"
+)
+_RELATIVE = frozenset(_RELATIVE_WORDS.split())
+_WORDS = re.compile(r"[^\W_]+")
+
+
+def is_relative(time: str) -> bool:
+    """Return whether a time names no date: all of its words are English words of relative times, none is a number in digits, a
+    month, a day of the week or a name.
+    """
+    words = _WORDS.findall(time.lower())
+    return bool(words) and _RELATIVE.issuperset(words)
+
 
 class Named(NamedTuple):
     """A name found in a text; `start` and `end` count code points."""
@@ -36,7 +59,7 @@ class Named(NamedTuple):
 
 class NameFinder:
     """A language model on whole texts, in pieces of at most 100,000 characters. `entities` are those it can
-    find.
+    find. Times that name no date are none of its finds (`is_relative`).
     """
 
     def __init__(self, model: str, entities: tuple[str, ...]) -> None:
@@ -88,7 +111,13 @@ class _SpacyModel:
         found = []
         for text, artifacts in self._engine.process_batch(list(pieces), "en", batch_size=len(pieces)):
             results = self._recognizer.analyze(text, self._entities, artifacts)
-            found.append([Named(r.start, r.end, r.entity_type, float(r.score)) for r in results])
+            found.append(
+                [
+                    Named(r.start, r.end, r.entity_type, float(r.score))
+                    for r in results
+                    if r.entity_type != "DATE_TIME" or not is_relative(text[r.start : r.end])
+                ]
+            )
         return found
 
 

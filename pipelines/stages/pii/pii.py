@@ -86,7 +86,7 @@ class Pii(ReadsText, PartStage):
     look like personal data and are none, such as an ISBN, are listed in pipelines/stages/pii/false_finds.yaml.
     """
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     paths: ClassVar[tuple[str, ...]] = ("key",)
     places: ClassVar[tuple[str, ...]] = paths
 
@@ -102,7 +102,7 @@ class Pii(ReadsText, PartStage):
     SG_NRIC_FIN, TH_TNIN, TR_NATIONAL_ID, UK_NHS, UK_NINO, US_ITIN, ZA_ID_NUMBER. Slower than the others, because they
     read every text whole: STREET_ADDRESS, DATE_OF_BIRTH, PASSPORT, DRIVER_LICENSE, ORGANIZATION, US_BANK_NUMBER,
     US_DRIVER_LICENSE, US_PASSPORT, MEDICAL_LICENSE, UUID, URL, DATE_TIME. With `ner_model`: PERSON, LOCATION, NRP (nationality,
-    religion, politics), and ORGANIZATION and DATE_TIME by the model too.
+    religion, politics), and ORGANIZATION and DATE_TIME by the model too, but no relative times such as "next week".
     """
     score_threshold: float = 0.3
     """The minimum score. Without context words, 0.3 excludes matches that Presidio itself calls very weak: any nine digits

@@ -190,6 +190,26 @@ def test_names_by_a_language_model(names):
     assert counts == {"pii_person": 1, "pii_location": 1, "pii_email_address": 1}
 
 
+RELATIVE = ["next week", "About two years ago", "the day after tomorrow", "a few hours", "yesterday-evening"]
+DATES = ["Monday morning", "May", "two days in 1999", "the week of Easter", "45 years old", "mars", "5 days ago"]
+
+
+def test_times_that_name_no_date_stay(monkeypatch):
+    import spacy
+
+    model = spacy.blank("en")
+    times = RELATIVE + DATES
+    model.add_pipe("entity_ruler").add_patterns([{"label": "DATE", "pattern": time} for time in times])
+    monkeypatch.setattr(spacy, "load", lambda name: model)
+    monkeypatch.setattr("pipelines.stages.pii.name_finders.find_spec", lambda name: True)
+    for time in times:
+        expected = time if time in RELATIVE else "<DATE_TIME>"
+        assert (
+            annotated(f"it was {time}, he said", ner_model="made_up", entities=("DATE_TIME",))[0]
+            == f"it was {expected}, he said"
+        )
+
+
 def test_long_texts_are_read_in_pieces(names, monkeypatch):
     monkeypatch.setattr("pipelines.stages.pii.name_finders._PIECE", 40)
     text = "Ann Lee met her friend from K\u00f6ln.\n" * 9
