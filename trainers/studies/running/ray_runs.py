@@ -33,7 +33,7 @@ from trainers.training.ray_tasks import RayTasks, ray_tasks
 SLOW = 4.0  # times the expected seconds; models of a study differ by less in how well they use a core
 FEWEST_ENDED = 3  # runs from which the seconds of another one are expected
 LOOK_SECONDS = 30.0  # between two looks for slow runs
-_LONGEST_START = 120.0  # seconds that a run may take to compile and to write, beyond those of its steps
+_OTHER_SECONDS = 120.0  # in which a run may compile and write, beyond those of its steps
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Pace:
         self._given_up: set[str] = set()
 
     def submitted(self, run: StudyRun) -> None:
-        """Note that a run waits for its turn, whatever an earlier attempt has logged."""
+        """Note that a run has been handed to Ray; what its earlier attempts have logged does not count."""
         self._starts[run.key] = len(self._start_events(run))
         self._begun.pop(run.key, None)
 
@@ -119,7 +119,7 @@ class _Pace:
             self._seconds_per_flop.append((result.step_seconds + result.validation_seconds) / result.flops)
 
     def slow(self, runs: Sequence[StudyRun]) -> list[StudyRun]:
-        """Return those of `runs` that have taken SLOW times as long as all of their steps should, and _LONGEST_START. There are
+        """Return those of `runs` that have taken SLOW times as long as all of their steps should, and _OTHER_SECONDS. There are
         none while a run has not begun: free room would be used for that one.
         """
         now, found = time.monotonic(), []
@@ -131,7 +131,7 @@ class _Pace:
             return []
         for run in runs:
             flops = (run.job.budget.tokens or math.inf) * sum(events[run.key][-1]["flops_per_token"].values())
-            most = SLOW * flops * median(self._seconds_per_flop) + _LONGEST_START
+            most = SLOW * flops * median(self._seconds_per_flop) + _OTHER_SECONDS
             if now - self._begun[run.key] > most and run.key not in self._given_up:
                 found.append(run)
         self._given_up.update(run.key for run in found)

@@ -61,7 +61,7 @@ def test_runs_on_ray_end_as_those_of_processes(cluster, tmp_path, runs):
 @pytest.mark.filterwarnings("default")
 def test_a_slow_run_continues_in_another_task(cluster, tmp_path, runs, monkeypatch):
     monkeypatch.setattr(ray_runs, "LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(ray_runs, "_LONGEST_START", 1.0)
+    monkeypatch.setattr(ray_runs, "_OTHER_SECONDS", 1.0)
     chosen, lines = runs("slow", "a", "b", "c"), []
     train_on_ray(tmp_path, chosen, RayResources(0.5), lines.append, pretend)
     assert [read_result(tmp_path / run.key).state for run in chosen] == ["finished"] * 4
@@ -101,7 +101,7 @@ def test_runs_are_slow_by_what_their_steps_should_take(tmp_path, runs, monkeypat
     assert looks_slow(0) == []  # one has not begun, so no room is free
     log(resumed, "start")
     assert looks_slow(0) == ["begun"]
-    assert looks_slow(4 * seconds + ray_runs._LONGEST_START) == []
+    assert looks_slow(4 * seconds + ray_runs._OTHER_SECONDS) == []
     assert looks_slow(1) == ["resumed"]
     assert looks_slow(1000 * seconds) == []  # once
 
