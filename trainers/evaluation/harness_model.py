@@ -6,6 +6,7 @@ Only this file imports the library, which the extra `harness` installs.
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from trainers.tasks.harness_format.harness_task import read_generation
 from trainers.tasks.schema.task_prompt import Generation
 
 _BOOTSTRAP = 1000  # samples for the standard errors that have no formula
+# Else the library draws them in forks of this process, which has threads: one may wait for ever. The numbers are the same.
+os.environ.setdefault("DISABLE_MULTIPROC", "1")
 
 
 class HarnessModel(LM):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
+from threading import Event
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def train(
     sinks = open_sinks(config.sinks, run, config, show) if rank == 0 else ()
     progress = Progress(run / "log.jsonl" if rank == 0 else None, show, sinks)
     try:
-        Training(config, corpus, run, progress, world, attempt, threads).run(began)
+        with stop_signal() as stop:
+            Training(config, corpus, run, progress, world, attempt, threads, stop).run(began)
     finally:
         progress.close()
     if rank == 0:
@@ -89,8 +91,9 @@ class Training:
         world: int,
         attempt: str | None,
         threads: int,
+        stop: Event,
     ) -> None:
-        """Open the data, build the model and restore the newest checkpoint."""
+        """Open the data, build the model and restore the newest checkpoint. `stop`, once set, ends the run after a step."""
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.attempt = attempt
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
@@ -117,7 +120,7 @@ class Training:
         resumed = restore(config, corpus, run, self.engine, *states, progress, self.split)
         self.start, self.tokens, self.skipped = resumed
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
-        self.skipped_in_row, self.stop = 0, stop_signal()
+        self.skipped_in_row, self.stop = 0, stop
         self.cost = CostMeter(run, progress, self.engine.rank, world)
         self.evaluator = PeriodicEvaluator(config, run, progress, self.engine.rank == 0)
         if excluded:

@@ -2,13 +2,21 @@
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-def stop_signal() -> threading.Event:
-    """Return an event that SIGTERM sets. Outside the main thread no handler can be installed, and nothing
-    sets it.
+@contextmanager
+def stop_signal() -> Iterator[threading.Event]:
+    """Within the block, SIGTERM sets the event; afterwards it does what it did before, so that a process that has trained can
+    be ended, and its children too. Outside the main thread no handler can be installed, and nothing sets the event.
     """
     stop = threading.Event()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    return stop
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,7 +3,7 @@
 import json
 import marshal
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -146,7 +146,7 @@ def without_numbers():
             (loop, "CostMeter", lambda *_: _COST),
             (loop, "utilisation", lambda *_: None),
             (loop, "Engine", StandInEngine),
-            (loop, "stop_signal", threading.Event),
+            (loop, "stop_signal", lambda: nullcontext(threading.Event())),
             (loop, "time", _Clock),
             (interval, "time", _Clock),
             (run_page, "render", _Page),
