@@ -7,6 +7,7 @@ from typing import Any
 
 from gristmill.config import near_match
 from gristmill.errors import ConfigError
+from gristmill.libraries.provenance import distributions_of
 
 
 def installed(group: str) -> dict[str, list[metadata.EntryPoint]]:
@@ -55,6 +56,6 @@ def _refuse_two_owners(module: str) -> None:
     """Raise ConfigError if several distributions have installed files of a module, so that its code is a mixture. A
     namespace package, which distributions share, has no file of its own.
     """
-    owners = sorted(set(metadata.packages_distributions().get(module, [])))
+    owners = distributions_of(module)
     if len(owners) > 1 and getattr(sys.modules.get(module), "__file__", None) is not None:
         raise ConfigError(f"the module {module} belongs to {' and '.join(owners)}; uninstall all but one")

@@ -99,6 +99,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(50_000, 20, 50)  # what is imported later is not looked through every few thousand objects
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -88,7 +88,8 @@ def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Con
     def write(sink: BinaryIO) -> None:
         stream = pa.BufferOutputStream()
         entries = []
-        with pa.ipc.new_stream(stream, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+        with pa.ipc.new_stream(stream, table.schema, options=options) as writer:
             writer.write_batch(
                 pa.RecordBatch.from_pylist([], schema=table.schema)
             )  # the schema is written only with a batch

@@ -29,6 +29,7 @@ CORPUS_FORMAT = "gristmill-corpus/1"
 EARLIER = "earlier-"
 """How the files of manifests begin that a later build has replaced (`pipelines.building.earlier_builds`)."""
 _VARIANT = "variant-"
+_THREADS_FROM = 1 << 20  # bytes; below, reading by several threads takes a third longer than by one
 Place = TypeVar("Place", bound=Location)
 
 
@@ -186,7 +187,8 @@ def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
     """
 
     def write(sink: BinaryIO) -> None:
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        # One thread: a task has one core, and for small buffers several take twice as long.
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         with pa.ipc.new_file(sink, table.schema, options=options) as writer:
             writer.write_table(table)
 
@@ -207,14 +209,17 @@ def read_table(
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:
     with pa.OSFile(lent(path)) as source:
-        schema = pa.ipc.open_file(source).schema
-        if schema_facts(schema) != dict(expected):
+        options = pa.ipc.IpcReadOptions(use_threads=source.size() > _THREADS_FROM)
+        reader = pa.ipc.open_file(source, options=options)
+        if schema_facts(reader.schema) != dict(expected):
             raise CorruptFileError(
-                f"{path}: its columns are {schema_facts(schema)}, its manifest recorded {dict(expected)}"
+                f"{path}: its columns are {schema_facts(reader.schema)}, its manifest recorded {dict(expected)}"
             )
-        positions = sorted(schema.get_field_index(name) for name in wanted)
-        source.seek(0)
-        table = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=positions)).read_all()
+        if len(wanted) < len(expected):
+            options.included_fields = sorted(reader.schema.get_field_index(name) for name in wanted)
+            source.seek(0)
+            reader = pa.ipc.open_file(source, options=options)
+        table = reader.read_all()
     return table.select(wanted).combine_chunks()
 
 

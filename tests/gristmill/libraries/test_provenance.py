@@ -1,0 +1,12 @@
+"""What is said about code that is not ours."""
+
+from importlib import metadata
+
+from gristmill.libraries.provenance import distributions_of
+
+
+def test_the_owners_of_a_module_are_those_that_the_standard_library_finds():
+    owners = metadata.packages_distributions()
+    shared = [module for module, names in owners.items() if len(set(names)) > 1]
+    for module in [*shared, *sorted(owners)[::20], "gristmill", "yaml", "numpy", "unheard_of"]:
+        assert distributions_of(module) == sorted(set(owners.get(module, [])))
