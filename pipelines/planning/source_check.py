@@ -40,11 +40,12 @@ _CHECK = {
     "no_text_extracted": "extract", "wrong_type": "columns",
     "file_bytes": "max_file_bytes", "decoded_limit": "max_decoded_bytes",
 } | dict.fromkeys(
-    ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_docx", "not_epub", "not_json",
-     "not_latex", "not_mbox", "not_mediawiki", "not_object", "not_parquet", "not_pdf", "not_stack_exchange", "not_subtitles",
-     "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
+    ("bad_header", "bad_quotes", "field_count", "malformed_record", "trailing_bytes", "unclosed_quote", "wrong_suffix",
+     *(reason for reason in REASONS if reason.startswith("not_") and reason not in STRUCTURAL)), "format",
 )  # fmt: skip
-"""The field of the source that is the most likely cause if a reason is frequent."""
+"""The field of the source that is the most likely cause if a reason is frequent. Of a file that is `not_` of its format, it is
+the format.
+"""
 
 
 @dataclass

@@ -23,34 +23,16 @@ from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.git.git_refs import git_directory
 from pipelines.reading.sources.record_field import ColumnType, typed_value
+from pipelines.reading.sources.registry import FORMATS
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
-_FORMATS = {
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"), ".json": "json", ".parquet": "parquet",
-    **dict.fromkeys((".arrow", ".feather"), "arrow"), **dict.fromkeys((".csv", ".tsv"), "csv"),
-    **dict.fromkeys((".txt", ".text", ".rst"), "text"), **dict.fromkeys((".md", ".markdown"), "markdown"),
-    **dict.fromkeys((".warc", ".wet", ".arc"), "warc"), **dict.fromkeys((".html", ".htm"), "html"),
-    "posts.xml": "stack_exchange", ".pdf": "pdf", ".epub": "epub", ".docx": "docx", ".eml": "mail", ".mbox": "mbox",
-    **dict.fromkeys((".srt", ".vtt"), "subtitles"), ".tex": "latex",
-}  # fmt: skip
-CODE = (
-    ".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".java", ".js", ".jl", ".kt", ".lua", ".m", ".php", ".pl", ".py",
-    ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".ts",
-)  # fmt: skip
+_KINDS = {suffix: name for name, kind in FORMATS.items() for suffix in kind.suffixes}
 _ARCHIVES = (".zip", ".tar", ".tgz", ".whl")
 _SAMPLED_RECORDS = 200
 _SAMPLED_BYTES = 16 << 20
 _SAMPLED_MEMBERS = 200
 _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = (*DOCUMENT_COLUMNS, DROP, EDITS_COLUMN)
-_META_COLUMNS: dict[str, dict[str, ColumnType]] = {
-    "code": {"language": "string", "licence": "string", "generated": "bool", "vendored": "bool"},
-    "docx": {"created": "date", "language": "string"}, "epub": {"language": "string"}, "mail": {"date": "date"},
-    "mbox": {"date": "date", "list": "string"}, "pdf": {"pages": "int", "created": "date"}, "latex": {"files": "int"},
-    "stack_exchange": {"score": "int", "created": "date", "answer_count": "int"},
-    "subtitles": {"cues": "int", "seconds": "float"},
-}  # fmt: skip
-"""What formats put into `meta`."""
 _TYPES: tuple[ColumnType, ...] = ("bool", "int", "float", "date")  # tried in this order
 _SPEAKERS = (("role", "content"), ("from", "value"), ("speaker", "text"))
 """Who speaks and what, in turns of conversations: OpenAI's form, ShareGPT's, and that of logs."""
@@ -108,7 +90,7 @@ def group_files(directory: Path) -> tuple[list[FileGroup], Counter[str]]:
         text, url, columns, turns = _fields(kind, files[0][0]) if not packed else ("text", "url", (), None)
         size = sum(size for *_, size in files)
         members = tuple(f"**/*{suffix}" for suffix in suffixes) if packed else ()
-        columns = columns or tuple(_META_COLUMNS.get(kind, {}).items())
+        columns = columns or FORMATS[kind].columns
         globs = tuple(f"**/*{each}" for each in outer)
         groups.append(FileGroup(kind, len(files), size, globs, members, text, url, columns, turns))
     return groups, unknown
@@ -120,7 +102,7 @@ def _repositories(directory: Path, found: list[Path]) -> FileGroup:
         ("**",) if names == ["."] else ("**/*.git",) if all(name.endswith(".git") for name in names) else tuple(names)
     )
     size = sum(file.stat().st_size for path in found for file in path.glob("objects/**/*") if file.is_file())
-    return FileGroup("git", len(found), size, patterns, columns=tuple(_META_COLUMNS["code"].items()))
+    return FileGroup("git", len(found), size, patterns, columns=FORMATS["code"].columns)
 
 
 def _walk(directory: Path, repositories: list[Path]) -> Iterator[Path]:
@@ -152,7 +134,7 @@ def _kind(suffix: str) -> str | None:
     plain = suffix.lower()
     for packed in _PACKED:
         plain = plain.removesuffix(packed)
-    return "code" if plain in CODE else _FORMATS.get(plain)
+    return _KINDS.get(plain)
 
 
 def _member_suffix(path: Path) -> str:

@@ -12,6 +12,7 @@ from gristmill.config import near_match
 from gristmill.errors import ConfigError
 from gristmill.libraries.provenance import provenance
 from gristmill.plugins import load_installed
+from pipelines.reading.sources.record_field import ColumnType
 
 GROUP = "gristmill.formats"
 
@@ -36,6 +37,8 @@ class Format:
     - `zip_name`, `zip_suffix`: a zip whose first member has a name that matches the expression, or whose own name has the
       suffix, is a file of the format instead of an archive.
     - `holds_tar`: a tar is a file of the format, unless the source chooses `members` of it, which may then be tars.
+    - `suffixes`: the ends of lower-case names by which `init` knows its files, without those of compression.
+    - `columns`: fields that the reader puts into `meta`, with their types, which `init` proposes as columns.
     - `only_utf8`: the reason why no other encoding is possible.
     """
 
@@ -55,6 +58,8 @@ class Format:
     licences: bool = False
     shared: str = ""
     lines: bool = False
+    suffixes: tuple[str, ...] = ()
+    columns: tuple[tuple[str, ColumnType], ...] = ()
     only_utf8: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
@@ -75,30 +80,46 @@ class Format:
         return shared
 
 
+_CODE = (
+    ".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".java", ".js", ".jl", ".kt", ".lua", ".m", ".php", ".pl", ".py",
+    ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".ts",
+)  # fmt: skip
 _OWN_ENCODING = "files of this format say themselves how they are encoded"
 FORMATS = {
-    "text": Format("formats.plain:read_text", "a file"),
-    "jsonl": Format("formats.json_lines:read_jsonl", "a line", ("orjson",), text_field=True, lines=True),
-    "parquet": Format("formats.parquet:read_parquet", "a row", ("pyarrow",), text_field=True),
+    "text": Format("formats.plain:read_text", "a file", suffixes=(".txt", ".text", ".rst")),
+    "jsonl": Format(
+        "formats.json_lines:read_jsonl", "a line", ("orjson",), text_field=True, lines=True,
+        suffixes=(".jsonl", ".ndjson"),
+    ),
+    "parquet": Format("formats.parquet:read_parquet", "a row", ("pyarrow",), text_field=True, suffixes=(".parquet",)),
     "message": Format("formats.plain:read_message", "a file: header lines, an empty line, and the body, which is the text"),
-    "arrow": Format("formats.arrow:read_arrow", "a row of an Arrow IPC file or stream", ("pyarrow",), text_field=True),
+    "arrow": Format(
+        "formats.arrow:read_arrow", "a row of an Arrow IPC file or stream", ("pyarrow",), text_field=True,
+        suffixes=(".arrow", ".feather"),
+    ),
     "csv": Format(
-        "formats.csv_rows:read_csv", "a row of a CSV or TSV file whose first row names the fields", text_field=True, lines=True
+        "formats.csv_rows:read_csv", "a row of a CSV or TSV file whose first row names the fields", text_field=True, lines=True,
+        suffixes=(".csv", ".tsv"),
     ),
     "json": Format(
         "formats.json_document:read_json", "an element of an array of objects, or one object", ("orjson",), text_field=True,
         only_utf8="JSON documents are UTF-8 (RFC 8259, section 8.1)",
+        suffixes=(".json",),
     ),
     "code": Format(
         "code.source_code:read_code", "a file of a repository, whose language and licence go to `meta`", licences=True,
         shared="code.repository_licences:RepositoryLicences",
+        suffixes=_CODE, columns=(("language", "string"), ("licence", "string"), ("generated", "bool"), ("vendored", "bool")),
     ),
     "git": Format(
         "code.source_code:read_code",
         "a file of a commit in a git repository, bare or with a work tree, whose language and licence go to `meta`",
         repositories=True, shared="code.repository_licences:RepositoryLicences",
     ),
-    "markdown": Format("formats.markdown:read_markdown", "a file, whose YAML front matter goes to `meta`", ("pyyaml",)),
+    "markdown": Format(
+        "formats.markdown:read_markdown", "a file, whose YAML front matter goes to `meta`", ("pyyaml",),
+        suffixes=(".md", ".markdown"),
+    ),
     "mediawiki": Format(
         "formats.mediawiki:read_mediawiki", "a page of a MediaWiki XML dump, whose wikitext becomes plain text"
     ),
@@ -109,16 +130,22 @@ FORMATS = {
         "web.warc:read_warc",
         "a record of a WARC, WET or ARC file; HTTP responses with HTML, and plain text taken from them, become documents",
         parser="web.extraction:page_text", pages=True, markup=True,
+        suffixes=(".warc", ".wet", ".arc"),
     ),
     "html": Format(
         "web.warc:read_html", "a file, which is a page", parser="web.extraction:page_text", pages=True, markup=True,
+        suffixes=(".html", ".htm"),
     ),
     "stack_exchange": Format(
         "formats.stack_exchange:read_stack_exchange",
         "a question with its answers, of Posts.xml in a Stack Exchange data dump", ("resiliparse",),
         parser="rich.threads:thread_text", markup=True, joined=True, only_utf8="dumps are UTF-8",
+        suffixes=("posts.xml",), columns=(("score", "int"), ("created", "date"), ("answer_count", "int")),
     ),
-    "subtitles": Format("rich.subtitles:read_subtitles", "a SubRip (.srt) or WebVTT (.vtt) file, whose cues are the text"),
+    "subtitles": Format(
+        "rich.subtitles:read_subtitles", "a SubRip (.srt) or WebVTT (.vtt) file, whose cues are the text",
+        suffixes=(".srt", ".vtt"), columns=(("cues", "int"), ("seconds", "float")),
+    ),
     "gutenberg": Format(
         "rich.gutenberg:read_gutenberg", "a plain text file of Project Gutenberg, whose book is the text",
         only_utf8="a file that is not UTF-8 is read in the encoding that it declares",
@@ -127,27 +154,33 @@ FORMATS = {
         "rich.whole_file:read_whole",
         "a LaTeX file, or a tar with the files of a paper, whose main file is the text, with those that it includes",
         parser="rich.latex:latex_text", holds_tar=True, only_utf8="a file that is not UTF-8 is read as Windows-1252",
+        suffixes=(".tex",), columns=(("files", "int"),),
     ),
     "pdf": Format(
         "rich.whole_file:read_whole", "a PDF, whose text layer is the text", ("pypdfium2",), module="pypdfium2",
         parser="rich.pdf:pdf_text", only_utf8=_OWN_ENCODING,
+        suffixes=(".pdf",), columns=(("pages", "int"), ("created", "date")),
     ),
     "epub": Format(
         "rich.whole_file:read_whole", "an EPUB, whose chapters in reading order are the text", ("resiliparse",),
         parser="rich.epub:epub_text", markup=True, zip_name=r"mimetype", zip_suffix=".epub", only_utf8=_OWN_ENCODING,
+        suffixes=(".epub",), columns=(("language", "string"),),
     ),
     "mail": Format(
         "rich.whole_file:read_whole", "a file with a MIME message, such as .eml and those of a Maildir", ("resiliparse",),
         parser="rich.mail_text:mail_text", markup=True, only_utf8=_OWN_ENCODING,
+        suffixes=(".eml",), columns=(("date", "date"),),
     ),
     "mbox": Format(
         "rich.mbox:read_mbox", "a message of an mbox file", ("resiliparse",), parser="rich.mail_text:mail_text",
         markup=True, only_utf8=_OWN_ENCODING,
+        suffixes=(".mbox",), columns=(("date", "date"), ("list", "string")),
     ),
     "docx": Format(
         "rich.whole_file:read_whole", "a Word document (.docx)", parser="rich.docx:docx_text",
         zip_name=r"\[Content_Types\]\.xml|(_rels|word|docProps|customXml)/.*\.(xml|rels)", zip_suffix=".docx",
         only_utf8=_OWN_ENCODING,
+        suffixes=(".docx",), columns=(("created", "date"), ("language", "string")),
     ),
 }  # fmt: skip
 """Every format, by its name in a corpus file."""

@@ -198,6 +198,14 @@ def test_reasons_of_structure_are_reasons():
     assert set(REASONS) > STRUCTURAL
 
 
+def test_files_of_another_format_are_blamed_on_the_format(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("no book")
+    source = Source(name="books", root=str(tmp_path), format="gutenberg")
+    with pytest.raises(SourceError, match=r"3 `not_gutenberg`.*check `format: gutenberg`"):
+        check_sample(source, list_files(source))
+
+
 def test_names_of_fields_are_cut_short(tmp_path):
     record = {f"{'n' * 100}{number}": 0 for number in range(30)}
     (tmp_path / "a.jsonl").write_text(jsonl([record]))

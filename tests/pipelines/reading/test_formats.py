@@ -91,6 +91,11 @@ def test_every_format_has_a_reader_and_names_what_it_depends_on(kind: str) -> No
     assert set(depends) == {"unicode", *FORMATS[kind].libraries, *extractor, *shared}
 
 
+def test_a_suffix_belongs_to_one_format() -> None:
+    suffixes = [suffix for kind in FORMATS.values() for suffix in kind.suffixes]
+    assert len(suffixes) == len(set(suffixes)) > 30
+
+
 def test_planning_imports_no_reader() -> None:
     code = "import sys, pipelines.planning.plan; print([m for m in sys.modules if m.startswith('pipelines.reading.formats.')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"

@@ -6,26 +6,22 @@ from functools import cache
 import numpy as np
 import torch
 
-from tests.trainers.models.test_models import tiny
+from tests.trainers.models.test_models import wide
 from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import ARCHITECTURES
 from trainers.engine.forward import attention_mask
 from trainers.models import MODELS, build_model
 from trainers.models.interface import Inputs
 
-_SIZES = {"layers": 2, "width": 32, "heads": 4, "positions": 64, "initializer_range": 0.2}
+_SIZES = {"layers": 2, "positions": 64}
+_OWN = {
+    "albert": {"embedding_size": 16},
+    "deberta_v2": {"position_buckets": 8, "convolution": True},
+    "electra": {"embedding_size": 16},
+    "llama": {"key_value_heads": 2},
+}
 SIZES = {
-    "albert": tiny("albert", **_SIZES, embedding_size=16),
-    "bart": tiny("bart", **_SIZES),
-    "bert": tiny("bert", **_SIZES),
-    "deberta_v2": tiny("deberta_v2", **_SIZES, position_buckets=8, convolution=True),
-    "electra": tiny("electra", **_SIZES, embedding_size=16),
-    "gpt": tiny("gpt", **_SIZES),
-    "gpt2": tiny("gpt2", **_SIZES),
-    "llama": tiny("llama", **_SIZES, key_value_heads=2),
-    "modernbert": tiny("modernbert", **_SIZES),
-    "roberta": tiny("roberta", **_SIZES),
-    "t5": tiny("t5", layers=2, positions=64),
-    "xlnet": tiny("xlnet", **_SIZES),
+    name: wide(name, **_SIZES, **_OWN.get(name, {})) for name, traits in ARCHITECTURES.items() if not traits.recurrent
 }
 ROWS = 200  # of the embedding tables
 
