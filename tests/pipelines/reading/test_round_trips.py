@@ -25,6 +25,7 @@ from pipelines.contracts.document import is_empty
 from pipelines.reading.entries import archives, decompress, files
 from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.entries.reasons import REASONS
+from pipelines.reading.sources import registry
 from tests.pipelines.reading.conftest import read_file
 
 CHARACTERS = st.sampled_from("ab ,\"'\\\0\r\n\t\x1b\x85\u2028\ufeffe\u0301é漢🙂{}[]<>\x1a")
@@ -203,20 +204,9 @@ def test_members_of_archives_come_back_in_order(tmp_path_factory, named, archive
     assert [reason for _, _, reason, _ in found.bad] == ["empty"] * len(aside)
 
 
-KINDS = [
-    "text",
-    "jsonl",
-    "parquet",
-    "message",
-    "arrow",
-    "csv",
-    "json",
-    "markdown",
-    "mediawiki",
-    "warc",
-    "stack_exchange",
-    "subtitles",
-]
+_OTHERS = ("git", "hf_dataset")  # directories
+KINDS = [name for name, kind in registry.FORMATS.items() if name not in _OTHERS and not kind.parser]
+KINDS += ["warc", "stack_exchange"]  # of the formats that another process parses
 HEADS = st.sampled_from(
     [b"", b"\x1f\x8b\x08", b"BZh91AY&SY", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"PK\3\4", b"PK\5\6", b"PAR1", b"ARROW1\0\0",
      b"WARC/1.0\r\n", b"{", b"[", b"text\n", b"<mediawiki>", b"<posts>", b"---\n", b"\xff\xfe", b"\xef\xbb\xbf"]

@@ -226,11 +226,8 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
     path = tmp_path / "tokenizer.json"
     path.write_bytes(written(400, {}))
     content = add_reserved(read_definition(str(path)), [kind])
-    family = {"denoising": "tiny_bart", "span_corruption": "tiny_t5", "mixture": "tiny_t5", "masked": "tiny_roberta",
-              "next_sentence": "tiny_bert", "sentence_order": "tiny_bert", "span_boundary": "tiny_spanbert",
-              "replaced_tokens": "tiny_electra", "permutation": "tiny_xlnet",
-              "bidirectional_lm": "tiny_elmo"}.get(kind, "tiny_prefix_lm")  # fmt: skip
-    recipe = RECIPES[family]()
+    tiny = (make() for name, make in RECIPES.items() if "tiny" in name)
+    recipe = next((config for config in tiny if config.objective.kind == kind), RECIPES["tiny_prefix_lm"]())
     corpus = corpora(f"nothing but {kind}", content)
     config = narrow(replace(recipe, objective=OBJECTIVES[kind]()), corpus)
     needed = set(REQUIRED_BY[kind])

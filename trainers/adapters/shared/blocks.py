@@ -162,10 +162,10 @@ def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
     return "encoder" if name.startswith(("encoder.", "model.encoder.")) else "decoder"
 
 
-def key_width(attention: Any) -> int:
+def key_width(attention: Any, architecture: str) -> int:
     """Return the width of an attention layer's keys, over all its heads."""
-    for name in ("key", "k_proj", "k"):
-        if hasattr(attention, name):
-            return int(getattr(attention, name).weight.shape[0])
-    fused = attention.Wqkv.weight.shape[0] if hasattr(attention, "Wqkv") else attention.c_attn.weight.shape[1]
-    return int(fused) // 3
+    parts = BLOCKS[architecture].parts
+    matrix = getattr(attention, parts["key"].rpartition(r"\.")[2])
+    # The weight of GPT's Conv1D is [in, out], that of other layers [out, in].
+    width = int(matrix.weight.shape[1 if hasattr(matrix, "nf") else 0])
+    return width // 3 if parts["key"] == parts["query"] else width

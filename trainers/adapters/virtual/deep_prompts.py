@@ -87,7 +87,7 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
     freeze(network)
     firsts: dict[str, Any] = {}
     for name, attention in attention_modules(network, architecture):
-        prefix = Prefix(tokens, key_width(attention), encoder)
+        prefix = Prefix(tokens, key_width(attention, architecture), encoder)
         kind = attention_kind(name)
         if architecture == "t5" and kind != "cross":
             prefix.distances.append(firsts.setdefault(kind, attention))
@@ -105,7 +105,7 @@ def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> 
         return None
     (_, first), *_ = attention_modules(network, architecture)
     heads = getattr(network.config, "num_key_value_heads", None) or network.config.num_attention_heads
-    sizes = {"token_dim": key_width(first), "num_attention_heads": heads}
+    sizes = {"token_dim": key_width(first, architecture), "num_attention_heads": heads}
     return prompt_config("PREFIX_TUNING", network, architecture, family, tokens, prefix_projection=False) | sizes
 
 
