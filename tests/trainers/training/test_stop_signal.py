@@ -11,11 +11,16 @@ from trainers.training.stop_signal import stop_signal
 
 def test_sigterm_sets_the_event_and_then_does_what_it_did_before():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(ZeroDivisionError), stop_signal() as stop:
-        assert not stop.is_set()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.wait(10)
-        raise ZeroDivisionError
+
+    def fail():
+        with stop_signal() as stop:
+            assert not stop.is_set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.wait(10)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert signal.getsignal(signal.SIGTERM) is before
 
 
