@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 from collections import defaultdict
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -32,8 +33,12 @@ SETTINGS = [
     "log_every=1",
 ]
 
-# What training imports, and what DeepSpeed does when it starts: its optimizer Muon, and with that all of torch.compile.
-_IMPORTED = ["trainers.training.loop", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"]
+# What training imports, at once and on its way, and what DeepSpeed does when it starts: its optimizer Muon, and with that all
+# of torch.compile.
+_IMPORTED = [
+    *("trainers.__main__", "trainers.recipes", "trainers.training.loop", "trainers.report.run_page"),
+    *("transformers.models.llama.modeling_llama", "numba", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),
+]
 
 
 def environment(**more):
@@ -132,12 +137,14 @@ def losses(run, name="loss"):
     return {entry["step"]: entry[name] for entry in read_events(run / "log.jsonl", "step") if name in entry}
 
 
-def leave_out_exports(left_out=True):
-    """In a worker: from here on runs end without an export, which is made of a checkpoint alone; or with one again."""
-    from trainers.inference import model_export
+@contextmanager
+def only_training():
+    """In a worker: runs within the block end without an export and without a page, which are made of what a run has stored."""
+    from trainers.report import run_page
     from trainers.training import loop
 
-    loop.export_checkpoint = (lambda run, export: export) if left_out else model_export.export_checkpoint
+    with patch.object(loop, "export_checkpoint", lambda run, export: export), patch.object(run_page, "write_report"):
+        yield
 
 
 class Record:

@@ -1,18 +1,19 @@
 """What the workers of one launch do for test_execution: train the runs of a list, each new or going on with another.
 
 Started as `execution_worker.py CORPUS OUTPUT RUNS.json` by `run_workers`. A run is {"name", "recipe", "set": {field:
-value}, and where it goes on, "after": name of a run whose newest checkpoint but one it takes over}; with an export only if it has
+value}, and where it goes on, "after": name of a run whose newest checkpoint but one it takes over}; with an export and a page only if it has
 "exports": true; where blocks are compiled by another backend of torch.compile than its own, "backend".
 """
 
 import json
 import shutil
 import sys
+from contextlib import nullcontext
 from functools import partialmethod
 
 from gristmill.config import parse, plain
 from gristmill.storage.disk import LocalPath
-from tests.trainers.launching import leave_out_exports
+from tests.trainers.launching import only_training
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import open_corpus
 from trainers.recipes import RECIPES
@@ -62,7 +63,7 @@ def main() -> None:
             open_run(path, config, corpus)
         if world > 1:
             torch.distributed.barrier()
-        leave_out_exports(not run.get("exports"))
         torch.nn.Module.compile = partialmethod(compile_block, backend=run.get("backend", "inductor"))
-        train(config, corpus, path, None)
+        with nullcontext() if run.get("exports") else only_training():
+            train(config, corpus, path, None)
     hard_exit(0)

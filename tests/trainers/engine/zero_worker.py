@@ -8,11 +8,12 @@ Started by `run_workers` as `zero_worker.py CORPUS OUTPUT`; each run is a direct
 import shutil
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 
 from gristmill.storage.disk import LocalPath
-from tests.trainers.launching import SEQUENCES, STEPS, Record, leave_out_exports
+from tests.trainers.launching import SEQUENCES, STEPS, Record, only_training
 from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
@@ -136,10 +137,11 @@ def main() -> None:
             open_run(output / name, config, corpus_of(config))
         if world > 1:
             torch.distributed.barrier()
-        train(config, corpus_of(config), output / name, None)
+        family = name.removesuffix("-resumed") in FAMILIES
+        with only_training() if family else nullcontext():
+            train(config, corpus_of(config), output / name, None)
 
     for name, config in runs(corpus, world).items():
-        leave_out_exports(name in FAMILIES)
         run(name, config)
         if world == 2 or (world > 1 and name in FAMILIES):
             if rank == 0:
@@ -149,7 +151,6 @@ def main() -> None:
             # A resumed run continues under the next stage: checkpoints do not depend on it.
             following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
             run(f"{name}-resumed", replace(config, execution=following))
-    leave_out_exports(False)
     if world == 2:
         calls = poison(rank)
         for name, stage in POISONED.items():
