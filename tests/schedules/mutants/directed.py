@@ -1,0 +1,58 @@
+"""Schedules with the fewest switches where two agents meet, which random ones take long to find.
+
+One agent is stopped before an operation that publishes or removes something. Another
+runs to its end, or to one of its operations in the same directory, and the first one goes on. In other schedules the machine
+loses power right after such an operation.
+"""
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+
+from tests.schedules.choices import Replay
+from tests.schedules.explore import Scenario, run
+from tests.schedules.scheduler import CRITICAL, LEASE, Decision
+
+_FAULTS = ("kill", "suspend", "fail", "power")
+Directed = tuple[Decision, ...]
+
+
+def directed_schedules(scenario: Scenario) -> Iterator[Directed]:
+    """Yield lists of decisions, those with one switch first; the others in an order drawn at random."""
+    alone = _operations(scenario, ())
+    agents = tuple(name for name in alone if "." not in name)  # not heartbeats
+    later = []
+    for first, second in itertools.permutations(agents, 2):
+        start = (Decision("", 0, "run", first),)
+        for number, (_, path, other) in _stops(_operations(scenario, start)[first]):
+            stop = (*start, Decision(first, number, "run", second))
+            yield stop
+            later.append((stop, first, second, (path, other)))
+            if "power" in scenario.faults:
+                yield (*start, Decision(first, number + 1, "power", "a"))
+    Random(0).shuffle(later)
+    for stop, first, second, paths in later:
+        for number, (_, path, other) in enumerate(_operations(scenario, stop)[second], 1):
+            if _meet(paths, (path, other)):
+                yield (*stop, Decision(second, number, "run", first))
+
+
+def _operations(scenario: Scenario, decisions: Directed) -> dict[str, list[tuple[str, str, str]]]:
+    """The operations of each agent in a schedule: kind, path, other path. The first has number 1."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for event in run(scenario, Replay(decisions, 0), trace=True)[0].trace or ():
+        if event.operation not in _FAULTS:
+            found.setdefault(event.agent, []).append(event[2:5])
+    return found
+
+
+def _stops(operations: list[tuple[str, str, str]]) -> Iterator[tuple[int, tuple[str, str, str]]]:
+    for number, operation in enumerate(operations, 1):
+        kind, path, other = operation
+        if kind in CRITICAL and not path.endswith(LEASE) and not other.endswith(LEASE):
+            yield number, operation
+
+
+def _meet(one: tuple[str, str], two: tuple[str, str]) -> bool:
+    """Whether operations are on one path, or one is on the directory of the other."""
+    return any(a and b and (a == b or a.rpartition("/")[0] == b or b.rpartition("/")[0] == a) for a in one for b in two)
