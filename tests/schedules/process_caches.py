@@ -13,6 +13,7 @@ from tests.schedules.scheduler import World
 _CACHED = (
     ("gristmill.storage.disk", "_verify"),
     ("gristmill.storage.remote", "_store"),
+    ("pipelines.contracts.lineage", "_index"),
     ("pipelines.contracts.manifest", "_load_once"),
 )
 

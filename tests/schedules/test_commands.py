@@ -6,9 +6,9 @@ from tests.schedules.agents.builds import two_builds
 from tests.schedules.agents.commands import build, forget, read
 from tests.schedules.agents.corpus_end import check_once, files_below
 from tests.schedules.agents.erasures import meeting, published_corpus
-from tests.schedules.agents.invariants import Published
+from tests.schedules.agents.invariants import Published, parsed
 from tests.schedules.agents.pure_results import remembered
-from tests.schedules.agents.small_corpora import OUTPUT, SECRET, corpus
+from tests.schedules.agents.small_corpora import ANOTHER, OUTPUT, SECRET, corpus
 from tests.schedules.choices import Default, Replay
 from tests.schedules.explore import Tally, explore, run
 from tests.schedules.memory_disk import ROOT, MemoryDisk
@@ -25,6 +25,7 @@ SCENARIOS = {
     "build, export, read": lambda: meeting("build", "export", "read"),
     "forget, export, read": lambda: meeting("forget", "export", "read"),
     "index, forget, build": lambda: meeting("index", "forget", "build"),
+    "forget, forget another": lambda: meeting("forget", "forget another", faults=("kills", "suspensions")),
     "variant, gc, forget": lambda: meeting("variant", "gc", "forget"),
     "workers, forget": lambda: meeting("workers", "forget"),
     "all": lambda: meeting("build", "gc", "forget", "export", "read"),
@@ -91,6 +92,29 @@ def test_a_reader_of_a_corpus_that_is_half_forgotten_says_so():
     reading = again.start("read", read())
     again.run()
     assert "`pipelines forget` is running here or was interrupted" in reading.result
+
+
+def test_a_forget_that_was_overtaken_leaves_what_another_has_forgotten():
+    disk = MemoryDisk()
+    disk.restore(published_corpus())
+    world = Simulation(Default(), disk=disk)
+    late = world.start("late", forget(), machine="a")
+    world.start("another", forget(ANOTHER), machine="b")
+
+    def suspend_before_the_rename(world, event):
+        if (
+            event.agent == "late"
+            and event.operation == "rest"
+            and "/.forgotten.json." in event.path
+            and not late.resumes
+        ):
+            world.suspend(late, 4000)
+
+    world.watch(suspend_before_the_rename)
+    with remembered():
+        world.run()
+    assert "another process took over" in late.result
+    assert parsed(disk.peek(f"{OUTPUT}/forgotten.json"))["records"] == {"web": ["0.jsonl#0"]}
 
 
 def test_forget_replaces_no_file_that_a_manifest_names():

@@ -9,13 +9,15 @@ import xxhash
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from tests.schedules.agents.commands import TASK, build
 from tests.schedules.agents.invariants import checksum_of, corpus_steps, files_of
-from tests.schedules.agents.small_corpora import OUTPUT, SECRET
+from tests.schedules.agents.small_corpora import ANOTHER, FORGOTTEN, OUTPUT, TEXTS
 from tests.schedules.choices import Default
 from tests.schedules.simulation import Simulation
 
 _OPERATIONS = 12_000  # more than four undisturbed builds
 _CHECKED = 20  # one in so many disks that are known is checked all the same
 _POWER = 4  # one in so many machines loses power at last
+FORGETTING = {"forget": FORGOTTEN, "forget another": ANOTHER}
+"""The document that each command forgets."""
 _passed: set[tuple] = set()
 _known = itertools.count(1)
 _NOT_READ = ("/run.json", "/.lease", ".tmp")
@@ -101,9 +103,15 @@ def lose_power_at_last(world):
     if chance.randrange(_POWER) == 0:
         world.power_lost("a", chance)
     world.facts["published"].look_at_all()
-    if any(name.startswith("forget") and process.result == 0 for name, process in world.processes.items()):
-        held = [path for path, data in files_below(world.disk).items() if SECRET.encode() in data]
-        assert not held, f"a forgotten document is in {held[0]} before another command runs"
+    done = [name.rpartition(" ")[0] for name, process in world.processes.items() if process.result == 0]
+    check_without(world, [command for command in done if command in FORGETTING])
+
+
+def check_without(world, commands):
+    """No file of the output holds a document that one of the commands forgets."""
+    texts = [TEXTS[FORGETTING[command]].encode() for command in commands]
+    held = [path for path, data in files_below(world.disk).items() if any(text in data for text in texts)]
+    assert not held, f"a forgotten document is in {held[0]}"
 
 
 def check_once(name, world, check):
