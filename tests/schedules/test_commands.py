@@ -25,7 +25,6 @@ SCENARIOS = {
     "build, export, read": lambda: meeting("build", "export", "read"),
     "forget, export, read": lambda: meeting("forget", "export", "read"),
     "index, forget, build": lambda: meeting("index", "forget", "build"),
-    "forget, forget another": lambda: meeting("forget", "forget another", faults=("kills", "suspensions")),
     "variant, gc, forget": lambda: meeting("variant", "gc", "forget"),
     "workers, forget": lambda: meeting("workers", "forget"),
     "all": lambda: meeting("build", "gc", "forget", "export", "read"),
@@ -94,27 +93,34 @@ def test_a_reader_of_a_corpus_that_is_half_forgotten_says_so():
     assert "`pipelines forget` is running here or was interrupted" in reading.result
 
 
-def test_a_forget_that_was_overtaken_leaves_what_another_has_forgotten():
+def forgotten_by_another(operation, place):
+    """A `forget` that is suspended after an operation, until another has forgotten another document: its result, and the
+    records in the tombstone at the end.
+    """
     disk = MemoryDisk()
     disk.restore(published_corpus())
     world = Simulation(Default(), disk=disk)
     late = world.start("late", forget(), machine="a")
     world.start("another", forget(ANOTHER), machine="b")
 
-    def suspend_before_the_rename(world, event):
-        if (
-            event.agent == "late"
-            and event.operation == "rest"
-            and "/.forgotten.json." in event.path
-            and not late.resumes
-        ):
+    def suspend(world, event):
+        if event.agent == "late" and event.operation == operation and place in event.path and not late.resumes:
             world.suspend(late, 4000)
 
-    world.watch(suspend_before_the_rename)
+    world.watch(suspend)
     with remembered():
         world.run()
-    assert "another process took over" in late.result
-    assert parsed(disk.peek(f"{OUTPUT}/forgotten.json"))["records"] == {"web": ["0.jsonl#0"]}
+    return late.result, parsed(disk.peek(f"{OUTPUT}/forgotten.json"))["records"]
+
+
+def test_a_forget_that_was_overtaken_leaves_what_another_has_forgotten():
+    result, records = forgotten_by_another("rest", "/.forgotten.json.")
+    assert "another process took over" in result
+    assert records == {"web": ["0.jsonl#0"]}
+
+
+def test_a_forget_searches_files_while_another_removes_them():
+    assert forgotten_by_another("unlink", f"{OUTPUT}/.lease") == (0, {"web": ["0.jsonl#0", "1.jsonl#1"]})
 
 
 def test_forget_replaces_no_file_that_a_manifest_names():

@@ -2,7 +2,7 @@
 
 One agent is stopped before an operation that publishes or removes something. Another
 runs to its end, or to one of its operations in the same directory, and the first one goes on. In other schedules the machine
-loses power right after such an operation.
+loses power right after such an operation, or the first one is suspended for long if they do not share a machine.
 """
 
 import itertools
@@ -13,6 +13,7 @@ from tests.schedules.choices import Replay
 from tests.schedules.explore import Scenario, run
 from tests.schedules.scheduler import CRITICAL, LEASE, Decision
 
+_SECONDS = 4000.0  # of a suspension: more than a lease lasts
 _FAULTS = ("kill", "suspend", "fail", "power")
 Directed = tuple[Decision, ...]
 
@@ -30,6 +31,8 @@ def directed_schedules(scenario: Scenario) -> Iterator[Directed]:
             later.append((stop, first, second, (path, other)))
             if "power" in scenario.faults:
                 yield (*start, Decision(first, number + 1, "power", "a"))
+            else:  # on machines of their own, where the others take over its lease
+                yield (*start, Decision(first, number, "suspend", first, _SECONDS))
     Random(0).shuffle(later)
     for stop, first, second, paths in later:
         for number, (_, path, other) in enumerate(_operations(scenario, stop)[second], 1):
