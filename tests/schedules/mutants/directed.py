@@ -57,5 +57,5 @@ def _stops(operations: list[tuple[str, str, str]]) -> Iterator[tuple[int, tuple[
 
 
 def _meet(one: tuple[str, str], two: tuple[str, str]) -> bool:
-    """Whether operations are on one path, or one is on the directory of the other."""
-    return any(a and b and (a == b or a.rpartition("/")[0] == b or b.rpartition("/")[0] == a) for a in one for b in two)
+    """Whether operations are in one directory, or one is on the directory of the other."""
+    return any({a, a.rpartition("/")[0]} & {b, b.rpartition("/")[0]} for a in one if a for b in two if b)
