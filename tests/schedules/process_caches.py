@@ -75,7 +75,9 @@ def _sibling(path: LocalPath, name: str) -> LocalPath:
     """`path.with_name(name)`; nearly all of these names occur once."""
     parts = [*path._parts[:-1], name]  # type: ignore[attr-defined]
     sibling = LocalPath._from_parsed_parts(path._drv, path._root, parts)  # type: ignore[attr-defined]
-    sibling._str = f"{_parent_once(path)}/{name}"
+    parent = str(_parent_once(path))
+    if parent not in (".", "/"):
+        sibling._str = f"{parent}/{name}"
     return sibling
 
 
