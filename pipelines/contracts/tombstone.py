@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.errors import UserError
-from gristmill.storage.location import Location
+from gristmill.storage.location import Check, Location
 from gristmill.storage.store import digest, read_json, write_json
 
 FORGOTTEN = "forgotten"
@@ -35,9 +35,12 @@ def read_tombstone(output: Location) -> dict[str, Any]:
     return {name: tombstone.get(name, kind()) for name, kind in kinds.items()}
 
 
-def write_tombstone(output: Location, tombstone: dict[str, Any]) -> None:
-    """Write a tombstone in the form that `read_tombstone` returns."""
-    write_json(output / _FILE, tombstone)
+def write_tombstone(output: Location, tombstone: dict[str, Any], check: Check | None = None) -> None:
+    """Write a tombstone in the form that `read_tombstone` returns, if `check` passes.
+
+    `check` must raise an error if another process may have written one since this one was read: its records would be lost.
+    """
+    write_json(output / _FILE, tombstone, check)
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:

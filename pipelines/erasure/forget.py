@@ -114,7 +114,7 @@ def forget(
     check()
     _remove_old_files(directory, open_corpus(directory))
     remove_steps(list_stale_indexes(directory), check)
-    write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
+    write_tombstone(directory, {**tombstone, "pending": [], "asked": ""}, check)
     return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
 
 
@@ -125,7 +125,8 @@ def _begin(
     more.
 
     If such a build had checked the tombstone already and was about to publish, it finds its temporary file
-    removed and checks again (`StepOutput.check_forgotten`).
+    removed and checks again (`StepOutput.check_forgotten`). So does another `forget` that has lost its lease and is about to
+    replace the tombstone.
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -147,12 +148,11 @@ def _begin(
         tombstone["before"].append(corpus.manifest.fingerprint)
     if not tombstone["pending"]:
         raise UserError(f"{directory}: none of these documents is in the corpus, and no run was interrupted")
-    check()
-    write_tombstone(directory, tombstone)
+    write_tombstone(directory, tombstone, check)
     sweep(directory)
     sweep(directory / INDEX_FOLDER)
     if not begun and _reads(open_corpus(directory)) != _reads(corpus):  # their positions are those in `corpus`
-        write_tombstone(directory, before)
+        write_tombstone(directory, before, check)
         raise ConflictError(f"{directory}: another corpus was published meanwhile; run the command again")
     return tombstone
 

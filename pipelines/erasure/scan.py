@@ -44,27 +44,30 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
     """Return the files that contain a probe or rows of these documents, and the number of files and bytes
     read.
 
-    Arrow files are decoded and searched column by column, all others byte by byte. Raises CorruptFileError
-    for an unreadable Arrow file.
+    Arrow files are decoded and searched column by column, all others byte by byte. Files that another command removes meanwhile
+    do not count. Raises CorruptFileError for an unreadable file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        try:
+            length = path.stat().st_size
+            matched = _matching_ids(path, probes, wanted) if path.suffix == ".arrow" else _matching_bytes(path, probes)
+        except FileNotFoundError:
+            continue
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptFileError(f"{path}: cannot be read, and may hold them: {error}") from error
         files += 1
-        size += path.stat().st_size
-        relative = path.relative_to(directory).as_posix()
-        if path.suffix == ".arrow":
-            try:
-                matched = _matching_ids(path, probes, wanted)
-            except (pa.ArrowException, OSError) as error:
-                raise CorruptFileError(f"{path}: cannot be read, and may hold them: {error}") from error
-            if matched is not None:
-                hits.append(Hit(relative, tuple(matched)))
-        else:
-            data = path.read_bytes()
-            if any(probe in data for probe in probes):
-                hits.append(Hit(relative, ()))
+        size += length
+        if matched is not None:
+            hits.append(Hit(path.relative_to(directory).as_posix(), tuple(matched)))
     return hits, files, size
+
+
+def _matching_bytes(path: Path, probes: Sequence[bytes]) -> list[bytes] | None:
+    """Return no ids if a probe is in the file, otherwise None."""
+    data = path.read_bytes()
+    return [] if any(probe in data for probe in probes) else None
 
 
 def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:

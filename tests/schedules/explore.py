@@ -13,6 +13,7 @@ from functools import partial
 
 from tests.schedules.choices import SUSPENSIONS, Conflicts, Default, Faults, Pct, Random, Replay, Starve
 from tests.schedules.memory_disk import MemoryDisk, Node
+from tests.schedules.process_caches import quick_paths
 from tests.schedules.scheduler import Decision, Strategy
 from tests.schedules.shrinking import shrink
 from tests.schedules.simulation import Simulation
@@ -152,7 +153,8 @@ def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float
 
 @contextmanager
 def rare_collection() -> Iterator[Callable[[], None]]:
-    """Look for garbage only when told to, and then once in so many calls: what is remembered grows and is looked at in vain.
+    """While the block runs, paths are made once for all, and garbage is looked for only when told to, and then once in so
+    many calls: what is remembered grows and is looked at in vain.
     What was frozen before stays so, as all that a test process has imported is.
     """
     calls, was_enabled, was_frozen = itertools.count(1), gc.isenabled(), gc.get_freeze_count() > 0
@@ -166,7 +168,8 @@ def rare_collection() -> Iterator[Callable[[], None]]:
     gc.freeze()
     gc.disable()
     try:
-        yield collect
+        with quick_paths():
+            yield collect
     finally:
         if not was_frozen:
             gc.unfreeze()

@@ -20,21 +20,24 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "store write": ("stores.store_scenarios", "write_new_object"),
 }
 """name -> (module below tests.schedules, function that makes the scenario)."""
-_COMMANDS = ("build", "late build", "workers", "gc", "forget", "export", "read", "variant", "index")
+_COMMANDS = ("build", "late build", "workers", "gc", "forget", "forget another", "export", "read", "variant", "index")
 """Commands that may meet in any combination, at a published corpus; `workers` is a build whose tasks are processes,
 `late build` one that has lost its lease and goes on."""
+_APART = " on machines of their own"
+"""Such commands share a disk, which loses no power, and cannot see whether another is alive: leases are taken over."""
 _OF_RUNS = ("pretrain", "model export", "generate", "evaluate", "report", "score checkpoints")
 """Commands that may meet in any combination, at a run that has been trained for some steps and exported."""
 
 
 def names() -> list[str]:
     """The names of all scenarios."""
-    return [*_SCENARIOS, f"any of {','.join(_COMMANDS)}", f"any of {','.join(_OF_RUNS)}"]
+    return [*_SCENARIOS, f"any of {','.join(_COMMANDS)}, or these{_APART}", f"any of {','.join(_OF_RUNS)}"]
 
 
 def scenario(name: str) -> Scenario:
     """The scenario of a name, which may give its commands in any order."""
-    wanted = sorted(name.split(","))
+    together = name.removesuffix(_APART)
+    wanted = sorted(together.split(","))
     for known, (module, function) in _SCENARIOS.items():
         if sorted(known.split(",")) == wanted:
             make: Callable[[], Scenario] = getattr(import_module(f"tests.schedules.{module}"), function)
@@ -42,7 +45,8 @@ def scenario(name: str) -> Scenario:
     if set(wanted) <= set(_COMMANDS):
         from tests.schedules.agents.erasures import meeting
 
-        return meeting(*name.split(","))
+        apart = {"faults": ("kills", "suspensions")} if together != name else {}
+        return meeting(*together.split(","), **apart)
     if set(wanted) <= set(_OF_RUNS):
         from tests.schedules.training.meetings_of_runs import meeting_of_runs
 

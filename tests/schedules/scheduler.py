@@ -76,8 +76,8 @@ class Agent:
     """A thread of a process. `kind`, `path` and `other` are the operation before which it waits."""
 
     __slots__ = (
-        "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "random", "until",
-        "wake",
+        "_random", "ended", "errno", "greenlet", "kind", "name", "names", "number", "ops", "other", "path", "process", "seed",
+        "until", "wake",
     )  # fmt: skip
 
     def __init__(self, name: str, number: int, process: Process, seed: object) -> None:
@@ -88,8 +88,16 @@ class Agent:
         self.until: Callable[[], bool] | None = None  # waiting until this holds
         self.ended = False
         self.errno = 0  # the operation that it is about to do fails with it
-        self.random = Random(f"{seed}/{name}")
+        self.seed = seed
+        self._random: Random | None = None
         self.greenlet: Any = None
+
+    @property
+    def random(self) -> Random:
+        """Its randomness, which few agents need and whose set-up takes as long as ten operations."""
+        if self._random is None:
+            self._random = Random(f"{self.seed}/{self.name}")
+        return self._random
 
 
 def is_critical(agent: Agent) -> bool:

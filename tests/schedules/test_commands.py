@@ -6,9 +6,9 @@ from tests.schedules.agents.builds import two_builds
 from tests.schedules.agents.commands import build, forget, read
 from tests.schedules.agents.corpus_end import check_once, files_below
 from tests.schedules.agents.erasures import meeting, published_corpus
-from tests.schedules.agents.invariants import Published
+from tests.schedules.agents.invariants import Published, parsed
 from tests.schedules.agents.pure_results import remembered
-from tests.schedules.agents.small_corpora import OUTPUT, SECRET, corpus
+from tests.schedules.agents.small_corpora import ANOTHER, OUTPUT, SECRET, corpus
 from tests.schedules.choices import Default, Replay
 from tests.schedules.explore import Tally, explore, run
 from tests.schedules.memory_disk import ROOT, MemoryDisk
@@ -91,6 +91,36 @@ def test_a_reader_of_a_corpus_that_is_half_forgotten_says_so():
     reading = again.start("read", read())
     again.run()
     assert "`pipelines forget` is running here or was interrupted" in reading.result
+
+
+def forgotten_by_another(operation, place):
+    """A `forget` that is suspended after an operation, until another has forgotten another document: its result, and the
+    records in the tombstone at the end.
+    """
+    disk = MemoryDisk()
+    disk.restore(published_corpus())
+    world = Simulation(Default(), disk=disk)
+    late = world.start("late", forget(), machine="a")
+    world.start("another", forget(ANOTHER), machine="b")
+
+    def suspend(world, event):
+        if event.agent == "late" and event.operation == operation and place in event.path and not late.resumes:
+            world.suspend(late, 4000)
+
+    world.watch(suspend)
+    with remembered():
+        world.run()
+    return late.result, parsed(disk.peek(f"{OUTPUT}/forgotten.json"))["records"]
+
+
+def test_a_forget_that_was_overtaken_leaves_what_another_has_forgotten():
+    result, records = forgotten_by_another("rest", "/.forgotten.json.")
+    assert "another process took over" in result
+    assert records == {"web": ["0.jsonl#0"]}
+
+
+def test_a_forget_searches_files_while_another_removes_them():
+    assert forgotten_by_another("unlink", f"{OUTPUT}/.lease") == (0, {"web": ["0.jsonl#0", "1.jsonl#1"]})
 
 
 def test_forget_replaces_no_file_that_a_manifest_names():

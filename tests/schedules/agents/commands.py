@@ -134,6 +134,11 @@ def gc(config):
     return command(lambda: collect_garbage([config], delete=True, keep=0))
 
 
+def finish_forgetting():
+    """`pipelines forget` without documents, which finishes what was interrupted."""
+    return command(lambda: erase(LocalPath(OUTPUT), None, None, None))
+
+
 def forget(document=FORGOTTEN):
     """`pipelines forget`, which also searches the output for what it has removed."""
     ids = sources_directory() / f"{document.replace('/', ' ')}.txt"

@@ -9,15 +9,18 @@ import xxhash
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from tests.schedules.agents.commands import TASK, build
 from tests.schedules.agents.invariants import checksum_of, corpus_steps, files_of
-from tests.schedules.agents.small_corpora import OUTPUT
+from tests.schedules.agents.small_corpora import ANOTHER, FORGOTTEN, OUTPUT, TEXTS
 from tests.schedules.choices import Default
 from tests.schedules.simulation import Simulation
 
 _OPERATIONS = 12_000  # more than four undisturbed builds
 _CHECKED = 20  # one in so many disks that are known is checked all the same
 _POWER = 4  # one in so many machines loses power at last
+FORGETTING = {"forget": FORGOTTEN, "forget another": ANOTHER}
+"""The document that each command forgets."""
 _passed: set[tuple] = set()
 _known = itertools.count(1)
+_NOT_READ = ("/run.json", "/.lease", ".tmp")
 _NOT_COMPARED = ("run.json", "forgotten.json", ".checksums.json")
 
 
@@ -66,8 +69,7 @@ def check_corpus(world, config, reference, objects=None, root=OUTPUT):
     """Build once more: the corpus is complete, the same as the reference if there is one, and nothing is left over."""
     said = _build_again(world, config)
     if not _has_nothing_to_do(said):
-        said = _build_again(world, config)
-    assert _has_nothing_to_do(said), f"the build after the last one does more: {said}"
+        check_once(("built", config), world, lambda world: _check_finished(world, config))
     disk = objects or world.disk
     found = files_below(disk, root)
     steps = corpus_steps(disk, root)
@@ -86,19 +88,39 @@ def check_corpus(world, config, reference, objects=None, root=OUTPUT):
     assert not left, f"left over: {left[:5]}"
 
 
+def _check_finished(world, config):
+    said = _build_again(world, config)
+    assert _has_nothing_to_do(said), f"the build after the last one does more: {said}"
+
+
 def lose_power_at_last(world):
-    """In one of so many schedules, a machine loses power once all commands have ended."""
+    """In one of so many schedules, a machine loses power once all commands have ended.
+
+    The output is looked at in any case: the last operation may have been a loss of power, after which nobody looks. A command
+    that has forgotten a document has left no file with it, even if temporary files are back.
+    """
     chance = Random(f"at last/{world.seed}")
     if chance.randrange(_POWER) == 0:
         world.power_lost("a", chance)
-        world.facts["published"].look_at_all()
+    world.facts["published"].look_at_all()
+    done = [name.rpartition(" ")[0] for name, process in world.processes.items() if process.result == 0]
+    check_without(world, [command for command in done if command in FORGETTING])
+
+
+def check_without(world, commands):
+    """No file of the output holds a document that one of the commands forgets."""
+    texts = [TEXTS[FORGETTING[command]].encode() for command in commands]
+    held = [path for path, data in files_below(world.disk).items() if any(text in data for text in texts)]
+    assert not held, f"a forgotten document is in {held[0]}"
 
 
 def check_once(name, world, check):
     """Call `check(world)`, unless it has passed before on a disk with the same contents.
 
-    Commands that run alone, undisturbed and with fixed randomness do the same to the same contents. The times in `run.json`,
-    which these commands do not read, may differ. One in so many disks that are known is checked all the same.
+    Commands that run alone, undisturbed and with fixed randomness do the same to the same contents. May differ: the times in
+    `run.json`, which these commands do not read; what a lease of a dead process says, of which they see only whether it
+    changes, as they run on another machine; the contents of temporary files, which they remove. One in so many disks that are
+    known is checked all the same.
     """
     failed = any(process.result != 0 for process in world.processes.values())
     key = (name, failed, _digest(world.disk))
@@ -109,13 +131,13 @@ def check_once(name, world, check):
 
 
 def _digest(disk):
-    """A digest of all names and contents of a disk and of its object store, but for times of steps."""
+    """A digest of all names and contents of a disk and of its object store, but for what `check_once` lets differ."""
     known = xxhash.xxh3_128()
     for path, data in (
         *sorted(disk.files().items()),
         *sorted((path, data) for path, (data, _) in disk.objects.items()),
     ):
-        known.update(f"{path} {'' if path.endswith('/run.json') else checksum_of(data)} ".encode())
+        known.update(f"{path} {'' if path.endswith(_NOT_READ) else checksum_of(data)} ".encode())
     known.update(" ".join(disk.directories()).encode())
     return known.digest()
 

@@ -6,12 +6,20 @@ Allowed messages are those that are true of what has happened: who works there, 
 from functools import cache
 
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
-from tests.schedules.agents.commands import build, export, forget, gc, index, read
-from tests.schedules.agents.corpus_end import check_corpus, check_once, files_below, lose_power_at_last, run_again
+from tests.schedules.agents.commands import build, export, finish_forgetting, forget, gc, index, read
+from tests.schedules.agents.corpus_end import (
+    FORGETTING,
+    check_corpus,
+    check_once,
+    check_without,
+    files_below,
+    lose_power_at_last,
+    run_again,
+)
 from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
 from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.agents.pure_results import remembered
-from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus, parts_of_each
+from tests.schedules.agents.small_corpora import ANOTHER, EXPORT, OUTPUT, corpus, parts_of_each
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.simulation import Simulation
@@ -23,6 +31,7 @@ _LEASE = (
 _LAST_OPERATIONS = 22  # of an export: from its last look at the corpus to export.json
 _AT_WORK = r"`pipelines forget` is running here or was interrupted"
 _FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"build( the corpus)? again$"
+_NOT_THERE = r"none of these documents is in the corpus"
 _USED_MEANWHILE = r"a corpus published meanwhile uses it; run the command again"
 _MESSAGES = {
     "build": (
@@ -36,7 +45,7 @@ _MESSAGES = {
         *_LEASE,
         _USED_MEANWHILE,
         r"another corpus was published meanwhile; run the command again",
-        r"none of these documents is in the corpus",
+        _NOT_THERE,
         _BUILD_AGAIN,
     ),
     "export": (r"a build or forget changed the corpus while it was exported", _BUILD_AGAIN, _FORGETTING, _AT_WORK),
@@ -48,6 +57,7 @@ _MESSAGES = {
     ),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
+_MESSAGES["forget another"] = (*_MESSAGES["forget"], _FORGETTING)
 _MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES["build"]
 _MESSAGES["workers"] = (*_MESSAGES["build"], r"failed 3 times: the worker died")  # or stood still for as long
 _MAKE = {
@@ -57,6 +67,7 @@ _MAKE = {
     "variant": lambda world: build(_other(), world.say, variant="small"),
     "gc": lambda world: gc(corpus()),
     "forget": lambda world: forget(),
+    "forget another": lambda world: forget(ANOTHER),
     "export": lambda world: export(),
     "index": lambda world: index(),
     "read": lambda world: read(),
@@ -90,7 +101,8 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         start_commands(world, names, _MAKE, faults)
 
     def judge(world):
-        check_commands(world, names, _MESSAGES)
+        two = {"forget": _MESSAGES["forget another"]} if "forget another" in names else {}
+        check_commands(world, names, _MESSAGES | two)
         world.facts["published"].check_late()
         _check_export(world)
         if "power" in faults:
@@ -99,16 +111,15 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
 
     def judge_disk(world):
         if "export" in names:
-            _export_again(world)
-        if "forget" in names:
-            _forget_again(world)
+            _export_again(world, others=len(names) - names.count("read") - 1)
+        forgetting = [name for name in dict.fromkeys(names) if name in FORGETTING]
+        if forgetting:
+            _forget_again(world, forgetting)
         if {"build", "late build", "workers", "variant"} & set(names):
             check_corpus(world, _other(), None)
         if "index" in names:
             _index_again(world)
-        if "forget" in names:
-            held = [path for path, data in files_below(world.disk).items() if SECRET.encode() in data]
-            assert not held, f"a forgotten document is in {held[0]}"
+        check_without(world, forgetting)
 
     return Scenario(", ".join(names), start, judge, published_corpus(), faults, around=remembered)
 
@@ -134,10 +145,13 @@ class _Late:
             assert same or not late, f"{event.agent} is published though documents were forgotten long before"
 
 
-def _forget_again(world):
+def _forget_again(world, commands):
     """Forget once more: it finishes what was interrupted, or says that the document is not there."""
     run_again(world, "build", lambda again: build(corpus(), again.say), allowed=("forgetting was interrupted",))
-    run_again(world, "forget", lambda again: forget(), allowed=("none of these documents is in the corpus",))
+    if len(commands) > 1:  # one refuses to begin before the other is finished
+        run_again(world, "forget", lambda again: finish_forgetting(), allowed=(_NOT_THERE,))
+    for name in commands:
+        run_again(world, "forget", lambda again, name=name: forget(FORGETTING[name]), allowed=(_NOT_THERE,))
 
 
 def _index_again(world):
@@ -158,10 +172,22 @@ def _index_again(world):
             assert checksum_of(content) == file["xxh3_128"], f"{INDEX_FOLDER}/{unit}/{file['path']} is damaged"
 
 
-def _export_again(world):
-    """Export once more: if there is anything to do, nothing is left over."""
+def _export_again(world, others):
+    """Export once more: if there is anything to do, nothing is left over.
+
+    Without `others` that change the corpus or the export, at most one file that is there is written again: one that the killed
+    export had not recorded yet.
+    """
     said = ("is not empty", "holds another export", *_MESSAGES["export"])
-    again = run_again(world, "export", lambda again: export(), allowed=said)
+    written, place = [], f"{EXPORT}/data"
+    known = {f"{place}/{name}" for name in world.disk.names(place) or ()}
+
+    def watched(again):
+        again.watch(lambda _, event: written.append(event.other) if event.other in known else None)
+        return export()
+
+    again = run_again(world, "export", watched, allowed=said)
+    assert others or len(written) <= 1, f"the export after a killed one has written {written} again"
     left = world.disk.leftovers(EXPORT) if again.processes["export"].result == 0 else []
     assert not left, f"left over: {left[0]}"
     _check_export(world)

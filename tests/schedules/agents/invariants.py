@@ -1,7 +1,7 @@
 """What must hold of an output after every operation of any command.
 
 A published step's files are there and are what its manifest says; a step is not published twice with different bytes; once a
-document is forgotten, no step of the published corpus holds it; an export with `export.json` is whole.
+document is forgotten, it stays forgotten, and no step of the published corpus holds it; an export with `export.json` is whole.
 """
 
 import json
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import xxhash
 
-from tests.schedules.agents.small_corpora import OUTPUT, SECRET
+from tests.schedules.agents.small_corpora import OUTPUT, TEXTS
 
 _STEP_MANIFEST = "/manifest.json"
 _REMOVALS = ("unlink", "rename", "rmdir", "delete")
@@ -24,6 +24,8 @@ class Published:
         self.named: dict[str, dict] = {}  # by step directory: its files
         self.bytes: dict[tuple[str, str], bytes] = {}  # by step directory and mark: the manifest that was published
         self.late: dict[str, str] = {}  # receipts written into published steps, and by whom
+        self.gone: frozenset[str] = frozenset()  # documents that the tombstone names
+        self.pending: frozenset[str] = frozenset()  # of them those whose removal is unfinished
         self.world, self.seen = world, 0
         self.look_at_all()
         world.watch(self.look)
@@ -32,6 +34,7 @@ class Published:
         """Begin anew, from what is there."""
         self.named.clear()
         self.bytes.clear()
+        self.gone, self.pending = self._tombstone()
         for directory in self.disk.names(self.root) or ():
             if directory.startswith("."):  # a step whose removal has begun
                 continue
@@ -73,6 +76,11 @@ class Published:
             self._whole(directory, inside, event.agent)
         if inside.startswith("units/") and event.operation in _PUBLISHES and directory in self.named:
             self.late[path] = event.agent
+        if path == "forgotten.json":
+            before, pending = self.gone, self.pending
+            self.gone, self.pending = self._tombstone()
+            undone = before - self.gone - pending  # a command withdraws its own if it cannot go on
+            assert not undone, f"{event.agent} has removed {min(undone)} from the tombstone"
         if path in ("manifest.json", "forgotten.json"):
             self._corpus(event.agent)
         if path == "manifest.json" and event.operation in _PUBLISHES:
@@ -131,18 +139,22 @@ class Published:
 
     def _corpus(self, agent):
         """No step of the published corpus holds a document once it is forgotten."""
-        if self._forgotten():
+        records, pending = self._tombstone()
+        texts = [TEXTS[document].encode() for document in records & TEXTS.keys()]
+        if texts and not pending:
             for directory in corpus_steps(self.disk, self.root):
-                self._without_secret(directory, agent)
+                self._without(texts, directory, agent)
 
-    def _forgotten(self):
-        tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json"))
-        return tombstone is not None and bool(tombstone["records"]) and not tombstone["pending"]
+    def _tombstone(self):
+        """The documents that it names, and those whose removal is unfinished."""
+        tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json")) or {"records": {}, "pending": []}
+        records = frozenset(f"{source}/{name}" for source, names in tombstone["records"].items() for name in names)
+        return records, frozenset(f"{doc['source']}/{doc['path']}#{doc['record']}" for doc in tombstone["pending"])
 
-    def _without_secret(self, directory, agent):
+    def _without(self, texts, directory, agent):
         for name in ("manifest.json", *self.named.get(directory, ())):
             content = self.disk.peek(f"{self.root}/{directory}/{name}") or b""
-            assert SECRET.encode() not in content, (
+            assert not any(text in content for text in texts), (
                 f"a forgotten document is in {directory}/{name} of the corpus ({agent})"
             )
 

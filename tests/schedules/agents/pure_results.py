@@ -7,8 +7,7 @@ output. Tables are written without compression, whose set-up takes longer than a
 
 import json
 import marshal
-from contextlib import ExitStack, contextmanager
-from unittest.mock import patch
+from contextlib import contextmanager
 
 from gristmill.host import lent
 from gristmill.libraries import provenance
@@ -26,9 +25,11 @@ from pipelines.stages.materialise import funnel
 from tests.schedules.agents import toy_stages
 from tests.schedules.agents.remembered_tables import once, part_key, plain_dictionary, read_and_tell, write_plain
 from tests.schedules.agents.small_corpora import inventories
+from tests.schedules.process_caches import replaced
 
 _with_checksum, _parse_intact, _columns = store._with_checksum, store._parse_intact, manifest._columns
 _provenance = provenance._provenance
+_LIMIT = 5000
 _jsons: dict = {}
 _values: dict = {}
 _tables: dict = {}
@@ -88,9 +89,24 @@ def columns_once(path, wanted, expected):
     """`_columns`: a simulated host lends a file under a name that says what is in it."""
     key = (lent(path), tuple(wanted), tuple(expected.items()))
     if key not in _tables:
-        with patch.object(manifest, "lent", lambda _: key[0]):
+        with replaced((manifest, "lent", lambda _: key[0])):
             _tables[key] = _columns(path, wanted, expected)
     return _tables[key]
+
+
+def once_by_id(function):
+    """A function of one value that never changes, computed once for each object."""
+    memory = {}
+
+    def remembering(value):
+        known = memory.get(id(value))
+        if known is None:
+            if len(memory) >= _LIMIT:
+                memory.clear()
+            known = memory[id(value)] = (value, function(value))  # the value lives as long as its id is known
+        return known[1]
+
+    return remembering
 
 
 def provenance_of_ours(module, name):
@@ -132,6 +148,10 @@ _OF_TABLES = (
 _COMPUTED_ONCE = tuple((where, name, once(getattr(where, name), key)) for where, name, key in _OF_TABLES)
 
 
+_plain_config = once_by_id(publish.plain_config)
+_schema_facts = once_by_id(manifest.schema_facts)
+
+
 class SilentDisplay:
     """Stands in for a console and for a display of progress."""
 
@@ -148,27 +168,27 @@ class SilentDisplay:
 @contextmanager
 def remembered():
     """While the block runs, the product uses the remembered results."""
-    with ExitStack() as stack:
-        for module, name, once in (
-            (provenance, "_provenance", provenance_of_ours),
-            (build, "make_plan", plan_once),
-            (published, "make_plan", plan_once),
-            (gc, "make_plan", plan_once),
-            (gc, "take_inventory", lambda sources, output: inventories(sources)),
-            (read_step, "read_documents", read_once),
-            (read_step, "has_changed", lambda file, checksum: False),
-            (build, "check_sample", check_sample_once),
-            (store, "_with_checksum", json_once),
-            (store, "_parse_intact", value_once),
-            (manifest, "_columns", columns_once),
-            (manifest, "asdict", plain_dictionary),
-            (parts, "read_table", read_and_tell),
-            *_COMPUTED_ONCE,
-            *((module, "write_table", write_plain) for module in (annotate, read_step, toy_stages, funnel, forget)),
-            (publish, "write_report", lambda *arguments: False),
-            (erase, "Console", SilentDisplay),
-            (text_export, "ProgressDisplay", SilentDisplay),
-            (index_corpus, "ProgressDisplay", SilentDisplay),
-        ):
-            stack.enter_context(patch.object(module, name, once))
+    with replaced(
+        (provenance, "_provenance", provenance_of_ours),
+        (build, "make_plan", plan_once),
+        (published, "make_plan", plan_once),
+        (gc, "make_plan", plan_once),
+        (gc, "take_inventory", lambda sources, output: inventories(sources)),
+        (read_step, "read_documents", read_once),
+        (read_step, "has_changed", lambda file, checksum: False),
+        (build, "check_sample", check_sample_once),
+        (store, "_with_checksum", json_once),
+        (store, "_parse_intact", value_once),
+        (manifest, "_columns", columns_once),
+        (manifest, "asdict", plain_dictionary),
+        (publish, "plain_config", _plain_config),
+        *((module, "schema_facts", _schema_facts) for module in (annotate, read_step, build)),
+        (parts, "read_table", read_and_tell),
+        *_COMPUTED_ONCE,
+        *((module, "write_table", write_plain) for module in (annotate, read_step, toy_stages, funnel, forget)),
+        (publish, "write_report", lambda *arguments: False),
+        (erase, "Console", SilentDisplay),
+        (text_export, "ProgressDisplay", SilentDisplay),
+        (index_corpus, "ProgressDisplay", SilentDisplay),
+    ):
         yield

@@ -16,7 +16,9 @@ OUTPUT = f"{ROOT}/corpus"
 EXPORT = f"{ROOT}/export"
 SECRET = "the text that is to be forgotten, word for word"
 """The whole text of one document, `FORGOTTEN`."""
-FORGOTTEN = "web/1.jsonl#1"
+FORGOTTEN, ANOTHER = "web/1.jsonl#1", "web/0.jsonl#0"
+TEXTS = {FORGOTTEN: SECRET, ANOTHER: "document web 0 0 which is long enough to keep"}
+"""The text of each document that agents forget."""
 _kept_directories: list[tempfile.TemporaryDirectory] = []
 
 

@@ -21,6 +21,7 @@ from pipelines.contracts.stage import CorpusStage, PartStage, gather
 
 SHORT = "short"
 _LEAST = 30  # bytes of a text that is kept
+_LENGTH, _DROPS = pa.schema([("length", pa.int64())]), pa.schema([(DROP, pa.string())])
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Length(PartStage):
         return (TEXT,)
 
     def writes(self):
-        return pa.schema([("length", pa.int64())])
+        return _LENGTH
 
     def annotate(self, docs):
         return pa.table({"length": pc.cast(pc.binary_length(docs["text"]), pa.int64())})
@@ -47,7 +48,7 @@ class Short(PartStage):
         return (Column("length"),)
 
     def writes(self):
-        return pa.schema([(DROP, pa.string())])
+        return _DROPS
 
     def annotate(self, docs):
         short = pc.less(docs["length"], self.least)
@@ -87,7 +88,7 @@ class Elect(CorpusStage):
         return (Column("length"), Drop())
 
     def writes(self):
-        return pa.schema([(DROP, pa.string())])
+        return _DROPS
 
     def run(self, parts, out, cluster):
         tasks = [_ElectTask(part, out) for part in parts]

@@ -3,16 +3,16 @@
 import json
 import marshal
 import threading
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from gristmill.host import host, lent
 from gristmill.storage import store
-from tests.schedules.agents.pure_results import json_once, value_once
+from tests.schedules.agents.pure_results import json_once, once_by_id, value_once
+from tests.schedules.process_caches import replaced
 from tests.schedules.training.small_runs import READER, StandInEngine
 from trainers.config.job_kinds import parse_job
 from trainers.engine.hardware.mfu import Flops
@@ -22,19 +22,9 @@ from trainers.report import run_page
 from trainers.runs import checkpoint, run
 from trainers.training import interval, launch, loop
 
-_dump, _parse, _identity = run.as_yaml, run.load_yaml, run.identity
-_configs: dict = {}
+_parse, _dump_once, _identity_once = run.load_yaml, once_by_id(run.as_yaml), once_by_id(run.identity)
 _parsed: dict = {}
 _jobs: dict = {}
-
-
-def _once_by_id(function, memory):
-    def remembering(value):
-        if id(value) not in memory:
-            memory[id(value)] = (value, function(value))  # the value lives as long as its id is known
-        return memory[id(value)][1]
-
-    return remembering
 
 
 def _yaml_once(path):
@@ -121,55 +111,50 @@ _COST = SimpleNamespace(sources="", fields=lambda flops: {}, finish=lambda step:
 @contextmanager
 def without_numbers():
     """While the block runs, training takes no processor time."""
-    with ExitStack() as stack:
-        for module, name, stand_in in (
-            (store, "_with_checksum", json_once),
-            (store, "_parse_intact", value_once),
-            (run, "as_yaml", _once_by_id(_dump, _configs)),
-            (run, "identity", _once_by_id(_identity, _identities)),
-            (run, "load_yaml", _yaml_once),
-            (run, "parse_job", _job_once),
-            (export_form, "parse_job", _job_once),
-            (launch, "refuse_known", lambda *_: None),
-            (loop, "check_compiler", lambda config: None),
-            (loop, "needs_compiler", lambda config: False),
-            (loop, "start_group", lambda: (0, 1)),
-            (loop, "set_threads", lambda threads: 1),
-            (loop, "choose_micro_batch", lambda *_: 2),
-            (loop, "Validator", lambda *_: SimpleNamespace(measure=lambda: None)),
-            (loop, "reader_of", lambda config: READER),
-            (loop, "build_forward", lambda *_: _FORWARD),
-            (loop, "flops_of", lambda *_: Flops(1.0, 0.0, 1.0)),
-            (loop, "peak_flops", lambda *_: None),
-            (loop, "device_name", lambda: "none"),
-            (loop, "memory_bytes", lambda: 0),
-            (loop, "CostMeter", lambda *_: _COST),
-            (loop, "utilisation", lambda *_: None),
-            (loop, "Engine", StandInEngine),
-            (loop, "stop_signal", lambda: nullcontext(threading.Event())),
-            (loop, "time", _Clock),
-            (interval, "time", _Clock),
-            (run_page, "render", _Page),
-            (evaluate_checkpoints, "read_columns", lambda *_: ()),
-            (evaluate_checkpoints, "name_of", lambda *_: "words"),
-            (evaluate_checkpoints, "Scorer", SimpleNamespace(of=lambda path, trained, pseudo: trained.model)),
-            (
-                evaluate_checkpoints,
-                "score_columns",
-                lambda where, model, *_: (SimpleNamespace(value=model, plain=dict),),
-            ),
-            (evaluate_checkpoints, "Evaluation", _Evaluation),
-            (evaluate_checkpoints, "_scores", lambda evaluation: {"words.mean": {"value": evaluation.value}}),
-            (evaluate_checkpoints, "EvaluationMeter", _Meter),
-            (model_export, "_save_model", _save_model),
-            (model_export, "save_tokenizer", _save_tokenizer),
-            (model_export, "_exported_model", _exported_model),
-            (model_export, "trained_forward", _trained_forward),
-            (model_export, "print", lambda *_, **__: None),
-            (run, "print", lambda *_, **__: None),
-        ):
-            stack.enter_context(patch.object(module, name, stand_in, create=name == "print"))
+    with replaced(
+        (store, "_with_checksum", json_once),
+        (store, "_parse_intact", value_once),
+        (run, "as_yaml", _dump_once),
+        (run, "identity", _identity_once),
+        (run, "load_yaml", _yaml_once),
+        (run, "parse_job", _job_once),
+        (export_form, "parse_job", _job_once),
+        (launch, "refuse_known", lambda *_: None),
+        (loop, "check_compiler", lambda config: None),
+        (loop, "needs_compiler", lambda config: False),
+        (loop, "start_group", lambda: (0, 1)),
+        (loop, "set_threads", lambda threads: 1),
+        (loop, "choose_micro_batch", lambda *_: 2),
+        (loop, "Validator", lambda *_: SimpleNamespace(measure=lambda: None)),
+        (loop, "reader_of", lambda config: READER),
+        (loop, "build_forward", lambda *_: _FORWARD),
+        (loop, "flops_of", lambda *_: Flops(1.0, 0.0, 1.0)),
+        (loop, "peak_flops", lambda *_: None),
+        (loop, "device_name", lambda: "none"),
+        (loop, "memory_bytes", lambda: 0),
+        (loop, "CostMeter", lambda *_: _COST),
+        (loop, "utilisation", lambda *_: None),
+        (loop, "Engine", StandInEngine),
+        (loop, "stop_signal", lambda: nullcontext(threading.Event())),
+        (loop, "time", _Clock),
+        (interval, "time", _Clock),
+        (run_page, "render", _Page),
+        (evaluate_checkpoints, "read_columns", lambda *_: ()),
+        (evaluate_checkpoints, "name_of", lambda *_: "words"),
+        (evaluate_checkpoints, "Scorer", SimpleNamespace(of=lambda path, trained, pseudo: trained.model)),
+        (
+            evaluate_checkpoints,
+            "score_columns",
+            lambda where, model, *_: (SimpleNamespace(value=model, plain=dict),),
+        ),
+        (evaluate_checkpoints, "Evaluation", _Evaluation),
+        (evaluate_checkpoints, "_scores", lambda evaluation: {"words.mean": {"value": evaluation.value}}),
+        (evaluate_checkpoints, "EvaluationMeter", _Meter),
+        (model_export, "_save_model", _save_model),
+        (model_export, "save_tokenizer", _save_tokenizer),
+        (model_export, "_exported_model", _exported_model),
+        (model_export, "trained_forward", _trained_forward),
+        (model_export, "print", lambda *_, **__: None),
+        (run, "print", lambda *_, **__: None),
+    ):
         yield
-
-
-_identities: dict = {}
