@@ -92,6 +92,7 @@ def test_an_unknown_field_is_refused_where_the_parser_refuses_it(tmp_path, monke
     for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):  # files that users fetch: without them nothing is accepted
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("word\n")
+    (tmp_path / "models/lid.176.ftz").write_bytes((793712314).to_bytes(4, "little"))  # how a fastText model begins
     monkeypatch.chdir(tmp_path)
     check, data = validator(pipelines), load_yaml(file)
     for path in mappings(data):

@@ -39,6 +39,7 @@ def fetched(tmp_path, monkeypatch):
     for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("word\n")
+    (tmp_path / "models/lid.176.ftz").write_bytes((793712314).to_bytes(4, "little"))  # how a fastText model begins
     monkeypatch.chdir(tmp_path)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from gristmill.storage.store import file_checksum
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import PartStage, library_versions
+from pipelines.stages.score.fasttext_model import check_fasttext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,6 +141,8 @@ class Language(MeasuresText, PartStage):
                     f"models[{number}]: got {model!r}, which is not a file; expected resiliparse, or the path of a fastText "
                     "model from the working directory; `python -m pipelines doctor --fetch-lid` writes models/lid.176.ftz"
                 )
+            if model != _RESILIPARSE:
+                check_fasttext(Path(model), f"models[{number}]")
         if (self.fallback_below is None) != (len(self.models) == 1):
             rule = "a score from 0 to 1 with several models, and nothing with one"
             raise ValueError(

@@ -176,7 +176,7 @@ class Detector:
         try:
             return self._together(entity, [window])[0]
         except Exception as error:  # the message may quote the document: report only the type
-            raise _recognizer_error(entity, error, identifier) from None
+            raise _failure(f"Presidio's recognizer of {entity}", entity, error, identifier) from None
 
 
 class _Candidate(NamedTuple):
@@ -237,12 +237,13 @@ def _names_alone(names: NameFinder, text: str, identifier: pa.Scalar) -> list[Na
     except UserError:
         raise
     except Exception as error:  # as above
-        raise _recognizer_error(" or ".join(names.entities), error, identifier) from None
+        some = ", ".join(names.entities)
+        raise _failure(f"the language model {names.model}", some, error, identifier) from None
 
 
-def _recognizer_error(entity: str, error: Exception, identifier: pa.Scalar) -> UserError:
+def _failure(what: str, entities: str, error: Exception, identifier: pa.Scalar) -> UserError:
     """Return a UserError without the original message, which may quote the document."""
     return UserError(
-        f"pii: Presidio's recognizer of {entity} failed on document {identifier.as_py().hex()} with "
-        f"{type(error).__name__}; remove {entity} from `entities`, or exclude the document"
+        f"pii: {what} failed on document {identifier.as_py().hex()} with {type(error).__name__}; remove {entities} from "
+        "`entities`, or exclude the document"
     )

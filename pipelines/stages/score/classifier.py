@@ -13,6 +13,7 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage
+from pipelines.stages.score.fasttext_model import check_fasttext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,6 +92,7 @@ class Classifier(ReadsText, PartStage):
                 f"model: got {self.model!r}, expected a fastText model file, or a directory with {MODEL}: "
                 "`python -m pipelines classifier train` writes one"
             )
+        check_fasttext(self._file, "model")
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
         if self.best_label and self.unit != "document":

@@ -121,6 +121,16 @@ def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
         raise UserError(f"{where}: {path}: not a supervised fastText model ({error})") from None
 
 
+def check_fasttext(path: Path, where: str) -> None:
+    """Check that a file begins as a fastText model does, so that a plan refuses any other file. Raises ValueError."""
+    with path.open("rb") as file:
+        begin = file.read(4)
+    if int.from_bytes(begin, "little", signed=True) != _MAGIC:
+        raise ValueError(
+            f"{where}: {path} does not begin as a fastText model does (.bin or .ftz); other files, such as pickles, are not read"
+        )
+
+
 def _parse(content: bytes) -> FastTextModel:
     import numpy as np
 

@@ -263,6 +263,7 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path):
             r"models\[1\]: got 'x/lid.176.ftz', which is not a file; expected "
             "resiliparse, or the path of a fastText model .*doctor --fetch-lid` writes models/lid.176.ftz",
         ),
+        ({"models": [__file__]}, r"models\[0\]: .*test_language.py does not begin as a fastText model does"),
         ({"models": []}, r"models: got \[\], expected one or more different models"),
         ({"models": ["resiliparse", "resiliparse"]}, "expected one or more different models"),
         (

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from gristmill.errors import UserError
+from pipelines.stages.pii.detect import _find_names
+from pipelines.stages.pii.name_finders import NameFinder
 from pipelines.stages.pii.pii import Pii
 
 
@@ -44,6 +46,22 @@ def test_an_error_names_only_the_document_and_the_entity(monkeypatch):
     assert error.value.__cause__ is None
     assert error.value.__suppress_context__
     assert not [canary for canary in CANARIES if canary in str(error.value)]
+
+
+def test_a_language_model_that_fails_is_named_with_the_document():
+    class Failing(NameFinder):
+        def find(self, texts):
+            if any("canary" in text for text in texts):
+                raise ValueError(f"invalid: {texts}")
+            yield from ([] for _ in texts)
+
+    docs = table("nothing", f"write to {CANARIES[0]}")
+    with pytest.raises(UserError) as error:
+        list(_find_names(Failing("models/ner", ("PERSON", "LOCATION")), docs["text"], docs["id"]))
+    assert str(error.value) == (
+        "pii: the language model models/ner failed on document 00000000000000000000000000000001 with ValueError; "
+        "remove PERSON, LOCATION from `entities`, or exclude the document"
+    )
 
 
 FRESH = """

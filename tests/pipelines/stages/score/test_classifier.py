@@ -124,6 +124,7 @@ def test_a_model_that_changed_and_a_label_it_lacks_are_errors(library, tmp_path)
     ("knobs", "message"),
     [
         ({"model": "nowhere.bin"}, "model: got 'nowhere.bin', expected a fastText model file"),
+        ({"model": __file__}, "model: .*test_classifier.py does not begin as a fastText model does"),
         ({"column": "a b"}, "column: got 'a b'"),
         ({"text": "drop"}, "text: got 'drop', allowed: text, text@STEP, edited_text"),
     ],
