@@ -1,4 +1,4 @@
-"""docs/encoders: the shipped study is equal in tokens and in operations as it says, and its table compares pairs of predictions."""
+"""docs/encoders: the shipped budgets are equal in tokens and operations, and the table compares predictions in pairs."""
 
 import importlib.util
 import math
