@@ -24,7 +24,7 @@ from trainers.recipes.finetuning_recipe import finetune
 from trainers.tasks.load_task import load_task
 from trainers.tasks.predictions import predictions_of, write_predictions
 
-FOLDER = Path(__file__).parents[2] / "docs/encoders"
+FOLDER = Path(__file__).parents[3] / "docs/encoders"
 STUDY = yaml.safe_load((FOLDER / "encoders.yaml").read_text())
 SPECIALS = {"cls": 0, "sep": 1, "pad": 2, "mask": 3, "bos": 4, "eos": 5}
 FULL_ROWS = ("concatenate", "best_fit")
