@@ -109,7 +109,7 @@ def test_the_table_has_means_differences_and_intervals(compare, tmp_path):
     assert "| 0.700, +0.175 [+0." in better
     assert "(+0.250, +0.100)" in better
     low, high = (float(bound) for bound in better.split("[")[1].split("]")[0].split(","))
-    # 175 thousandths of the 40 units of a paired difference that is 0.5 for 6 and 4 of them and 0 elsewhere
+    # of the 40 examples, the mean over seeds of the difference is 1 for 4, 0.5 for 6, and 0 for the others
     deviation = np.std([*[1] * 4, *[0.5] * 6, *[0] * 30]) / np.sqrt(40)
     assert (high - low) / (2 * 1.96) == pytest.approx(deviation, rel=0.1)
 
