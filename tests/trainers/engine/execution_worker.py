@@ -1,8 +1,8 @@
 """What the workers of one launch do for test_execution: train the runs of a list, each new or going on with another.
 
 Started as `execution_worker.py CORPUS OUTPUT RUNS.json` by `run_workers`. A run is {"name", "recipe", "set": {field:
-value}, and where it goes on, "after": name of a run whose newest checkpoint but one it takes over}; with an export and a page only if it has
-"exports": true; where blocks are compiled by another backend of torch.compile than its own, "backend".
+value}, and where it goes on, "after": name of a run whose newest checkpoint but one it takes over}; with an export and a page
+only if it has "exports": true; where blocks are compiled by another backend of torch.compile than its own, "backend".
 """
 
 import json
