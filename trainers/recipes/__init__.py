@@ -28,6 +28,7 @@ _ALL: tuple[Callable[[], Pretraining], ...] = (
         tiny_encoders.tiny_deberta,
         tiny_encoders.tiny_deberta_v3,
         tiny_encoders.tiny_xlnet,
+        tiny_encoders.tiny_simcse,
     ),
     *(encoder_decoders.t5_small, encoder_decoders.t5_base, encoder_decoders.t5_large, encoder_decoders.t5_3b),
     *(encoder_decoders.t5_11b, encoder_decoders.t5_v1_1_base, encoder_decoders.byt5_small),

@@ -229,7 +229,7 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
     family = {"denoising": "tiny_bart", "span_corruption": "tiny_t5", "mixture": "tiny_t5", "masked": "tiny_roberta",
               "next_sentence": "tiny_bert", "sentence_order": "tiny_bert", "span_boundary": "tiny_spanbert",
               "replaced_tokens": "tiny_electra", "permutation": "tiny_xlnet",
-              "bidirectional_lm": "tiny_elmo"}.get(kind, "tiny_prefix_lm")  # fmt: skip
+              "bidirectional_lm": "tiny_elmo", "simcse": "tiny_simcse"}.get(kind, "tiny_prefix_lm")  # fmt: skip
     recipe = RECIPES[family]()
     corpus = corpora(f"nothing but {kind}", content)
     config = narrow(replace(recipe, objective=OBJECTIVES[kind]()), corpus)
