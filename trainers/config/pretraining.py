@@ -277,7 +277,7 @@ class Pretraining(Job):
         )
 
     def _check_contrast(self) -> None:
-        """Require what sets two copies of a text apart from each other and from other texts, for an objective that compares them."""
+        """Require what sets copies of a text apart from one another and from other texts, for an objective that compares them."""
         if self.objective.contrast is None:
             return
         kind = self.objective.kind

@@ -115,8 +115,8 @@ def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, co
 
 
 def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
-    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` and `keys` [rows, n, width], fp32 [rows, n].
-    i and j run over the entries of a row that are `there`, bool [rows, n]; 0 elsewhere, and in rows with one entry.
+    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` and `keys` [rows, n, width]: fp32
+    [rows, n]. i and j run over the entries of a row that are `there`, bool [rows, n]; 0 elsewhere, and in rows with one entry.
     """
     normalise = torch.nn.functional.normalize
     cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)

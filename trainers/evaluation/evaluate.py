@@ -34,8 +34,8 @@ def evaluate(
     They are measured on the `split` (validation or test) of `corpora` (default: those of the run), on
     `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
     loss of a model that ignores the context and knows only how often each token is a target in training
-    documents; a contrastive loss has none. It counts the training documents of the source, or those of all sources for the total and for a
-    source without training documents.
+    documents. It counts the training documents of the source, or those of all sources for the total and for a
+    source without training documents. A contrastive loss has none.
 
     Raises UserError if the corpus was made with a tokenizer other than the model's, or lacks the split.
     """

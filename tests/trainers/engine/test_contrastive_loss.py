@@ -60,9 +60,7 @@ def plain_losses(states, made, row, pooling, temperature):
     found = {}
     if len(vectors) > 2:
         for i in range(0, len(vectors), 2):
-            shares = [
-                math.exp(cosine(vectors[i], vectors[j]) / temperature) for j in range(1, len(vectors), 2)
-            ]
+            shares = [math.exp(cosine(vectors[i], vectors[j]) / temperature) for j in range(1, len(vectors), 2)]
             found[columns[i]] = -math.log(shares[i // 2] / sum(shares))
     return found
 

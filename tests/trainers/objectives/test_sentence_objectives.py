@@ -276,7 +276,9 @@ def test_the_split_into_batches_does_not_enter_simcse():
 
 
 @pytest.mark.parametrize("packing", ["full_sentences", "doc_sentences", "best_fit"])
-def test_simcse_reads_a_corpus_in_rows_that_are_not_too_long_and_leaves_excluded_documents_out(corpus_directory, packing):
+def test_simcse_reads_a_corpus_in_rows_that_are_not_too_long_and_leaves_excluded_documents_out(
+    corpus_directory, packing
+):
     data = simcse_data(corpus_directory, packing)
     (stream,) = data.packed_phases
     samples = data.order.take(0, 60)
@@ -333,5 +335,5 @@ def test_a_row_of_simcse_has_room_for_the_shortest_sentences_and_for_two_of_them
         stream = SimCSE(min_tokens=least).stream_length(length, "encoder")
         assert 2 * least <= stream <= length // 2
         assert 2 * (stream + 2 * (stream // least)) <= length
-    with pytest.raises(ConfigError, match=r"data.sequence_length: got 23, too short .*; allowed 24 or more"):
+    with pytest.raises(ConfigError, match=r"data\.sequence_length: got 23, too short .*; allowed 24 or more"):
         SimCSE().stream_length(23, "encoder")
