@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from gristmill.errors import UserError
+from tests.trainers.evaluation.scored_models import encoder
 from tokenizer.vocabulary.specials import CLS, SEP, SPECIAL_IDS
 from trainers.config.architecture import Model, fill
+from trainers.engine.cross_entropy import contrastive_nats
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
+from trainers.evaluation.scoring.scorer import Scorer
 from trainers.models import build_model
 from trainers.objectives.shared.context import Context
 from trainers.objectives.simcse import SimCSE
@@ -145,9 +149,15 @@ def test_training_brings_copies_together_and_other_sentences_apart():
     assert all(torch.isfinite(each).all() for each in forward.parameters())
 
 
-def test_vectors_of_zeros_have_finite_gradients():
-    from trainers.engine.cross_entropy import contrastive_nats
+def test_a_model_of_sentences_scores_no_texts(tmp_path):
+    objective = SimCSE()
+    model = forward_of(objective).model
+    sizes = fill(Model("bert", layers=1, width=16, heads=2, positions=128, dropout=0.1), VOCABULARY)
+    with pytest.raises(UserError, match="^a run: was trained with simcse, which predicts no masks and scores no texts"):
+        Scorer("a run", model, sizes, objective, encoder(tmp_path))
 
+
+def test_vectors_of_zeros_have_finite_gradients():
     queries = torch.zeros(1, 3, 4, requires_grad=True)
     there = torch.tensor([[True, True, False]])
     nats = contrastive_nats(queries, torch.zeros(1, 3, 4), there, 0.05)

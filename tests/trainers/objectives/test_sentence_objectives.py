@@ -304,7 +304,7 @@ def simcse_data(directory, packing="full_sentences", **changes):
 
 
 def test_simcse_of_sentences_needs_shards_with_sentences_and_of_documents_does_not(plain_directory):
-    with pytest.raises(ConfigError, match="needs sentence starts, which .* does not have; build the corpus with"):
+    with pytest.raises(ConfigError, match=r"needs sentence starts, which .* does not have; build the corpus with"):
         simcse_data(plain_directory)
     with pytest.raises(ConfigError, match="objective: simcse needs sentence starts"):
         simcse_data(plain_directory, "best_fit")
