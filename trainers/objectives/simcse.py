@@ -37,9 +37,10 @@ class SimCSE(TrainingObjective):
     `unit: sentences` reads the sentences of documents, and needs shards with `sentences`. `documents` reads every document as
     one, for corpora of single sentences. Those with fewer than `min_tokens` tokens are left out. Rows of one document have
     negatives of one subject, except with packing `best_fit` and short documents. `pooling` says which states are the vector,
-    as in `trainers similarity`: that of the `first` token, or the `mean` of the tokens between the marks. There is no layer
-    on top of them. Validation is without dropout, so its loss says only how far apart the sentences of a row are. Begin with
-    `init`, and set `model.dropout` (0.1 in the paper) above 0.
+    as in `trainers similarity`: that of the `first` token, or the `mean` of the tokens between the marks. The layer that
+    the paper trains on top of the first token's state, and then drops, is left out. Validation is without dropout, so its
+    loss says only how far apart the sentences of a row are. Begin with `init`, and set `model.dropout` (0.1 in the paper)
+    above 0.
     """
 
     temperature: float = 0.05
