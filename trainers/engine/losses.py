@@ -209,7 +209,7 @@ def _contrast_nats(contrast: Contrast, made: ForwardPass) -> Any:
     import torch
 
     segments, positions = made.arrays["segments"], made.arrays["positions"]
-    count = made.arrays["segment_range"][1] // 2 + 1
+    count = max(made.arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
     vectors, there = pooled_segments(made.states, segments, positions, contrast.pooling, 2 * count)
     nats = contrastive_nats(vectors[:, 0::2], vectors[:, 1::2], there[:, 0::2], contrast.temperature)
     begins = (positions == 0) & (segments >= 0) & (segments % 2 == 0)
