@@ -337,3 +337,11 @@ def test_a_row_of_simcse_has_room_for_the_shortest_sentences_and_for_two_of_them
         assert 2 * (stream + 2 * (stream // least)) <= length
     with pytest.raises(ConfigError, match=r"data\.sequence_length: got 23, too short .*; allowed 24 or more"):
         SimCSE().stream_length(23, "encoder")
+
+
+def test_a_batch_without_a_sentence_becomes_padding():
+    batch, _ = sentence_rows(3)
+    for empty in (replace(batch, segments=np.full_like(batch.segments, -1)), batch):
+        made = SimCSE(min_tokens=900).apply(empty, CONTEXT)
+        assert (made.inputs.shape, made.inputs.dtype) == ((40, 8), np.int64)
+        assert copies_of(made) == []
