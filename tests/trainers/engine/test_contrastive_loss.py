@@ -153,7 +153,9 @@ def test_a_model_of_sentences_scores_no_texts(tmp_path):
     objective = SimCSE()
     model = forward_of(objective).model
     sizes = fill(Model("bert", layers=1, width=16, heads=2, positions=128, dropout=0.1), VOCABULARY)
-    with pytest.raises(UserError, match=r"^a run: was trained with simcse, which predicts no masks and scores no texts"):
+    with pytest.raises(
+        UserError, match=r"^a run: was trained with simcse, which predicts no masks and scores no texts"
+    ):
         Scorer("a run", model, sizes, objective, encoder(tmp_path))
 
 
