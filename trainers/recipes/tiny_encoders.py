@@ -114,14 +114,17 @@ def tiny_electra() -> Pretraining:
 
 
 def tiny_simcse() -> Pretraining:
-    """SimCSE for `tiny_roberta`: start it with `init.path=RUN` from a run of that recipe (docs/families.md)."""
+    """SimCSE for a `tiny_roberta` with 512 positions: start it with `init.path=RUN` from a run of that (docs/families.md).
+
+    In rows of 128 most rows would have one sentence, and so no negative.
+    """
     roberta = tiny_roberta()
     return replace(
         roberta,
         name="tiny_simcse",
-        model=replace(roberta.model, dropout=0.1),
+        model=replace(roberta.model, positions=512, dropout=0.1),
         objective=SimCSE(),
-        data=replace(roberta.data, packing="full_sentences"),
+        data=replace(roberta.data, sequence_length=512, packing="full_sentences"),
         budget=TrainingBudget(steps=100),
         optimizer=replace(roberta.optimizer, learning_rate=1e-3),
         validation=replace(roberta.validation, every=50),
