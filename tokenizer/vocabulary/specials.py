@@ -70,6 +70,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "prefix_lm": (PAD, BOS, EOS),
     "replaced_tokens": (PAD, MASK, CLS, SEP),
     "sentence_order": (PAD, MASK, CLS, SEP),
+    "simcse": (PAD, CLS, SEP),
     "span_boundary": (PAD, MASK, CLS, SEP),
     "span_corruption": (PAD, BOS, EOS, *SENTINELS),
     "all": SPECIALS,

@@ -10,6 +10,7 @@ from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_local
 from gristmill.storage.paths import local_path
+from tokenizer.vocabulary.specials import MASK
 from trainers.commands.settings import read_weights, split_settings
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: LocalPath, wor
         print(f"run    {run}\nreport {run / 'report.html'}\nmodel  {run / 'export'}")
         example = f"generate {run} --prompt 'To be'"
         if config.model.family == "encoder":
-            masks = not (config.model.traits.permutes or config.model.traits.bidirectional_lm)
+            masks = MASK in config.objective.prompt_format.names
             example = f"fill-mask {run} --text 'To <mask> or not'" if masks else f"similarity {run} task=stsb data=DIR"
         print(f"try    python -m trainers {example}")
     return 0

@@ -233,6 +233,7 @@ class Pretraining(Job):
         self._check_boundary()
         self._check_order()
         self._check_directions()
+        self._check_contrast()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
             require(
@@ -273,6 +274,31 @@ class Pretraining(Job):
             self.objective.bidirectional_lm == self.model.traits.bidirectional_lm,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; bidirectional_lm is "
             f"trained with elmo, and elmo with bidirectional_lm",
+        )
+
+    def _check_contrast(self) -> None:
+        """Require what sets copies of a text apart from one another and from other texts, for an objective that compares them."""
+        if self.objective.contrast is None:
+            return
+        kind = self.objective.kind
+        require(
+            self.model.dropout > 0,
+            f"model.dropout: got {self.model.dropout} with objective {kind}, whose two copies of a sentence are then equal; set "
+            f"it above 0, such as 0.1",
+        )
+        require(
+            self.data.isolation,
+            f"data.isolation: got false with objective {kind}, whose sentences must not see one another; set it to true",
+        )
+        alone = self.data.packing == "documents" and not self.objective.needs_sentences
+        require(
+            not alone,
+            f"data.packing: got documents with objective {kind} and objective.unit documents, where a row has one text and no "
+            f"other to compare it with; use best_fit",
+        )
+        require(
+            not self.model.mask_decoder,
+            f"model.mask_decoder: got true with objective {kind}, which predicts no masked tokens; set it to false",
         )
 
     def _check_isolation(self) -> None:

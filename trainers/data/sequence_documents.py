@@ -63,8 +63,9 @@ def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: in
         ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))
         masked = [segment for segment, identifier in enumerate(ids) if identifier in excluded]
         if masked:
-            batch.targets[row][np.isin(batch.target_segments[row], masked)] = IGNORED
+            batch.targets[row][np.isin(batch.target_documents[row], masked)] = IGNORED
             for segments in (batch.segments, *([] if batch.decoder is None else [batch.decoder.segments])):
-                segments[row][np.isin(segments[row], masked)] = PADDING
+                documents = segments if batch.documents is None else batch.documents
+                segments[row][np.isin(documents[row], masked)] = PADDING
             if batch.labels is not None:
                 batch.labels[row] = IGNORED

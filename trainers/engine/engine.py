@@ -102,7 +102,7 @@ class Engine:
             # watchdog cannot end the wait.
             self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
         prepare_blocks(model, config.execution)
-        _spare_embedding_gradients(model, config.precision)
+        _spare_embedding_gradients(model, config)
         self._workers: SingleWorker | ZeroWorkers = (
             ZeroWorkers(forward, config, micro_batch, accumulation)
             if self.world > 1 or _needs_deepspeed(config)
@@ -353,18 +353,19 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
             block.compile()
 
 
-def _spare_embedding_gradients(model: Any, precision: str) -> None:
+def _spare_embedding_gradients(model: Any, config: Job) -> None:
     """On the CPU, sum embedding gradients in fp32 as a GPU does, and add those of tied embeddings as rows.
 
     If the output layer shares its matrix with the input embeddings, the gradient of the embeddings is added
     to that of the output layer row by row, not as a matrix of mostly zeros, which saves 4 % of a step of a
-    small model. This is not done on a GPU, where rows would be added in no fixed order, nor for a model with
-    a task head, which has no output layer.
+    small model. This is not done on a GPU, where rows would be added in no fixed order, nor where no loss uses the
+    output layer: with a task head, and for objectives that compare vectors.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and head.weight is embedding.weight and not hasattr(model, "task_head"):
+    predicts = not hasattr(model, "task_head") and config.objective.contrast is None
+    if predicts and head is not None and head.weight is embedding.weight:
         embedding.sparse = not torch.cuda.is_available()
-    if precision == "bf16" and not torch.cuda.is_available():
+    if config.precision == "bf16" and not torch.cuda.is_available():
         sum_in_fp32(model)
 
 

@@ -169,7 +169,7 @@ class Forward(torch.nn.Module):
 def forward_of(model: Any, config: Job) -> Forward:
     """Return the forward pass of a run's model, with the losses and measures of its objective."""
     objective = config.objective
-    losses, measures = losses_of(objective.losses), [MEASURES[name] for name in objective.measures]
+    losses, measures = losses_of(objective.losses, objective.contrast), [MEASURES[name] for name in objective.measures]
     return Forward(model, config.model.architecture, config.isolates_documents, losses, measures)
 
 

@@ -195,7 +195,7 @@ def _sums(
                 if held.ndim == 0:
                     each[:, number] = np.array([nats[loss.name][row], held]) / max(1, len(ids))
                     continue
-                segments = batch.target_segments[row][held]
+                segments = batch.target_documents[row][held]
                 each[:, number, 0] = np.bincount(segments, nats[loss.name][row][held], len(ids))
                 each[:, number, 1] = np.bincount(segments, minlength=len(ids))
             for identifier, one in zip(ids, each, strict=True):

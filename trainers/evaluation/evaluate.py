@@ -35,7 +35,7 @@ def evaluate(
     `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
     loss of a model that ignores the context and knows only how often each token is a target in training
     documents. It counts the training documents of the source, or those of all sources for the total and for a
-    source without training documents.
+    source without training documents. A contrastive loss has none.
 
     Raises UserError if the corpus was made with a tokenizer other than the model's, or lacks the split.
     """
@@ -83,7 +83,8 @@ def evaluate(
     if documents is not None:
         measured = total(documents.batches(batch, 0, 1), len(documents.sources))
         fields = add_document_fields(fields, documents.fields(measured[0]))
-    _add_unigram(fields, counts, corpus, config)
+    if config.objective.contrast is None:
+        _add_unigram(fields, counts, corpus, config)
     return fields
 
 

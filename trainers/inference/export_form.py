@@ -70,6 +70,8 @@ def _notes(config: Job) -> tuple[str, ...]:
             "trained with the enhanced mask decoder, which transformers lacks: it has the states of tasks, and other logits for "
             "masked tokens; `python -m trainers fill-mask` and `evaluate` have those of training"
         )
+    if config.objective.contrast is not None:
+        notes.append("its output layer for masked tokens was not trained with its states; use the states")
     if config.model.family == "decoder" and config.objective.sees_prefix:
         notes.append(
             "trained with bidirectional attention within a prefix; transformers attends causally, which gives another loss; "

@@ -28,8 +28,10 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
         raise ConfigError(f"{path}: holds a {sizes.architecture}, which is not an encoder; use `generate`")
     if sizes.traits.permutes or sizes.traits.bidirectional_lm:
         raise ConfigError(f"{path}: holds {sizes.architecture}, which predicts no masks; give another encoder")
-    encoder = Encoder.load(lent(trained.tokenizer), library="tokenizers")
     objective = trained.config.objective
+    if objective.contrast is not None:
+        raise ConfigError(f"{path}: was trained with {objective.kind}, which predicts no masks; give another encoder")
+    encoder = Encoder.load(lent(trained.tokenizer), library="tokenizers")
     ids = framed(read_prompt(text, encoder, objective.prompt_format.names), objective.text_frame("encoder"), encoder)
     places = [place for place, token in enumerate(ids) if token == encoder.specials[MASK]]
     if not places:

@@ -17,6 +17,7 @@ from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.simcse import SimCSE
 from trainers.objectives.span_boundary import SpanBoundary
 from trainers.objectives.span_corruption import SpanCorruption
 
@@ -32,6 +33,7 @@ Objective = (
     | PrefixLM
     | ReplacedTokens
     | SentenceOrder
+    | SimCSE
     | SpanBoundary
     | SpanCorruption
 )

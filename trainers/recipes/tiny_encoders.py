@@ -10,6 +10,7 @@ from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.simcse import SimCSE
 from trainers.objectives.span_boundary import SpanBoundary
 
 
@@ -109,6 +110,24 @@ def tiny_electra() -> Pretraining:
         name="tiny_electra",
         model=replace(roberta.model, architecture="electra", embedding_size=32, generator_size=0.5),
         objective=ReplacedTokens(),
+    )
+
+
+def tiny_simcse() -> Pretraining:
+    """SimCSE for a `tiny_roberta` with 512 positions: start it with `init.path=RUN` from a run of that (docs/families.md).
+
+    In rows of 128 most rows would have one sentence, and so no negative.
+    """
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_simcse",
+        model=replace(roberta.model, positions=512, dropout=0.1),
+        objective=SimCSE(),
+        data=replace(roberta.data, sequence_length=512, packing="full_sentences"),
+        budget=TrainingBudget(steps=100),
+        optimizer=replace(roberta.optimizer, learning_rate=1e-3),
+        validation=replace(roberta.validation, every=50),
     )
 
 

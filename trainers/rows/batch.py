@@ -105,6 +105,8 @@ class Batch:
     for objectives that predict tokens from there.
     `factorization`, int64 [rows, targets], are the columns of the targets of a row in the order in which they are predicted,
     -1 to fill; it is set only for objectives that permute.
+    `documents`, int64 [rows, length], are the documents of a row, numbered from 0, -1 for padding; it is set only where segments
+    are parts of documents.
     `trunks`, int64 [rows, length], are the segments that continuations of one context also see (-1 for none); the context is
     then read once for all of them. Only scoring sets it.
     """
@@ -127,8 +129,14 @@ class Batch:
     draws: np.ndarray | None = None
     outside: np.ndarray | None = None
     factorization: np.ndarray | None = None
+    documents: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:
         """The segment of each target, int64, of the shape of `targets`."""
         return self.segments if self.decoder is None else self.decoder.segments
+
+    @property
+    def target_documents(self) -> np.ndarray:
+        """The document of each target, int64, of the shape of `targets`."""
+        return self.target_segments if self.documents is None else self.documents

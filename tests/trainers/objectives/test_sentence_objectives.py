@@ -1,13 +1,22 @@
-"""Next sentence and sentence order: the layout of rows, true labels, and the effects of chance."""
+"""Next sentence, sentence order and SimCSE: the layout of rows, true labels, the effects of chance, and what is refused."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from gristmill.config import override, parse, plain
+from gristmill.errors import ConfigError
+from trainers.config.job import BatchSize
+from trainers.config.pretraining import Pretraining
+from trainers.data.packed_corpus import corpus_of, training_data
+from trainers.data.sequence_documents import ids_of
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.sentence_order import SentenceOrder
 from trainers.objectives.shared.context import Context
+from trainers.objectives.simcse import SimCSE
+from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.sentence_pairs import PairPacking, pair_sentences
 
@@ -178,3 +187,161 @@ def test_knobs_out_of_range_are_refused():
             objective.check()
     with pytest.raises(ValueError, match="exchanges: got 0"):
         NextSentence(exchanges=0).check()
+
+
+def copies_of(made):
+    """(row, document, tokens) of the copies of texts in rows of SimCSE, in their order, one entry for each segment."""
+    found = []
+    for row, (inputs, segments, positions, documents) in enumerate(
+        zip(made.inputs, made.segments, made.positions, made.documents, strict=True)
+    ):
+        many = segments.max() + 1
+        assert (segments[segments >= 0] == np.sort(segments[segments >= 0])).all()
+        assert (segments[(segments >= 0).sum() :] == -1).all()
+        assert ((documents >= 0) == (segments >= 0)).all()
+        for number in range(many):
+            here = segments == number
+            assert positions[here].tolist() == list(range(here.sum()))
+            (document,) = set(documents[here].tolist())
+            found.append((row, document, tuple(inputs[here].tolist())))
+    assert (made.targets == IGNORED).all()
+    return found
+
+
+def sentence_rows(seed=0, count=40):
+    """A packed batch of framed documents of sentences, cut where a row is full, and its sentences as (row, document, tokens)."""
+    rng = np.random.default_rng(seed)
+    rows, sentences, marked = [], [], []
+    for row in range(count):
+        stream, begins, left = [], [], int(rng.integers(0, LENGTH))
+        for document in range(rng.integers(0, 5)):
+            parts = [rng.integers(10, 900, size).tolist() for size in rng.integers(1, 12, rng.integers(1, 5))]
+            stream_part, begins_part = [CLS], [True]
+            for number, part in enumerate(parts):
+                room = max(0, left - len(stream) - len(stream_part))
+                if part[:room]:
+                    sentences.append((row, document, tuple(part[:room])))
+                begins_part += [number > 0] + [False] * (len(part) - 1)
+                stream_part += part
+            if len(stream) < left:
+                stream += [(token, document) for token in [*stream_part, SEP]]
+                begins += [*begins_part, False]
+        rows.append(stream[:left])
+        marked.append(begins[:left])
+    shape = (count, LENGTH)
+    inputs, segments, starts = np.zeros(shape, np.int64), np.full(shape, -1), np.zeros(shape, bool)
+    for row, stream in enumerate(rows):
+        for column, (token, document) in enumerate(stream):
+            inputs[row, column], segments[row, column] = token, document
+        starts[row, : len(stream)] = marked[row]
+    none = np.zeros(count, np.int64)
+    targets = np.full(shape, IGNORED)
+    fields = (none, none, np.arange(count), none)
+    return Batch(inputs, targets, np.zeros(shape, np.int64), segments, *fields, sentence_starts=starts), sentences
+
+
+@pytest.mark.parametrize("least", [1, 4, 8])
+def test_simcse_has_every_sentence_that_is_long_enough_twice_in_its_row_between_marks(least):
+    batch, sentences = sentence_rows()
+    expected = [
+        (row, document, (CLS, *tokens, SEP))
+        for row, document, tokens in sentences
+        if len(tokens) >= least
+        for _ in range(2)
+    ]
+    assert len(expected) > 60
+    made = SimCSE(min_tokens=least).apply(batch, CONTEXT)
+    assert copies_of(made) == expected
+    assert made.inputs.shape[1] % 8 == 0
+    assert made.inputs.shape[1] < max((made.segments >= 0).sum(1)) + 8
+
+
+def test_simcse_of_documents_has_a_text_for_each():
+    batch, sentences = sentence_rows(1)
+    whole = {}
+    for row, document, tokens in sentences:
+        whole.setdefault((row, document), []).extend(tokens)
+    made = SimCSE(unit="documents").apply(replace(batch, sentence_starts=None), CONTEXT)
+    expected = [(*where, (CLS, *its, SEP)) for where, its in whole.items() if len(its) >= 4 for _ in range(2)]
+    assert copies_of(made) == expected
+
+
+def test_the_split_into_batches_does_not_enter_simcse():
+    batch, _ = sentence_rows(2)
+    whole = copies_of(SimCSE().apply(batch, CONTEXT))
+    for rows in ([3], [0, 1, 2], list(range(20, 40))):
+        part = Batch(**{name: value[rows] for name, value in vars(batch).items() if value is not None})
+        made = [(rows[row], *rest) for row, *rest in copies_of(SimCSE().apply(part, CONTEXT))]
+        assert made == [each for each in whole if each[0] in rows]
+
+
+@pytest.mark.parametrize("packing", ["full_sentences", "doc_sentences", "best_fit"])
+def test_simcse_reads_a_corpus_in_rows_that_are_not_too_long_and_leaves_excluded_documents_out(
+    corpus_directory, packing
+):
+    data = simcse_data(corpus_directory, packing)
+    (stream,) = data.packed_phases
+    samples = data.order.take(0, 60)
+    made = data.rows(samples)
+    assert made.inputs.shape[1] <= stream.context.sequence_length
+    ids = [
+        ids_of(data.sources[s], int(n), stream.length) for s, n in zip(samples.source, samples.sequence, strict=True)
+    ]
+    row = next(row for row, its in enumerate(ids) if 0 in made.documents[row])
+    left = replace(data, excluded=frozenset({ids[row][0]})).rows(samples)
+    gone = np.array(
+        [[d >= 0 and its[d] == ids[row][0] for d in row_] for row_, its in zip(made.documents, ids, strict=True)]
+    )
+    assert gone.any()
+    np.testing.assert_array_equal(left.segments, np.where(gone, -1, made.segments))
+
+
+def simcse_data(directory, packing="full_sentences", **changes):
+    recipe = RECIPES["tiny_simcse"]()
+    data = replace(recipe.data, corpora=(str(directory),), packing=packing, weights={"plays": 1.0})
+    config = replace(recipe, data=data, objective=SimCSE(**changes), batch=BatchSize(sequences=8))
+    return training_data(corpus_of(config), config)
+
+
+def test_simcse_of_sentences_needs_shards_with_sentences_and_of_documents_does_not(plain_directory):
+    with pytest.raises(ConfigError, match=r"needs sentence starts, which .* does not have; build the corpus with"):
+        simcse_data(plain_directory)
+    with pytest.raises(ConfigError, match="objective: simcse needs sentence starts"):
+        simcse_data(plain_directory, "best_fit")
+    data = simcse_data(plain_directory, "best_fit", unit="documents")
+    assert copies_of(data.rows(data.order.take(0, 4)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.dropout=0"], "model.dropout: got 0.0 with objective simcse, whose two copies"),
+        (["data.isolation=false"], "data.isolation: got false with objective simcse"),
+        (["data.packing=sentence_pairs"], "data.packing: got sentence_pairs with objective simcse"),
+        (["data.packing=documents", "objective.unit=documents"], "data.packing: got documents .* use best_fit"),
+        (["model.architecture=deberta_v2", "model.mask_decoder=true"], "model.mask_decoder: got true"),
+        (["model.architecture=xlnet"], "objective: got simcse with model.architecture xlnet"),
+        (["objective.temperature=0"], "temperature: got 0.0, allowed above 0"),
+        (["objective.min_tokens=0"], "min_tokens: got 0, allowed 1"),
+    ],
+)
+def test_what_does_not_fit_simcse_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(Pretraining, override(plain(RECIPES["tiny_simcse"]()), changes), "x.yaml")
+
+
+def test_a_row_of_simcse_has_room_for_the_shortest_sentences_and_for_two_of_them():
+    for least, length in ((1, 12), (4, 24), (4, 128), (7, 100)):
+        stream = SimCSE(min_tokens=least).stream_length(length, "encoder")
+        assert 2 * least <= stream <= length // 2
+        assert 2 * (stream + 2 * (stream // least)) <= length
+    with pytest.raises(ConfigError, match=r"data\.sequence_length: got 23, too short .*; allowed 24 or more"):
+        SimCSE().stream_length(23, "encoder")
+
+
+def test_a_batch_without_a_sentence_becomes_padding():
+    batch, _ = sentence_rows(3)
+    for empty in (replace(batch, segments=np.full_like(batch.segments, -1)), batch):
+        made = SimCSE(min_tokens=900).apply(empty, CONTEXT)
+        assert (made.inputs.shape, made.inputs.dtype) == ((40, 8), np.int64)
+        assert copies_of(made) == []

@@ -201,6 +201,10 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
     before, after = (tuple(specials[mark] for mark in (name,) if mark) for name in (frame.before, frame.after))
     leads = (specials[lead],) if lead else ()
     ends: tuple[int, ...] = (specials["<eos>"],)
+    if member.contrast is not None:
+        raise UserError(
+            f"{where}: was trained with {member.kind}, which predicts no masks and scores no texts; give another model"
+        )
     if model.family == "encoder":
         return _masks(where, before, after, model, encoder, pseudo)
     if model.family == "decoder" and not form.closed:

@@ -1,12 +1,23 @@
 """The protocol of objectives, which is all that the rest of `trainers` knows about them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from tokenizer.vocabulary.specials import CLS, SEP
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.prompt_format import PromptFormat
 from trainers.rows.batch import Batch, Frame, Room
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How vectors are compared with one another: the states that make the vector of a segment, that of its `first` token or the
+    `mean` of the tokens between its marks, and the temperature that divides their cosines.
+    """
+
+    pooling: Literal["first", "mean"]
+    temperature: float
 
 
 class TrainingObjective(Protocol):
@@ -46,6 +57,13 @@ class TrainingObjective(Protocol):
     def measures(self) -> tuple[str, ...]:
         """The names of measures in `trainers.engine.losses` that are logged beside the losses."""
         return ()
+
+    @property
+    def contrast(self) -> Contrast | None:
+        """How segments 2i and 2i + 1 of a row, two copies of one text, are compared with the other segments of the row; `loss` is
+        then the contrastive loss. None for objectives that predict tokens.
+        """
+        return None
 
     @property
     def needs_generator(self) -> bool:

@@ -79,7 +79,7 @@ def load_reference(config: Pretraining, settings: GroupDRO, length: int, engine:
             f"online_weights.reference: {path} has {theirs.model.positions} positions, the rows of this run {length}; "
             f"give a reference with as many"
         )
-    first, *_ = losses_of(config.objective.losses)
+    first, *_ = losses_of(config.objective.losses, config.objective.contrast)
     forward = Forward(trained.model, theirs.model.architecture, config.isolates_documents, (first,))
     forward.requires_grad_(False).eval()
     if config.precision == "bf16":
