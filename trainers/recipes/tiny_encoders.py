@@ -123,10 +123,10 @@ def tiny_simcse() -> Pretraining:
         roberta,
         name="tiny_simcse",
         model=replace(roberta.model, positions=512, dropout=0.1),
-        objective=SimCSE(),
+        objective=SimCSE(pooling="mean"),
         data=replace(roberta.data, sequence_length=512, packing="full_sentences"),
         budget=TrainingBudget(steps=100),
-        optimizer=replace(roberta.optimizer, learning_rate=1e-3),
+        optimizer=replace(roberta.optimizer, learning_rate=2e-4),
         validation=replace(roberta.validation, every=50),
     )
 
