@@ -13,6 +13,7 @@ from types import FunctionType
 import xxhash
 
 from gristmill.errors import UserError
+from gristmill.plugins import distributions_of
 
 _OURS = ("gristmill", "tokenizer", "pipelines", "trainers")
 SCRIPT = "__main__"
@@ -75,19 +76,3 @@ def _provenance(module: str, name: str) -> tuple[tuple[str, str], ...]:
                 f"the class {name}: its source is not in a file; define it in a script or a package"
             ) from None
     return (*((each, metadata.version(each)) for each in distributions_of(top)), ("source", digest.hexdigest()))
-
-
-def distributions_of(module: str) -> list[str]:
-    """Return the names of the distributions that have installed files of a top-level module, in order. The same as
-    `importlib.metadata.packages_distributions` says of it, which lists the files of all and takes half a second.
-    """
-    return sorted({each.metadata["Name"] for each in metadata.distributions() if _has_installed(each, module)})
-
-
-def _has_installed(distribution: metadata.Distribution, module: str) -> bool:
-    if declared := (distribution.read_text("top_level.txt") or "").split():
-        return module in declared
-    if module not in (distribution.read_text("RECORD") or module):  # without a RECORD, `files` reads another list
-        return False
-    files = (file for file in distribution.files or () if file.suffix == ".py")
-    return any(module == (file.parts[0] if len(file.parts) > 1 else file.stem) for file in files)

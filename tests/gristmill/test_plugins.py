@@ -1,8 +1,8 @@
-"""What is said about code that is not ours."""
+"""Whose a module is."""
 
 from importlib import metadata
 
-from gristmill.libraries.provenance import distributions_of
+from gristmill.plugins import distributions_of
 
 
 def test_the_owners_of_a_module_are_those_that_the_standard_library_finds():
