@@ -116,8 +116,9 @@ def test_other_variables_and_users_are_refused_before_they_name_a_directory(name
 
 def test_a_corpus_file_names_files_below_the_home_directory(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("items.jsonl", "words.txt", "key", "model.bin"):
+    for name in ("items.jsonl", "words.txt", "key"):
         (tmp_path / name).write_text("x" * 64)
+    (tmp_path / "model.bin").write_bytes((793712314).to_bytes(4, "little"))  # how a fastText model begins
     (tmp_path / "data").mkdir()
     path = tmp_path / "c.yaml"
     path.write_text("""
