@@ -1,6 +1,7 @@
 """Read the directory of a run: its settings, measurements, events and files."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,13 +102,20 @@ def _read(path: LocalPath, name: str) -> Run:
     def of(kind: str) -> list[dict[str, Any]]:
         return [event for event in kept if event["event"] == kind]
 
-    places = [place for place in (path / "checkpoints").glob("step-*") if place.name[5:].isdecimal()]
-    checkpoints = [(int(p.name[5:]), p, sum(f.stat().st_size for f in p.rglob("*") if f.is_file())) for p in places]
     files = (_optional(path / "ledger.json"), _optional(path / "finished.json"))
     return Run(
         path, name, record, config, events, of("step"), of("validation"), of("skipped"), _evaluations(events), *files,
-        sorted(checkpoints),
+        sorted(_checkpoints(path / "checkpoints")),
     )  # fmt: skip
+
+
+def _checkpoints(directory: LocalPath) -> Iterator[tuple[int, LocalPath, int]]:
+    """Yield the steps, directories and bytes of checkpoints, but for those that training removes meanwhile."""
+    for place in directory.glob("step-*"):
+        if place.name[5:].isdecimal():
+            with suppress(FileNotFoundError):
+                size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+                yield int(place.name[5:]), place, size
 
 
 def _evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,20 @@
+"""Reading the directory of a run beside its training."""
+
+from gristmill.storage.disk import LocalPath
+from trainers.report.read_runs import _checkpoints
+
+
+def test_a_checkpoint_that_training_removes_meanwhile_is_left_out(tmp_path, monkeypatch):
+    for step in (1, 2):
+        (tmp_path / f"step-{step:08d}").mkdir()
+        (tmp_path / f"step-{step:08d}" / "ledger.json").write_bytes(b"x" * 10)
+    whole = LocalPath.is_file
+
+    def removed(path):
+        found = whole(path)
+        if "step-00000001" in str(path):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(LocalPath, "is_file", removed)
+    assert [(step, size) for step, _, size in _checkpoints(tmp_path)] == [(2, 10)]
