@@ -33,6 +33,10 @@ settings.register_profile("gristmill", deadline=None, derandomize=True, max_exam
 settings.load_profile("gristmill")
 
 
+FASTTEXT_BEGIN = (793712314).to_bytes(4, "little")
+"""How a fastText model begins: for files that a plan takes for one, and nobody loads."""
+
+
 def train_fasttext(file: Path, kind: str = "supervised", **knobs):
     """A fastText model of a file, supervised or unsupervised, trained with as many threads as it needs.
 

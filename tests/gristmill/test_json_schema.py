@@ -14,6 +14,7 @@ from gristmill.config import load_yaml, plain
 from gristmill.errors import ConfigError
 from pipelines.__main__ import main as pipelines
 from pipelines.planning.corpus import load_corpus_config
+from tests.conftest import FASTTEXT_BEGIN
 from trainers.__main__ import main as trainers
 from trainers.config.job_kinds import parse_job
 from trainers.recipes import RECIPES
@@ -92,7 +93,7 @@ def test_an_unknown_field_is_refused_where_the_parser_refuses_it(tmp_path, monke
     for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):  # files that users fetch: without them nothing is accepted
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("word\n")
-    (tmp_path / "models/lid.176.ftz").write_bytes((793712314).to_bytes(4, "little"))  # how a fastText model begins
+    (tmp_path / "models/lid.176.ftz").write_bytes(FASTTEXT_BEGIN)
     monkeypatch.chdir(tmp_path)
     check, data = validator(pipelines), load_yaml(file)
     for path in mappings(data):

@@ -13,6 +13,7 @@ import yaml
 from pipelines.__main__ import main
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import load_corpus_config, plain_config
+from tests.conftest import FASTTEXT_BEGIN
 from tests.pipelines.reading.formats.test_mediawiki import dump, page
 from tests.pipelines.reading.formats.test_stack_exchange import answer, posts, question
 from tests.trainers.conftest import build_corpus
@@ -39,7 +40,7 @@ def fetched(tmp_path, monkeypatch):
     for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("word\n")
-    (tmp_path / "models/lid.176.ftz").write_bytes((793712314).to_bytes(4, "little"))  # how a fastText model begins
+    (tmp_path / "models/lid.176.ftz").write_bytes(FASTTEXT_BEGIN)
     monkeypatch.chdir(tmp_path)
 
 

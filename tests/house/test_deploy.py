@@ -15,6 +15,7 @@ import yaml
 
 from gristmill.config import load_yaml
 from pipelines.commands.submission import describe
+from tests.conftest import FASTTEXT_BEGIN
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -225,7 +226,7 @@ def test_the_jobs_of_the_manifests_would_be_taken_for_submission(entrypoint, tmp
 
 def with_a_model(words, folder):
     """The words of a command with a language model that is there."""
-    (folder / "lid.176.ftz").write_bytes((793712314).to_bytes(4, "little"))  # how a fastText model begins
+    (folder / "lid.176.ftz").write_bytes(FASTTEXT_BEGIN)
     return [word.replace("/shared/models", str(folder)) for word in words]
 
 

@@ -30,9 +30,9 @@ class SimCSE(TrainingObjective):
 
     A row holds whole sentences, each twice and each by itself: nothing attends beyond a copy. The loss of sentence i is
     -log(exp(s_ii / t) / sum_j exp(s_ij / t)), where s_ij is the cosine of the first copy of i and the second copy of j, t is
-    `temperature`, and j runs over the sentences of the row, which the paper calls a batch. Negatives are thus the other
-    sentences of the same row and no others, whatever the batch, the micro-batch and the number of workers; they are as many
-    as a row holds, so longer rows have more. A row of one sentence has no target.
+    `temperature`, and j runs over the sentences of the row, which the paper calls a batch. So the negatives of a sentence are the
+    other sentences of its row, however large the batch and the micro-batch are and however many workers train; longer rows have
+    more. A row of one sentence has no target.
 
     `unit: sentences` reads the sentences of documents, and needs shards with `sentences`. `documents` reads every document as
     one, for corpora of single sentences. Those with fewer than `min_tokens` tokens are left out. Rows of one document have

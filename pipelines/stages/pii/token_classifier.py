@@ -94,7 +94,7 @@ class TokenClassifier:
         groups: dict[int, list[dict[str, Any]]] = {}
         for window in windows:
             groups.setdefault(self._length(window), []).append(window)
-        with one_thread(), torch.inference_mode():
+        with _on_one_thread(), torch.inference_mode():
             for length, group in groups.items():
                 for first in range(0, len(group), _ROWS):
                     some = group[first : first + _ROWS]
@@ -124,7 +124,7 @@ class TokenClassifier:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def _on_one_thread() -> Iterator[None]:
     """Run PyTorch with one thread: a task has one core, and more threads would add sums in another order."""
     import torch
 
@@ -152,7 +152,7 @@ def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
             f"ner_model: {directory} has no {name}; expected a directory that spaCy saved, with config.cfg, or a token "
             f"classifier of Hugging Face, with config.json, model.safetensors and tokenizer.json{hint}"
         )
-    found = set(map(_entity, read_labels(directory)))
+    found = set(map(_entity, _read_labels(directory)))
     if not found & {*entities}:
         raise ValueError(
             f"ner_model: {directory} has labels of {', '.join(sorted(found - {''})) or 'no entity'}, and none of these is "
@@ -160,7 +160,7 @@ def check_token_classifier(directory: Path, entities: Sequence[str]) -> None:
         )
 
 
-def read_labels(directory: Path) -> list[str]:
+def _read_labels(directory: Path) -> list[str]:
     """Return the labels of a token classifier, without B- and I-. Raises ValueError if there are none, or one is unknown."""
     try:
         config = json.loads((directory / "config.json").read_bytes())

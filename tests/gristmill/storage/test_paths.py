@@ -15,6 +15,7 @@ from gristmill.storage.object_store import RemotePath
 from gristmill.storage.parsing import location_argument, parse_location
 from gristmill.storage.paths import is_url, local_path
 from pipelines.planning.corpus import load_corpus_config
+from tests.conftest import FASTTEXT_BEGIN
 from tokenizer.__main__ import check_named_path
 from tokenizer.texts import read_texts
 from tokenizer.vocabulary.definition import read_definition
@@ -118,7 +119,7 @@ def test_a_corpus_file_names_files_below_the_home_directory(tmp_path: Path, monk
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("items.jsonl", "words.txt", "key"):
         (tmp_path / name).write_text("x" * 64)
-    (tmp_path / "model.bin").write_bytes((793712314).to_bytes(4, "little"))  # how a fastText model begins
+    (tmp_path / "model.bin").write_bytes(FASTTEXT_BEGIN)
     (tmp_path / "data").mkdir()
     path = tmp_path / "c.yaml"
     path.write_text("""

@@ -204,8 +204,8 @@ def test_members_of_archives_come_back_in_order(tmp_path_factory, named, archive
     assert [reason for _, _, reason, _ in found.bad] == ["empty"] * len(aside)
 
 
-_OTHERS = ("git", "hf_dataset")  # directories
-KINDS = [name for name, kind in registry.FORMATS.items() if name not in _OTHERS and not kind.parser]
+_DIRECTORIES = ("git", "hf_dataset")
+KINDS = [name for name, kind in registry.FORMATS.items() if name not in _DIRECTORIES and not kind.parser]
 KINDS += ["warc", "stack_exchange"]  # of the formats that another process parses
 HEADS = st.sampled_from(
     [b"", b"\x1f\x8b\x08", b"BZh91AY&SY", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"PK\3\4", b"PK\5\6", b"PAR1", b"ARROW1\0\0",

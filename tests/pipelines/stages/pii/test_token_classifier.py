@@ -18,26 +18,26 @@ from tests.pipelines.stages.pii.test_pii import annotated
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-MISC", "I-MISC")
 ENTITIES = ("PERSON", "LOCATION", "ORGANIZATION")
 NAMES = {"PER": "PERSON", "LOC": "LOCATION", "ORG": "ORGANIZATION"}
-PIECES = (
-    *(
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "ann",
-        "lee",
-        "mill",
-        "##er",
-        "##stone",
-        "köln",
-        "by",
-        "the",
-        "river",
-        "##s",
-        "a",
-    ),
-    *(".", "(", ")"),
-)
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "ann",
+    "lee",
+    "mill",
+    "##er",
+    "##stone",
+    "köln",
+    "by",
+    "the",
+    "river",
+    "##s",
+    "a",
+    ".",
+    "(",
+    ")",
+]
 TEXTS = (
     *("Ann Miller (Lee) by the rivers.", "", " \n ", "Millstone", "a " * 40, "Köln. " * 7 + "Ünknown 北京 Annlee"),
     "the millers by Köln, a river " * 30 + "Ann Lee.",
@@ -160,10 +160,7 @@ def labelled(labels):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            without("config.json"),
-            "has no config.json; expected a directory that spaCy",
-        ),
+        (without("config.json"), "has no config.json; expected a directory that spaCy"),
         (without("model.safetensors"), "has no model.safetensors; expected"),
         (pickled, "pytorch_model.bin is a pickle, which is not read: save the model as safetensors"),
         (without("tokenizer.json"), "has no tokenizer.json; expected a directory that spaCy saved"),
