@@ -166,7 +166,17 @@ def _build(corpus_file, output):
 
 
 def _pretrain(tokens, run, *more):
-    return ["python", "-m", "trainers", "pretrain", "llama_tiny", *LONG_SETTINGS, f"corpus={tokens}", f"run={run}", *more]
+    return [
+        "python",
+        "-m",
+        "trainers",
+        "pretrain",
+        "llama_tiny",
+        *LONG_SETTINGS,
+        f"corpus={tokens}",
+        f"run={run}",
+        *more,
+    ]
 
 
 def _steps(run):

@@ -138,7 +138,11 @@ def main() -> None:
         if world > 1:
             torch.distributed.barrier()
         # An export and a page are made of what a run has stored: by one of each stage, and by one with a slow disk.
-        with nullcontext() if name.startswith("stage") and "-" not in name or name == "slow_writer" else only_training():
+        with (
+            nullcontext()
+            if (name.startswith("stage") and "-" not in name) or name == "slow_writer"
+            else only_training()
+        ):
             train(config, corpus_of(config), output / name, None)
 
     for name, config in runs(corpus, world).items():
