@@ -82,9 +82,6 @@ def check_corpus(world, config, reference, objects=None, root=OUTPUT):
     kept |= {"manifest.json", "corpus.txt", "forgotten.json", ".checksums.json"}
     found = [path for path in found if not path.startswith(f"{INDEX_FOLDER}/")]  # what `index` leaves, `index` removes
     left = [path for path in found if (path not in kept and path.partition("/")[0] in steps) or ".tmp" in path]
-    if any(process.result != 0 for process in world.processes.values()):
-        # What a killed build has learnt stays: only it knows that the file is of no use to anyone.
-        left = [path for path in left if "/learnt-" not in path]
     assert not left, f"left over: {left[:5]}"
 
 
