@@ -32,6 +32,7 @@ EARLIER = "earlier-"
 _VARIANT = "variant-"
 _THREADS_FROM = 1 << 20  # bytes; below, reading by several threads takes a third longer than by one
 Place = TypeVar("Place", bound=Location)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -205,12 +206,27 @@ def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
     """Read some columns of a part, each as one chunk, after verifying the file's checksum and exact schema."""
+    wanted = list(columns)
+    return _read(directory, record, lambda path: _columns(path, wanted, expected))
+
+
+def read_schema(directory: Location, record: FileRecord) -> pa.Schema:
+    """Return the schema of a part, after verifying the file's checksum."""
+    return _read(directory, record, _schema)
+
+
+def _read(directory: Location, record: FileRecord, read: Callable[[Path], Value]) -> Value:
     with spend(READING):
-        path, wanted = directory.verify(record), list(columns)
+        path = directory.verify(record)
         try:
-            return retry(path, lambda: _columns(path, wanted, expected))
+            return retry(path, lambda: read(path))
         except FileNotFoundError:  # the file was removed after it had been verified
             raise missing_file(directory / record.path, directory) from None
+
+
+def _schema(path: Path) -> pa.Schema:
+    with pa.OSFile(lent(path)) as source:
+        return pa.ipc.open_file(source).schema
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:
