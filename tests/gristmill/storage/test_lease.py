@@ -108,6 +108,7 @@ def test_who_comes_second_waits_until_the_first_is_done(place):
     ]
 
 
+@pytest.mark.long
 def test_a_lease_that_stands_still_is_taken_over(place):
     beat = foreign(place)
     watch = Watch(due=[(20, beat), (45, beat)])

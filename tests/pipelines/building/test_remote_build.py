@@ -152,6 +152,7 @@ def _time_out(item: str) -> None:
     raise RemoteError("s3://x: TimeoutError")
 
 
+@pytest.mark.long
 def test_a_small_build_on_s3(s3, corpus_file: Path, raw_text: Path, tmp_path: Path) -> None:
     data = yaml.safe_load(corpus_file.read_text()) | {"steps": [{"text_hash": {}}]}
     corpus_file.write_text(yaml.safe_dump(data))
