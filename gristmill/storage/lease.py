@@ -26,6 +26,7 @@ TIMEOUT_SECONDS = (
 )
 _HEARTBEAT_SECONDS = 5.0
 _POLL_SECONDS = 1.0
+_STOPPED = 2  # timeouts for which the same lease cannot be taken: who has locked it is not merely slow
 _DIGITS = 12  # a lease is overwritten in place, so its length is fixed
 Say = Callable[[str], None]
 
@@ -136,12 +137,13 @@ def acquire(
 
     If another process holds it, wait until that process has finished, is dead, or has not renewed it for
     `timeout` seconds. Without `wait`, raise ConflictError as soon as the holder is known to be
-    alive.
+    alive. Raises ConflictError, too, if a process is suspended while it takes the lease, which no other can take then.
     """
     lease, clock, sleep = Lease(place / LEASE, work), host().monotonic, host().sleep
     watched: bytes | None = None
     since = read = clock()
     told = ""
+    refused: tuple[bytes | None, float] = (None, 0.0)  # the lease that could not be taken, and since when
     while True:
         now = clock()
         try:
@@ -162,7 +164,14 @@ def acquire(
                 if told:
                     say(f"{place}: it is {'done' if found is None else 'dead, or not responding'}; continuing")
                 return lease
-            watched = None  # another process took the lease first
+            watched = None  # another process took the lease first, or is about to
+            if found is None or found != refused[0]:
+                refused = found, read
+            elif read - refused[1] >= _STOPPED * timeout:
+                raise ConflictError(
+                    f"{place}: a process that was taking over the lease has stopped and keeps others from it; end the "
+                    "processes that use this directory, and run the command again"
+                )
             sleep(_POLL_SECONDS)
             continue
         if not wait and (alive or moved):

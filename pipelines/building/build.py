@@ -116,7 +116,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: 
             _find_published(state)
     for step in state.plan.steps:
         if step.label not in before:  # workers of a killed or overtaken build may have written more files
-            state.output(step).finish()
+            state.output(step).finish(state.published[step.label])
     state.metrics.progress(len(state.published), len(state.plan.steps))
     return publish_corpus(state)
 
@@ -160,7 +160,7 @@ def _find_published(state: Build) -> None:
             stale.append(step)
         elif manifest is not None:
             state.published[step.label] = manifest
-            state.output(step).finish()
+            state.output(step).finish(manifest)
     for step in reversed(stale):  # a step goes after those made from it, so that a kill in between is noticed
         state.say(f"{step.label} may hold forgotten documents or results made from them; it is built again")
         state.check_forgotten()

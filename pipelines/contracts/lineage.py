@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from gristmill.config import near_match
 from gristmill.errors import CorruptFileError, UserError
-from gristmill.host import lent
 from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.document import (
     FILE_INDEX,
@@ -41,6 +40,7 @@ from pipelines.contracts.manifest import (
     StepManifest,
     load_corpus,
     load_step,
+    read_schema,
     read_table,
     schema_facts,
 )
@@ -314,8 +314,7 @@ class Corpus:
                 for name in step.manifest.schema:
                     types.setdefault(name, pa.null())
                 if step.manifest.parts and step.manifest.schema:
-                    with pa.OSFile(lent(step.directory.verify(step.manifest.parts[0].file))) as source:
-                        schema = pa.ipc.open_file(source).schema
+                    schema = read_schema(step.directory, step.manifest.parts[0].file)
                     types.update({name: schema.field(name).type for name in schema.names})
         return pa.schema(list(types.items()))
 

@@ -6,6 +6,7 @@ Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -31,6 +32,7 @@ EARLIER = "earlier-"
 _VARIANT = "variant-"
 _THREADS_FROM = 1 << 20  # bytes; below, reading by several threads takes a third longer than by one
 Place = TypeVar("Place", bound=Location)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -147,24 +149,29 @@ class StepOutput:
         """Write a unit's receipt. A unit is finished if and only if its receipt exists.
 
         A task on a disconnected node, or of a killed driver, may call this after others have published the
-        step. Then its receipt is removed again; its files are identical to the published ones. Raises
-        ConflictError if documents were forgotten since the build began.
+        step. Then its receipt is removed again; its files are identical to the published ones, or
+        removed too. Raises ConflictError if documents were forgotten since the build began.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
         mark = {FORGOTTEN: self.mark} if self.mark else {}
         write_json(self.directory / "units" / f"{unit}.json", {**asdict(receipt), **mark}, self.check_forgotten)
-        if (self.directory / "manifest.json").exists():
-            self.finish()
+        with suppress(FileNotFoundError):  # it is not published
+            self.finish(_load_step(self.root, self.name))
         return receipt
 
     def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's files, then its receipt."""
         return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
 
-    def finish(self) -> None:
-        """Remove the receipts, intermediate files and leftovers of killed attempts of a published step."""
-        for name in ("units", "work"):
-            (self.directory / name).remove_tree()
+    def finish(self, published: StepManifest) -> None:
+        """Remove all files of a published step that its manifest does not name: receipts, intermediate files, and what
+        killed or overtaken builds have left, which may have given a file of a step that is not reproducible another name.
+        """
+        named = {record.path.partition("/")[0] for record in (*published.files, *published.part_files.values())}
+        with suppress(FileNotFoundError):  # another command has removed the step
+            for path in list(self.directory.iterdir()):
+                if path.name not in named | {"manifest.json", "run.json"}:
+                    path.remove_tree() if path.is_dir() else path.unlink(missing_ok=True)
         self.directory.remove_temporaries()
 
 
@@ -199,12 +206,27 @@ def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
     """Read some columns of a part, each as one chunk, after verifying the file's checksum and exact schema."""
+    wanted = list(columns)
+    return _read(directory, record, lambda path: _columns(path, wanted, expected))
+
+
+def read_schema(directory: Location, record: FileRecord) -> pa.Schema:
+    """Return the schema of a part, after verifying the file's checksum."""
+    return _read(directory, record, _schema)
+
+
+def _read(directory: Location, record: FileRecord, read: Callable[[Path], Value]) -> Value:
     with spend(READING):
-        path, wanted = directory.verify(record), list(columns)
+        path = directory.verify(record)
         try:
-            return retry(path, lambda: _columns(path, wanted, expected))
+            return retry(path, lambda: read(path))
         except FileNotFoundError:  # the file was removed after it had been verified
             raise missing_file(directory / record.path, directory) from None
+
+
+def _schema(path: Path) -> pa.Schema:
+    with pa.OSFile(lent(path)) as source:
+        return pa.ipc.open_file(source).schema
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:
@@ -259,7 +281,7 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
     same directory, and a directory is removed as a whole (`set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
-    StepOutput(root, name).finish()
+    StepOutput(root, name).finish(manifest)
 
 
 def publish_first(root: Location, name: str, manifest: StepManifest, check: Check) -> StepManifest:
@@ -271,24 +293,12 @@ def publish_first(root: Location, name: str, manifest: StepManifest, check: Chec
     facts = {"format": STEP_FORMAT, **manifest.facts_on_disk()}
     while not write_new_json(root / name / "manifest.json", facts, check):
         if (published := load_step(root, name)) is not None:
-            _remove_losing(root / name, manifest, published)
             manifest = published
             break
         if current_mark(root):  # a build that began before documents were forgotten has published this
             (root / name / "manifest.json").unlink(missing_ok=True)
-    StepOutput(root, name).finish()
+    StepOutput(root, name).finish(manifest)
     return manifest
-
-
-def _remove_losing(directory: Location, manifest: StepManifest, published: StepManifest) -> None:
-    """Remove the files of a manifest that was not published because another one was."""
-    kept = {record.path.partition("/")[0] for record in published.files}
-    for name in {record.path.partition("/")[0] for record in manifest.files} - kept:
-        path = directory / name
-        if path.is_dir():
-            path.remove_tree()
-        else:
-            path.unlink(missing_ok=True)
 
 
 def remove_step(directory: Location) -> None:

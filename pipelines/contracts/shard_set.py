@@ -15,7 +15,7 @@ import pyarrow as pa
 from gristmill.config import ADDED
 from gristmill.errors import CorruptFileError, UserError
 from gristmill.host import lent
-from gristmill.storage.location import FileRecord, Location
+from gristmill.storage.location import FileRecord, Location, missing_file
 from pipelines.contracts.document import ID
 
 FORMAT = "gristmill-shard/1"
@@ -160,7 +160,11 @@ def open_shard(directory: Location, record: FileRecord) -> Shard:
     says what differs.
     """
     path = directory.verify(record)
-    with pa.memory_map(lent(path)) as source:
+    try:
+        opened = pa.memory_map(lent(path))
+    except FileNotFoundError:  # the file was removed after it had been verified
+        raise missing_file(directory / record.path, directory) from None
+    with opened as source:
         reader = pa.ipc.open_file(source)
         schema = reader.schema
         facts = json.loads((schema.metadata or {}).get(b"gristmill", b"{}"))

@@ -17,12 +17,11 @@ import xxhash
 
 from gristmill.config import near_match, parse, plain, yaml_value
 from gristmill.errors import ConfigError, UserError
-from gristmill.host import lent
 from gristmill.storage.location import FileRecord
 from pipelines.building.publish import without_places
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.manifest import read_table, schema_facts
+from pipelines.contracts.manifest import read_schema, read_table, schema_facts
 from pipelines.contracts.parts import Part
 from pipelines.planning.corpus import CorpusConfig, plain_config
 from pipelines.stages.decide.filter import Filter, Thresholds
@@ -293,16 +292,14 @@ def _sample_record(step: Any) -> FileRecord:
 
 def _sample_types(corpus: Corpus) -> list[str]:
     step = _funnel_step(corpus)
-    with pa.OSFile(lent(step.directory.verify(_sample_record(step)))) as source:
-        return list(pa.ipc.open_file(source).schema.names)
+    return list(read_schema(step.directory, _sample_record(step)).names)
 
 
 def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
     """Return the published sample: position, bytes and drop of each document, and the named columns."""
     step = _funnel_step(corpus)
     record = _sample_record(step)
-    with pa.OSFile(lent(step.directory.verify(record))) as source:
-        schema = pa.ipc.open_file(source).schema
+    schema = read_schema(step.directory, record)
     names = ["hash", "id", "source", "part", "row", "drop_step", "drop", "emptied", "text_bytes", *columns]
     return read_table(step.directory, record, dict.fromkeys(names), schema_facts(schema))
 

@@ -83,7 +83,6 @@ def export_corpus(
         except UserError:
             check_unchanged(corpus, opened, output)
             raise
-        check_unchanged(corpus, opened, output)
         is_table = TEXT_FORMATS[format].is_table
         listed = [] if format == "mds" else files
         card = dataset_card(manifest, schema, totals, listed, left_out, with_columns=is_table)
@@ -94,7 +93,7 @@ def export_corpus(
             if shards := [file for file in files if file.split == split]:
                 (output / split / "index.json").write_atomic(shard_index(schema, shards))
         receipt = {"sources": totals, "left_out": asdict(left_out), "files": [asdict(file) for file in files]}
-        write_json(output / "export.json", header | receipt)
+        write_json(output / "export.json", header | receipt, lambda: check_unchanged(corpus, opened, output))
         finish_output(output)
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
         display.say(f"{documents:,} documents in {len(files)} files, {human_bytes(size)}: {output / 'export.json'}")

@@ -129,9 +129,8 @@ def export_tokens(
             raise
         files += [output.write_file(path, content) for path, content in indexes.items()]
         files.append(output.write_file("tokenizer.json", (opened.directory / shards.tokenizer.path).read_bytes()))
-        check_unchanged(corpus, opened, output)
         facts = {"left_out": asdict(left_out), "files": [asdict(file) for file in files]}
-        write_json(output / "export.json", header | facts)
+        write_json(output / "export.json", header | facts, lambda: check_unchanged(corpus, opened, output))
         finish_output(output)
         display.say(f"{human_bytes(sum(file.bytes for file in files))}: {output / 'export.json'}")
     return files

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.host import lent
 from gristmill.storage.location import Location
-from pipelines.contracts.manifest import load_step, read_table, schema_facts
+from pipelines.contracts.manifest import load_step, read_schema, read_table, schema_facts
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.plan import Plan
@@ -217,8 +216,7 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
     if funnel is None:
         return []
     record = sample_of(funnel)
-    with pa.OSFile(lent(directory.verify(record))) as file:
-        schema = pa.ipc.open_file(file).schema
+    schema = read_schema(directory, record)
     table = read_table(directory, record, schema.names, schema_facts(schema))
     notices: list[str] = []
     for source in config.sources:

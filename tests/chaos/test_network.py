@@ -18,7 +18,7 @@ from tests.chaos.harness.namespaces import ROOT, Machine, environment, wait_for
 from tests.chaos.harness.outcome import Outcome, Trained, build_outcome, reference_of, run_outcome
 from tests.conftest import write_corpus_file, write_sources
 from tests.trainers.conftest import build_corpus
-from tests.trainers.launching import SETTINGS, STEPS, losses
+from tests.trainers.launching import LONG_SETTINGS, LONG_STEPS, losses
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.deepspeed, pytest.mark.timeout(1500)]
 GROUP = "Network"
@@ -166,7 +166,17 @@ def _build(corpus_file, output):
 
 
 def _pretrain(tokens, run, *more):
-    return ["python", "-m", "trainers", "pretrain", "llama_tiny", *SETTINGS, f"corpus={tokens}", f"run={run}", *more]
+    return [
+        "python",
+        "-m",
+        "trainers",
+        "pretrain",
+        "llama_tiny",
+        *LONG_SETTINGS,
+        f"corpus={tokens}",
+        f"run={run}",
+        *more,
+    ]
 
 
 def _steps(run):
@@ -285,6 +295,6 @@ def test_a_run_outlasts_a_machine_that_is_cut_off_with_all_of_its_workers(
     wait_for(lambda: not cluster.two.processes(TRAINING), 120, "the workers that were cut off have ended")
     cluster.two.kill()
     resumed = [entry["step"] for entry in read_events(run / "log.jsonl", "resume")]
-    assert _steps(run)[before:] == list(range(resumed[-1] + 1, STEPS + 1))
+    assert _steps(run)[before:] == list(range(resumed[-1] + 1, LONG_STEPS + 1))
     fault = "a machine with all workers of a run is cut off, they wake up late, and it is back: run on two workers"
     injected(GROUP, fault, _outcome(wanted_run, run), seconds)

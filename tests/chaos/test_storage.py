@@ -78,6 +78,7 @@ def spread(count: int, most: int) -> list[int]:
 WRITING = {"write": WRITE, "fsync": SYNC, "rename": RENAME, "open": OPEN_TO_WRITE}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", [*(pytest.param(call, marks=chaos) for call in WRITING if call != "fsync"), "fsync"])
 def test_an_error_of_writing_that_passes(
     small: Small, injected: Injected, thorough: bool, tmp_path: Path, call: str
@@ -108,6 +109,7 @@ def test_an_error_of_writing_that_stays(
         shutil.rmtree(out)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rows", *(pytest.param(name, marks=chaos) for name in ("lines", "arrow", "members"))])
 def test_an_error_of_reading_a_source(
     small: Small, injected: Injected, thorough: bool, tmp_path: Path, name: str

@@ -143,6 +143,7 @@ def test_a_cache_that_gets_full(output: Small, store: Store, injected: Injected,
         injected(GROUP, "disk of the cache full (ENOSPC)", outcome, done.seconds)
 
 
+@pytest.mark.long
 def test_a_source_on_the_web_that_fails(small: Small, injected: Injected, thorough: bool, tmp_path: Path) -> None:
     files = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(small.raw)))
     threading.Thread(target=files.serve_forever, daemon=True).start()

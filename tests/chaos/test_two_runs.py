@@ -12,7 +12,7 @@ from gristmill.storage.disk import LocalPath
 from tests.chaos.harness.drivers import GROUP, QUICK, Driver, dead_lease, end_all
 from tests.chaos.harness.outcome import Trained, run_outcome, trained
 from tests.trainers.conftest import build_corpus
-from tests.trainers.launching import SETTINGS
+from tests.trainers.launching import LONG_SETTINGS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.deepspeed, pytest.mark.timeout(3600)]
 
@@ -31,7 +31,7 @@ class Run(NamedTuple):
     wanted: Trained
 
     def train(self, name, run, **options):
-        arguments = ["pretrain", "llama_tiny", f"corpus={self.corpus}", f"run={run}", *SETTINGS]
+        arguments = ["pretrain", "llama_tiny", f"corpus={self.corpus}", f"run={run}", *LONG_SETTINGS]
         return Driver(self.directory, name, *arguments, module="trainers", record=f"{run}.rows", **options)
 
     def outcome(self, run):

@@ -66,6 +66,7 @@ def run(tmp_path, request, monkeypatch):
     compilation._digest_of_file.cache_clear()
 
 
+@pytest.mark.long
 def test_what_other_files_hold_is_never_stale(run, tmp_path):
     assert run() == (11, 0)
     for name in ("primitives.py", "caller.py"):
@@ -88,6 +89,7 @@ def test_the_place_of_a_clone_does_not_matter(run, tmp_path, monkeypatch):
     assert run(folder=tmp_path / "clone") == (11, 1)
 
 
+@pytest.mark.long
 def test_it_keeps_a_limit_and_what_was_used_last(run, tmp_path, monkeypatch):
     assert run() == (11, 0)
     folder = tmp_path / "cache" / "machine_code"
@@ -117,6 +119,7 @@ def not_the_owner(path, times=None):
     raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage", [lambda content: content[:100], lambda content: b"", lambda content: content[:-1] + b"x"]
 )
@@ -128,6 +131,7 @@ def test_damaged_entries_are_compiled_again(run, tmp_path, damage):
     assert run() == (11, 1)
 
 
+@pytest.mark.long
 def test_a_directory_that_is_removed_or_full_stops_nothing(run, tmp_path, monkeypatch):
     assert run() == (11, 0)
     shutil.rmtree(tmp_path / "cache")
@@ -165,6 +169,7 @@ def test_a_cache_of_another_user_is_not_read(tmp_path, monkeypatch):
     assert compilation._folder.__wrapped__("") != tmp_path / "gristmill" / "machine_code"
 
 
+@pytest.mark.long
 def test_without_a_cache_each_process_compiles(run, monkeypatch):
     monkeypatch.setattr(compilation, "_folder", lambda own: None)
     assert run() == (11, 0)
@@ -252,6 +257,7 @@ print(sum(each.stats.cache_misses.total() for each in (caller.outermost, caller.
 """
 
 
+@pytest.mark.long
 def test_processes_that_begin_together_compile_once(tmp_path):
     (tmp_path / "primitives.py").write_text(PRIMITIVES.format(factor=1, entry=0, summand=0, inline="never"))
     (tmp_path / "caller.py").write_text(CALLER)
@@ -274,6 +280,7 @@ def test_processes_that_begin_together_compile_once(tmp_path):
     assert sorted(misses) == [0, 0, 3]
 
 
+@pytest.mark.long
 def test_a_process_that_stands_still_while_it_compiles_stops_no_other(run, tmp_path, monkeypatch):
     monkeypatch.setattr(compilation, "_LONGEST_WAIT", 0.3)
     run()

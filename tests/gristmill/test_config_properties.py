@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +103,7 @@ def test_any_value_in_a_recipe_is_taken_or_named(data):
 CORPUS_DATA = [plain_config(load_corpus_config(path)) for path in CORPORA if "models/" not in path.read_text()]
 
 
+@pytest.mark.long
 @given(changed(CORPUS_DATA))
 def test_any_value_in_a_corpus_file_is_taken_or_named(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "c.yaml"

@@ -35,6 +35,7 @@ def validator(main, *arguments):
     return jsonschema.Draft202012Validator(schema)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("main", "arguments", "files"),
     [
@@ -88,6 +89,7 @@ def accepted_by_the_parser(tmp_path, data):
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", CORPORA, ids=lambda file: file.stem)
 def test_an_unknown_field_is_refused_where_the_parser_refuses_it(tmp_path, monkeypatch, file):
     for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):  # files that users fetch: without them nothing is accepted

@@ -2,9 +2,12 @@
 
 from importlib import metadata
 
+import pytest
+
 from gristmill.plugins import distributions_of
 
 
+@pytest.mark.long
 def test_the_owners_of_a_module_are_those_that_the_standard_library_finds():
     owners = metadata.packages_distributions()
     shared = [module for module, names in owners.items() if len(set(names)) > 1]

@@ -83,6 +83,7 @@ def name_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@pytest.mark.long
 def test_heavy_libraries_have_one_home():
     wrong = [
         f"{place}:{line} imports {top}, whose home is {HOMES[top]}"
@@ -147,6 +148,7 @@ def test_a_test_of_a_location_is_found(line):
     assert list(location_checks(ast.parse(line)))
 
 
+@pytest.mark.long
 def test_where_a_location_is_only_storage_knows():
     """Local and remote differ by methods of two final classes, not by branches of those who use them."""
     for path in MODULES:
@@ -220,6 +222,7 @@ def test_folders_stay_small():
             assert files <= LARGEST_FOLDER, f"{folder.relative_to(ROOT)} holds {files} files"
 
 
+@pytest.mark.long
 def test_a_file_name_and_a_public_class_name_occur_once():
     files = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "__main__"))
     assert [name for name, count in files.items() if count > 1] == []
@@ -244,6 +247,7 @@ def test_modules_say_what_they_are_and_stay_readable():
     assert not wrong
 
 
+@pytest.mark.long
 def test_planning_loads_nothing_heavy():
     code = (
         "import sys, pipelines.__main__, pipelines.planning.plan, pipelines.commands.show_plan, tokenizer.__main__\n"

@@ -19,6 +19,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_reader_that_leaves_ends_a_command_quietly(name, corpus_file):
     """As for other tools: no message, and the status of SIGPIPE."""

@@ -50,6 +50,7 @@ def assignments(path):
     return [f"sources.{source['name']}.{change}" for source in sources if "extract" in source for change in EXTRACT]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fetched")
 @pytest.mark.parametrize("path", CORPORA, ids=lambda path: path.name)
 def test_every_corpus_file_plans(path, capsys):
@@ -59,6 +60,7 @@ def test_every_corpus_file_plans(path, capsys):
     assert "warning" not in said  # every rule over a nullable column says what null does
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fetched")
 @pytest.mark.parametrize("path", CORPORA, ids=lambda path: path.name)
 def test_a_resolved_corpus_file_is_a_valid_input(path, tmp_path):
@@ -79,6 +81,7 @@ def test_a_recipe_says_how_to_fetch_its_language_model(name, tmp_path, monkeypat
     assert "doctor --fetch-lid" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
 def test_every_study_file_is_valid_and_names_a_corpus_file_of_the_repository(path):
     study = load_study(path)
@@ -95,6 +98,7 @@ def stand_in(tmp_path_factory):
     return build_corpus(tmp_path_factory.mktemp("stand_in"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
 def test_every_study_plans_and_starts_nothing(path, stand_in, tmp_path, monkeypatch, capsys):
     (tmp_path / "corpora_configs").symlink_to(ROOT / "corpora_configs")

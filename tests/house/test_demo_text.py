@@ -62,6 +62,7 @@ def test_another_file_of_that_name_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / demo_text.ARCHIVE).read_bytes() == b"other"
 
 
+@pytest.mark.long
 def test_without_network_one_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real pip, with an index that nobody serves."""
     for name, value in {

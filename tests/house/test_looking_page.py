@@ -68,6 +68,7 @@ def named(command, place):
     return [found.get(word, word) for word in command]
 
 
+@pytest.mark.long
 def test_every_command_runs(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     ran = set()

@@ -120,6 +120,7 @@ def test_wrong_names_are_refused(corpus):
         next(corpus.shards(""))
 
 
+@pytest.mark.long
 def test_a_build_takes_overrides_and_what_differs_is_found(corpus, tmp_path):
     config = corpus.corpus.directory.parent / "corpus.yaml"
     other = pipelines.build(config, [f"output={tmp_path / 'out'}", "steps.filter[0].at_least=8"], in_process=True)

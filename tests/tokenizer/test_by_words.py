@@ -66,6 +66,7 @@ def both(request, prose, tmp_path_factory):
     return Encoder.load(str(file)), Encoder.load(str(file), "tokenizers")
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(texts=TEXTS)
 def test_ids_and_places_are_those_of_whole_texts(both, texts):

@@ -55,6 +55,7 @@ def both(any_trained):
     return Encoder.load(any_trained, "gigatoken"), Encoder.load(any_trained, "tokenizers")
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(st.lists(TEXTS, max_size=8))
 def test_any_unicode_survives_and_both_libraries_agree(both, texts):
@@ -123,6 +124,7 @@ def test_nothing_gives_nothing(trained, library, texts):
         assert encoder.token_starts(tokens, offsets).tolist() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "dtype", "library"), [(65536, np.uint16, "tokenizers"), (65537, np.uint32, "gigatoken")]
 )
@@ -348,6 +350,7 @@ def test_an_encoder_travels_to_other_processes(encoder, documents):
     np.testing.assert_array_equal(copy.encode(documents)[0], encoder.encode(documents)[0])
 
 
+@pytest.mark.long
 def test_a_spawned_process_gives_the_same_ids(encoder):
     texts = ["one two", "", "<mask> 🙂"]
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -55,6 +55,7 @@ def test_published_facts(gpt2):
     assert tokens.dtype == np.uint16
 
 
+@pytest.mark.long
 def test_end_of_text_in_a_text_is_characters(gpt2):
     tokens, offsets = gpt2.encode(pa.array(["a<|endoftext|>b"], pa.large_string()))
     assert 50256 not in tokens

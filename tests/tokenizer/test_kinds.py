@@ -85,6 +85,7 @@ def test_reserved_ids_are_the_same_in_every_kind(kind, any_kind):
     assert any_kind.library == library
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(st.lists(HOSTILE, max_size=5))
 def test_no_text_yields_a_reserved_id(any_kind, texts):
@@ -119,6 +120,7 @@ def test_a_slice_is_encoded_like_its_documents(any_kind, documents):
         assert each(*any_kind.encode(strings(nothing))) == [[] for _ in nothing]
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(
     chosen=st.lists(st.lists(st.sampled_from(SENTENCES), max_size=6), max_size=4),
@@ -166,6 +168,7 @@ def test_a_place_may_be_anywhere_in_the_text(any_kind):
             any_kind.encode_with_positions(strings(["", text]), np.array([wrong]), np.array([0, 0, 1]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(REPRODUCIBLE - {"byte_bpe"}))
 @pytest.mark.parametrize("threads", ["1", "4"])
 def test_processes_threads_hash_seeds_and_order_change_nothing(kind, threads):

@@ -22,16 +22,20 @@ import xxhash
 from gristmill.events import read_events
 
 ROOT = Path(__file__).parents[2]
-SEQUENCES, STEPS = 7, 20  # a batch that neither two nor three workers divide
+SEQUENCES, STEPS = 7, 10  # a batch that neither two nor three workers divide
 WORKER_LOST_AT, NODE_LOST_AT = 3, 8  # steps, the first is 1, of the run on Ray
 GRACE_SECONDS = 30
 SETTINGS = [
     f"batch.sequences={SEQUENCES}",
     f"budget.steps={STEPS}",
-    "validation={every: 10, tokens: 512}",
+    "schedule.warmup_steps=5",
+    "validation={every: 5, tokens: 512}",
     "checkpoints={every: 5, keep: 5}",
     "log_every=1",
 ]
+# For runs that are broken again and again, or over a bad network.
+LONG_STEPS = 20
+LONG_SETTINGS = [*SETTINGS, f"budget.steps={LONG_STEPS}", "validation.every=10"]
 
 # What training imports, at once and on its way, and what DeepSpeed does when it starts: its optimizer Muon, and with that all
 # of torch.compile.

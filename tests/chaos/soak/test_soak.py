@@ -17,7 +17,7 @@ from tests.chaos.harness.outcome import Outcome, build_outcome, reference_of, ru
 from tests.chaos.soak.soak_cluster import SoakCluster
 from tests.chaos.soak.soak_work import Work
 from tests.conftest import write_corpus_file, write_sources
-from tests.trainers.launching import ROOT, SETTINGS, environment
+from tests.trainers.launching import LONG_SETTINGS, ROOT, environment
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(1800)]
 
@@ -121,7 +121,12 @@ def never_killed(soaking):
 
 
 def training(directory, run, *more):
-    settings = [*SETTINGS, "execution.micro_batch=1", f"corpus={directory / 'undisturbed'}", f"run={directory / run}"]
+    settings = [
+        *LONG_SETTINGS,
+        "execution.micro_batch=1",
+        f"corpus={directory / 'undisturbed'}",
+        f"run={directory / run}",
+    ]
     return ["pretrain", "llama_tiny", *settings, *more]
 
 

@@ -51,6 +51,7 @@ def distributions(names):
     return seen
 
 
+@pytest.mark.long
 def test_no_extra_has_another_name_where_it_is_asked_for():
     """pip before 24.1 compares `html_clean` and `html-clean` letter by letter, and installs nothing where they differ: what
     such an extra stands for must be named by us.

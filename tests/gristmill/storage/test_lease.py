@@ -108,6 +108,7 @@ def test_who_comes_second_waits_until_the_first_is_done(place):
     ]
 
 
+@pytest.mark.long
 def test_a_lease_that_stands_still_is_taken_over(place):
     beat = foreign(place)
     watch = Watch(due=[(20, beat), (45, beat)])
@@ -115,6 +116,15 @@ def test_a_lease_that_stands_still_is_taken_over(place):
     assert 45 + TIMEOUT_SECONDS <= watch.passed < 45 + TIMEOUT_SECONDS + 3
     assert holder(place) == lease.holder
     assert "not responding" in watch.said[-1]
+
+
+def test_a_process_that_stops_while_it_takes_over_is_not_waited_for_without_end(tmp_path):
+    foreign(tmp_path)
+    watch = Watch()
+    with Host().lock(str(tmp_path)), pytest.raises(ConflictError, match="has stopped and keeps others from it; end the"):
+        watch.take(tmp_path)
+    assert 3 * TIMEOUT_SECONDS <= watch.passed < 4 * TIMEOUT_SECONDS
+    assert watch.take(tmp_path).holder == holder(tmp_path)
 
 
 @pytest.mark.parametrize("hours", [-7, 7])

@@ -130,6 +130,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(st.dictionaries(st.text().filter(lambda key: key != "checksum"), JSON))
 def test_json_round_trip(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("json") / "v.json"

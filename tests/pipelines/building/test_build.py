@@ -116,6 +116,7 @@ def test_a_second_build_recomputes_nothing_and_reports_it(corpus_file, tmp_path)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*-*/**/*")} == before
 
 
+@pytest.mark.long
 def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypatch):
     """The build dies right before and right after each rename, in turn, and goes on in the next process."""
     run(corpus_file)
@@ -149,6 +150,7 @@ def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypa
     assert files_of(tmp_path / "out") == wanted
 
 
+@pytest.mark.long
 def test_parts_and_file_order_change_neither_verdicts_nor_clusters(corpus_file, tmp_path):
     def verdicts(corpus, root):
         return {
@@ -239,6 +241,7 @@ def test_a_change_that_keeps_size_and_time_is_planned_again_once_it_was_met(corp
     assert again.step("read.web").fingerprint == plan.step("read.web").fingerprint
 
 
+@pytest.mark.long
 def test_the_locations_of_data_and_output_do_not_matter(corpus_file, raw_text, tmp_path):
     run(corpus_file)
     shutil.move(raw_text, tmp_path / "moved")
@@ -247,6 +250,7 @@ def test_the_locations_of_data_and_output_do_not_matter(corpus_file, raw_text, t
     assert files_of(tmp_path / "elsewhere") == files_of(tmp_path / "out")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["members", "links"])
 def test_a_source_may_be_called_what_a_stage_calls_its_own_units(corpus_file, name):
     corpus_file.write_text(corpus_file.read_text().replace("web", name).replace(f"raw/{name}", "raw/web"))
@@ -390,6 +394,7 @@ def test_mistakes_in_a_corpus_file_are_explained(corpus_file, old, new, message)
         plan_of(corpus_file)
 
 
+@pytest.mark.long
 def test_a_full_disk_is_a_clear_error_and_the_build_resumes_later(corpus_file, tmp_path, monkeypatch):
     real = LocalPath.write_atomic
 
@@ -449,6 +454,7 @@ def test_a_wrong_encoding_says_so(corpus_file, raw_text):
         run(corpus_file)
 
 
+@pytest.mark.long
 def test_a_corpus_step_without_sources_drops_nothing(corpus_file):
     def dropped(corpus):
         return {rule for row in corpus.funnel for rule in row["dropped"] if rule.startswith("dedup_minhash")}
@@ -460,6 +466,7 @@ def test_a_corpus_step_without_sources_drops_nothing(corpus_file):
     assert dropped(run(corpus_file)[1]) == set()
 
 
+@pytest.mark.long
 def test_sources_without_validation_documents_are_named(corpus_file, capsys):
     _, corpus, _ = run(corpus_file, "steps.shards.validation_share=0.0001")
     assert without_validation(corpus) == {"shards": ["code", "web"]}
@@ -514,6 +521,7 @@ class Fragile(PartStage):
         return pa.table({"length": lengths})
 
 
+@pytest.mark.long
 def test_poison_stops_the_build_or_is_quarantined_and_counted(corpus_file, tmp_path):
     config = load_corpus_config(corpus_file)
     fragile = StepConfig("fragile", Fragile("jane.roe"), "fragile", ("web",))
@@ -552,6 +560,7 @@ def test_a_step_that_fails_again_on_the_same_document_does_not_loop(tmp_path):
     assert load_poison(tmp_path) == {("read", "web"): ("a#1",), ("read", "forum"): ("a#1",)}
 
 
+@pytest.mark.long
 def test_what_a_stage_costs_is_said_before_it_runs(corpus_file, tmp_path, capsys):
     @dataclass(frozen=True)
     class Dear(Shout):
@@ -570,6 +579,7 @@ def test_what_a_stage_costs_is_said_before_it_runs(corpus_file, tmp_path, capsys
     assert "takes a year" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_poison_in_a_file_does_not_read_the_others_again(corpus_file, tmp_path, monkeypatch):
     import pipelines.building.read_step as read_step
 
@@ -616,6 +626,7 @@ def test_an_output_that_cannot_be_written_says_so_before_anything_is_read(corpus
         assert "looking at the files" not in said.out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_step_whose_files_are_gone_is_not_published_and_built_by_the_next_build(
     corpus_file, tmp_path, monkeypatch, moment
@@ -642,6 +653,7 @@ def test_a_step_whose_files_are_gone_is_not_published_and_built_by_the_next_buil
     assert sum(part.rows for part in open_corpus(tmp_path / "out").parts("web")) == 40
 
 
+@pytest.mark.long
 def test_a_leftover_part_that_another_build_removes_first_is_gone(corpus_file, tmp_path, monkeypatch):
     glob = LocalPath.glob
 

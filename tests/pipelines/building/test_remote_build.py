@@ -18,7 +18,7 @@ from pipelines.__main__ import main
 from pipelines.building.build import plan_and_build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import Located, open_corpus
-from pipelines.contracts.manifest import StepOutput, load_corpus
+from pipelines.contracts.manifest import StepManifest, StepOutput, load_corpus
 from pipelines.contracts.shard_set import open_shard
 from pipelines.planning.corpus import CorpusConfig, load_corpus_config
 from pipelines.planning.inventory import take_inventory
@@ -91,8 +91,9 @@ def test_files_of_a_store_are_whole_or_absent(s3, tmp_path: Path, own_cache: Pat
     output = StepOutput(root, "a")
     output.commit("unit", {"work/x": b"x"}, {})
     assert output.receipt("unit").files[0].bytes == 1
-    output.finish()
-    assert [path.name for path in (root / "a").iterdir()] == ["b.bin"]
+    named = output.write("files/named", b"n")
+    output.finish(StepManifest("a", None, "", {}, {}, files=(named,)))
+    assert [path.name for path in (root / "a").iterdir()] == ["files"]
 
 
 def test_remote_files_are_verified(s3, tmp_path: Path, own_cache: Path) -> None:
@@ -151,6 +152,7 @@ def _time_out(item: str) -> None:
     raise RemoteError("s3://x: TimeoutError")
 
 
+@pytest.mark.long
 def test_a_small_build_on_s3(s3, corpus_file: Path, raw_text: Path, tmp_path: Path) -> None:
     data = yaml.safe_load(corpus_file.read_text()) | {"steps": [{"text_hash": {}}]}
     corpus_file.write_text(yaml.safe_dump(data))

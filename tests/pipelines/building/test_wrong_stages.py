@@ -61,6 +61,7 @@ def build(tmp_path):
     return build
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "reason"),
     [

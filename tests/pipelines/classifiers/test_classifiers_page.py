@@ -64,6 +64,7 @@ def test_a_linear_classifier_of_embeddings(place):
     assert sum(sum(row["dropped"].values()) for row in funnel) > 0
 
 
+@pytest.mark.long
 def test_topics(place):
     ((_, config),) = blocks("domains.md", "Topics")
     (place / "raw").mkdir()

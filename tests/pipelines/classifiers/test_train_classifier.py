@@ -116,6 +116,7 @@ def config_of(tmp_path, corpus, positive, negative, more=""):
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("positive", "learned"), [(["left", "right"], "source"), (["alike", "also"], "class"), (["left"], "unknown")]
 )

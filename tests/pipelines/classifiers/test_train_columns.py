@@ -53,6 +53,7 @@ def fit_of(method, signs=(0, 0, 0, 0), **boosted):
     return Fit(method, columns, signs, RegressionKnobs(), BoostedKnobs(**boosted), 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "knobs",
     [{"trees": 40}, {"trees": 3, "leaves": 2}, {"trees": 15, "min_documents": 1, "l2": 3.0, "learning_rate": 0.5}],
@@ -107,6 +108,7 @@ def test_a_weighted_document_counts_as_often():
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["regression", "boosted"])
 def test_a_contrast_of_sources_trains_a_model_that_the_stage_uses(folder, tmp_path, capsys, method):
     if method == "boosted":
@@ -205,6 +207,7 @@ def test_contrasts_that_do_not_fit(folder, tmp_path, change, message):
         train(config, overwrite=False)
 
 
+@pytest.mark.long
 def test_a_constant_column_is_refused(tmp_path):
     for name in ("ref", "web"):
         rows = [json.dumps({"text": f"{name} {number}", "same": 7, "size": number}) for number in range(60)]

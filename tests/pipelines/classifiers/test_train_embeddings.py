@@ -113,6 +113,7 @@ def write_config(tmp_path, folder, documents=None):
     return path
 
 
+@pytest.mark.long
 def test_a_contrast_trains_a_model_that_the_stage_uses_and_inspect_explains(folder, tmp_path, capsys):
     assert main(["classifier", "train", str(write_config(tmp_path, folder))]) == 0
     facts = read_json(tmp_path / "model" / "metrics.json")
@@ -150,6 +151,7 @@ def test_a_contrast_trains_a_model_that_the_stage_uses_and_inspect_explains(fold
     assert file_checksum(tmp_path / "model" / "model.safetensors") == first
 
 
+@pytest.mark.long
 def test_a_document_without_a_vector_has_no_score_and_trains_nothing(folder, tmp_path):
     model = EmbeddingModel("logistic", ModelColumn("embedding", ({},)), {
         "center": np.zeros(2), "weights": np.ones(2), "axis": np.array([1.0, 0.0]), "intercept": np.zeros(1),
@@ -186,6 +188,7 @@ def test_vectors_of_another_encoder_are_refused_by_the_plan(folder, tmp_path):
         plan_corpus(folder, "numbers", [f"record_fields: {vector}", use])
 
 
+@pytest.mark.long
 def test_a_judges_scores_train_a_ridge_regression(folder, tmp_path, capsys):
     documents = f'scores: ["{folder}/scores.jsonl"]\nthreshold: 2.5\ncorpora: ["{folder}/out"]\n'
     assert main(["classifier", "train", str(write_config(tmp_path, folder, documents))]) == 0
@@ -242,6 +245,7 @@ def test_corpora_that_do_not_fit(folder, tmp_path, change, message):
         train(load_classifier_config(write_config(tmp_path, folder), [change]), overwrite=False)
 
 
+@pytest.mark.long
 def test_vectors_of_two_encoders_are_not_mixed(folder, tmp_path):
     build_corpus(plan_corpus(folder, "shorter", [embed(folder, 16)], ("web",)))
     config = load_classifier_config(write_config(tmp_path, folder), [f'negative=["{folder}/shorter"]'])

@@ -57,6 +57,7 @@ def write_config(tmp_path, folder, more="", scores=None):
     return path
 
 
+@pytest.mark.long
 def test_a_threshold_distils_the_judge_into_two_classes(folder, tmp_path, capsys):
     assert main(["classifier", "train", str(write_config(tmp_path, folder))]) == 0
     out, facts = capsys.readouterr().out, read_json(tmp_path / "model" / "metrics.json")
@@ -91,6 +92,7 @@ def identifier(printed):
     return document_id(file_key(source, path), int(record))
 
 
+@pytest.mark.long
 def test_bins_distil_the_scores_themselves(folder, tmp_path):
     facts = train(
         load_classifier_config(write_config(tmp_path, folder, "bins: [1, 2, 3, 4]\nbalance: repeat\n"), []),
@@ -115,6 +117,7 @@ def scored(line):
     return entry["id"], entry["score"]
 
 
+@pytest.mark.long
 def test_a_model_that_learned_its_sources_says_so(tmp_path, capsys):
     """What the judge likes has a word of its own in each source, so a model without a source cannot know its word."""
     draw, rows = random.Random(7), []
@@ -245,6 +248,7 @@ def test_measures_are_those_of_scikit_learn():
     assert spearman(np.ones(5), np.arange(5.0)) is None
 
 
+@pytest.mark.long
 def test_expected_values_need_labels_that_are_numbers(folder, tmp_path):
     from pipelines.stages.score.classifier import Classifier
 

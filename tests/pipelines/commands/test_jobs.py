@@ -196,6 +196,7 @@ class Turns:
             self.changed.notify_all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["key", "another key"], ids=["another slot", "other code"])
 def test_of_two_submissions_at_the_same_moment_one_goes_on_in_every_order(said, key):
     """Five calls of each: they look for another slot and for attempts, submit, read the job, and look again."""

@@ -81,6 +81,7 @@ def corpora(s3, tmp_path_factory: pytest.TempPathFactory) -> Corpora:
         return Corpora(root, root / "near", far, build(root, "first", far, s3))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_export_from_and_to_a_store(s3, corpora: Corpora, tmp_path: Path, kind: str, capsys) -> None:
     near, far, top = str(corpora.near), corpora.far, f"s3://bucket/{tmp_path.name}"
@@ -101,6 +102,7 @@ def test_export_from_and_to_a_store(s3, corpora: Corpora, tmp_path: Path, kind: 
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_partial_export_is_not_mistaken_for_a_complete_one(s3, corpora: Corpora, tmp_path: Path, monkeypatch) -> None:
     export_corpus(corpora.near, tmp_path / "whole", "jsonl", None)
     output = parse_location(f"s3://bucket/{tmp_path.name}/e")
@@ -147,6 +149,7 @@ def test_deduplication_against_a_corpus_on_a_store(s3, corpora: Corpora, tmp_pat
     assert fingerprints[0] == fingerprints[1]  # wherever the other corpus lies
 
 
+@pytest.mark.long
 def test_what_a_store_cannot_do_is_refused_before_anything_is_done(
     s3, corpora: Corpora, tmp_path: Path, capsys
 ) -> None:

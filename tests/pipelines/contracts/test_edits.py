@@ -192,6 +192,7 @@ def test_edits_that_put_text_there_empty_no_document(text, data):
     assert not is_empty(after[0].as_py()) or is_empty(before[0].as_py())
 
 
+@pytest.mark.long
 def test_no_invisible_character_begins_with_a_byte_that_says_it_is_visible():
     invisible = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and is_empty(chr(code))]
     assert len(invisible) > 200
@@ -221,6 +222,7 @@ def test_an_edit_that_touches_a_replacement_covers_what_was_replaced():
     assert [(e["start"], e["end"]) for e in mapped[0].as_py()] == [(0, 7)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_document_of_many_edits_takes_linear_time():
     """Every edit of the second step overlaps one of the first."""
@@ -258,6 +260,7 @@ def test_steps_composed_at_once_equal_steps_composed_one_after_another(case, dat
     assert compose(steps) == one_by_one
 
 
+@pytest.mark.long
 @given(documents(), st.data())
 def test_each_document_is_composed_and_mapped_back_as_if_alone(case, data):
     texts, first = case

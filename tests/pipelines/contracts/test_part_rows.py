@@ -31,6 +31,7 @@ def test_rows_of_a_part_equal_those_of_the_whole(corpus_file):
         assert part.table(columns, pa.array([], pa.int64())).num_rows == 0
 
 
+@pytest.mark.long
 def test_shards_edit_kept_documents_only_and_load_a_tokenizer_once(corpus_file, monkeypatch):
     from tokenizer.encode import Encoder
 

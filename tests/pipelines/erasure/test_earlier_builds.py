@@ -40,6 +40,7 @@ def short(location):
     return load_corpus(location).fingerprint[:12]
 
 
+@pytest.mark.long
 def test_a_build_keeps_what_it_replaces(out, build, capsys):
     first, content = short(out), (out / "manifest.json").read_bytes()
     build()
@@ -78,6 +79,7 @@ def test_diff_with_the_build_before(out, build, tmp_path, capsys):
     assert sum(change.sources["web"].went_out.values()) > 0
 
 
+@pytest.mark.long
 def test_the_list_of_builds(out, build, capsys):
     build(LONGER)
     build(*LONGEST)
@@ -107,6 +109,7 @@ def test_messages(out, build):
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_gc_keeps_the_last_earlier_build(out, build, built_corpus_file, capsys):
     build(LONGER)
     build(*LONGEST)
@@ -131,6 +134,7 @@ def steps_of(out, file):
     return {step.directory for step in planned.steps} | {step["directory"] for step in load_corpus(out).steps}
 
 
+@pytest.mark.long
 def test_forget_removes_earlier_builds_and_the_next_build_keeps_one_again(out, build, tmp_path, capsys):
     build(LONGER)
     (tmp_path / "ids").write_text("web/0.jsonl#5\n")
@@ -146,6 +150,7 @@ def test_forget_removes_earlier_builds_and_the_next_build_keeps_one_again(out, b
     capsys.readouterr()
 
 
+@pytest.mark.long
 def test_a_build_whose_steps_are_gone_is_not_kept(out, build, capsys):
     (next(out.glob("filter.web-*")) / "manifest.json").unlink()
     build(LONGER)
@@ -158,6 +163,7 @@ def test_a_build_whose_steps_are_gone_is_not_kept(out, build, capsys):
     assert not next(builds_of(out)).is_whole
 
 
+@pytest.mark.long
 def test_variants_keep_nothing(out, build):
     build("--variant", "strict", LONGER)
     build("--variant", "strict", *LONGEST)

@@ -166,6 +166,7 @@ def test_what_was_interrupted_is_finished_before_anything_else(built_corpus_file
         accounted(directory)
 
 
+@pytest.mark.long
 def test_the_command_reports_its_work_and_the_location_of_copies(corpus_file, tmp_path, capsys, raw_text):
     lines = (raw_text / "web" / "0.jsonl").read_text().splitlines()
     (raw_text / "web" / "2.jsonl").write_text(
@@ -226,6 +227,7 @@ def test_runs_are_listed_after_erasures_and_later_builds(built_corpus_file, tmp_
     assert len(said) == 5
 
 
+@pytest.mark.long
 def test_short_and_monotonous_texts_are_no_false_alarm(corpus_file, tmp_path, capsys, raw_text):
     (raw_text / "web" / "2.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in ("read", "=" * 300)))
     build(corpus_file)
@@ -239,6 +241,7 @@ def test_object_stores_are_refused(capsys):
     assert "forget and gc need a local directory" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_garbage_is_what_no_configuration_reaches(built_corpus_file, tmp_path, capsys):
     build(built_corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")
     assert main(["gc", str(built_corpus_file)]) == 0
@@ -254,6 +257,7 @@ def test_garbage_is_what_no_configuration_reaches(built_corpus_file, tmp_path, c
     assert main(["gc", str(built_corpus_file), str(other)]) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("finished", [True, False])
 def test_gc_that_was_suspended_leaves_a_corpus_published_meanwhile(
     built_corpus_file, tmp_path, monkeypatch, capsys, finished
@@ -301,6 +305,7 @@ def test_forget_that_was_suspended_leaves_a_corpus_published_meanwhile(
     open_corpus(out)
 
 
+@pytest.mark.long
 def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     forget(out, [SHARDED], [])
@@ -314,6 +319,7 @@ def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
     accounted(out)
 
 
+@pytest.mark.long
 def test_a_step_published_without_knowing_what_is_forgotten_is_built_again(built_corpus_file, tmp_path, capsys):
     """As an older version, or a build that was killed between publishing and looking again, may have left it."""
     out = tmp_path / "out"
@@ -335,6 +341,7 @@ def test_a_step_published_without_knowing_what_is_forgotten_is_built_again(built
     assert "nothing is recomputed" in " ".join(build(built_corpus_file))
 
 
+@pytest.mark.long
 def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_corpus_file, tmp_path, monkeypatch):
     """It began before, and its driver is dead: what it commits is neither kept nor used."""
     out, tasks = tmp_path / "out", []
@@ -368,6 +375,7 @@ def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_
     accounted(out)
 
 
+@pytest.mark.long
 def test_a_corpus_published_while_the_documents_were_looked_up_is_not_touched(built_corpus_file, tmp_path, monkeypatch):
     """Their rows are those of the parts before, and the new corpus has others."""
     out, find = tmp_path / "out", forgetting.find_documents

@@ -99,6 +99,7 @@ def test_another_reference(corpus):
     assert words["at_least"] == {"en": 4.0, "ko": 3, "zh": 2.0, "default": 3}  # 5 of 20 are below 3: 2 of 10, 1 of 5
 
 
+@pytest.mark.long
 def test_the_yaml_is_a_step_of_a_corpus_file(corpus, tmp_path, capsys):
     assert main(["thresholds", str(corpus / "out"), "language_score", *SETS, "--least", "5"]) == 0
     printed = capsys.readouterr().out

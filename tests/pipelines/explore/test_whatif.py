@@ -67,6 +67,7 @@ def dropped(manifest, source):
     return next(r["dropped"] for r in manifest.funnel if r["source"] == source and r["step"] == "filter")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
@@ -118,6 +119,7 @@ def test_a_named_set_is_changed_rule_by_rule(corpus):
     assert flows["short"].newly_kept + flows["long"].newly_dropped == flows["short"].newly_kept
 
 
+@pytest.mark.long
 def test_what_was_not_measured_is_not_guessed(corpus):
     path, _, _ = corpus(RULES, "measured later")
     language = "  - language: {}\n    where: filter\n"
@@ -149,6 +151,7 @@ def test_mistakes(corpus, change, message):
         what_if(config, [change]).run(full=False)
 
 
+@pytest.mark.long
 def test_the_command_shows_both_directions_without_personal_data(corpus, capsys, tmp_path, monkeypatch):
     path, _, _ = corpus(RULES, pii=True)
     monkeypatch.setenv("COLUMNS", "200")

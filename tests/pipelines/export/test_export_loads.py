@@ -64,6 +64,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # those of the library
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("columns", [(), ("word_count", "alpha_word_ratio")])

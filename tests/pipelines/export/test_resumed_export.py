@@ -200,6 +200,7 @@ def test_the_number_of_workers(monkeypatch, corpus, tmp_path, capsys):
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.long
 def test_an_earlier_build_is_exported(corpus, tmp_path):
     """The corpus at that place is another one meanwhile."""
     root = corpus.parent

@@ -36,6 +36,7 @@ def run_starts(text):
     return [len(text[: match.start()].encode()) for match in re.finditer("[^ ]+", text)]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(texts, st.sampled_from([1, 20, 1 << 20]))
 def test_lower_case_is_pythons(documents, block_bytes):
@@ -50,6 +51,7 @@ def test_planes_left_out_of_the_tables_hold_no_characters():
     assert {unicodedata.category(character) for character in OTHER_PLANES} == {"Cn", "Co"}
 
 
+@pytest.mark.long
 def test_every_character_alone_and_inside_words():
     lines = [f"{c}\nA{c}Σ\naΣ{c}\nΣ{c}b" for c in EVERY_CHARACTER]
     documents = ["\n".join(batch) for batch in (lines[i : i + 4096] for i in range(0, len(lines), 4096))]

@@ -38,6 +38,7 @@ def greedy(vectors, least):
     return winner
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("block", "chunk", "pairs"), [(1024, 8192, 8192), (7, 3, 2), (1, 1, 1), (16, 1000, 5)])
 @pytest.mark.parametrize("least", [0.3, 0.9, 0.99, 1.0])
 def test_elections_do_not_depend_on_blocks(monkeypatch, block, chunk, pairs, least):

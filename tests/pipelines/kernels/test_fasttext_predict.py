@@ -64,6 +64,7 @@ def agree(library, path, texts):
             assert min(1.0, known[f"__label__{ours.labels[place]}"]) == pytest.approx(score, rel=1e-5), text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_labels_and_probabilities_are_those_of_the_library(name, train_file, tmp_path):
     library = train_fasttext(train_file, dim=6, epoch=8, lr=0.5, **MODELS[name])
@@ -73,6 +74,7 @@ def test_labels_and_probabilities_are_those_of_the_library(name, train_file, tmp
     agree(library, tmp_path / "model.bin", texts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "knobs", [{"cutoff": 300}, {"cutoff": 300, "qnorm": True}, {"qnorm": True}, {"qout": True}], ids=str
 )
@@ -107,6 +109,7 @@ def test_any_text(fuzzed, pieces):
     agree(*fuzzed, ["".join(pieces).replace("\n", " "), " ".join(pieces).replace("\n", " ")])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", [0, 4, 8, 60, 200, -1])
 def test_a_file_that_is_cut_short_is_an_error(keep, train_file, tmp_path):
     library = train_fasttext(train_file, dim=4, epoch=1)

@@ -16,6 +16,7 @@ def forms(texts):
     return fineweb_forms(pa.array(texts, pa.large_string())).to_pylist()
 
 
+@pytest.mark.long
 def test_every_character_alone_and_between_letters():
     characters = [chr(point) for point in range(sys.maxunicode + 1) if not 0xD800 <= point < 0xE000]
     texts = ["".join(characters[first : first + 97]) for first in range(0, len(characters), 97)]
@@ -48,6 +49,7 @@ def test_any_mixture_in_any_document(texts):
     assert forms(texts) == [fineweb_form(text) for text in texts]
 
 
+@pytest.mark.long
 def test_nulls_slices_and_several_blocks():
     long = "Ἀθῆναι 3.5 and so on. " * (BLOCK_BYTES // 20)
     texts = ["pad", long, None, "É", f"{MARKS[0]}{MARKS[-1]}", long[::-1]]

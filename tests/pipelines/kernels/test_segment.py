@@ -151,6 +151,7 @@ def sentences(text):
     return next(segmented([text]))[3]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=150)
 @given(texts, st.sampled_from([1, 30, 1 << 20]))
 def test_segmentation_is_that_of_plain_python(documents, block_bytes):

@@ -136,6 +136,7 @@ def allocate(size):
     return len(bytearray(b"x" * size))
 
 
+@pytest.mark.long
 def test_a_task_is_measured_by_itself():
     """A small task after a large one in the same process is small again, where the kernel counts at all."""
     small = measured(allocate, 1)[1]

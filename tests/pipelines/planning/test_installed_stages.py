@@ -127,6 +127,7 @@ def longest_of(part):
     return max(map(len, part.table(["text"])["text"].to_pylist()))
 
 
+@pytest.mark.long
 def test_tasks_of_a_corpus_stage_check_their_worker_too(tmp_path, monkeypatch):
     file = corpus_file(tmp_path, "length")
     file.write_text(file.read_text() + "  - longest: {}\n")

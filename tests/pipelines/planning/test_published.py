@@ -36,6 +36,7 @@ def test_fingerprints_depend_on_published_files_that_are_an_argument(unrepeatabl
         assert len({each.step(label).fingerprint for each in (plan, *plans)}) == 1
 
 
+@pytest.mark.long
 def test_a_plan_of_a_built_corpus_is_that_of_its_manifest_once_it_knows_the_files(unrepeatable, tmp_path: Path):
     config, inventories = unrepeatable
     built = {step["step"]: step["fingerprint"] for step in build(

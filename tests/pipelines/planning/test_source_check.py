@@ -117,6 +117,7 @@ def tar_of(folder: Path, **members: list) -> None:
             archive.addfile(info, io.BytesIO(content))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("late", "fields"),
     [

@@ -145,6 +145,7 @@ def lines_of_plan(path: Path, capsys) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
 
 
+@pytest.mark.long
 def test_plan_and_report_say_the_same(tmp_path, capsys):
     texts = {"web": ONE_LINE, "books": LONG, "zh": CHINESE, "plain": LINES}
     path = corpus(tmp_path, texts, f"{CAP}\n    name: cap", f"{FEW_RULES}\n    sources: [web, books, zh]")

@@ -157,6 +157,7 @@ def test_formats_that_cannot_be_used_are_refused(site, tmp_path, kind, message):
         load_corpus_config(write_corpus(tmp_path, kind))
 
 
+@pytest.mark.long
 def test_the_schema_allows_them():
     import jsonschema
 

@@ -220,6 +220,7 @@ def test_a_line_of_200_megabytes_is_never_held(tmp_path: Path, form: str, oversi
         assert (rows, bad) == (1 if form == "jsonl" else 0, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "documents"), [("wiki_zh", 4992), ("forum_stackexchange", 5187), ("news_bbc", 2225)])
 def test_real_text_is_read_whole(shared_data: Path, name: str, documents: int) -> None:
     path = shared_data / "prose" / f"{name}.jsonl.gz"

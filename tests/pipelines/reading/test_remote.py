@@ -267,6 +267,7 @@ def pages() -> Iterator[int]:
     server.server_close()
 
 
+@pytest.mark.long
 def test_http_and_its_redirects(pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{pages}"
     open_to_all = Remote(schemes=("http",), allow_private=True)
@@ -286,6 +287,7 @@ def test_http_and_its_redirects(pages: int, monkeypatch: pytest.MonkeyPatch) -> 
     module._store.cache_clear()
 
 
+@pytest.mark.long
 def test_the_query_of_a_url_is_sent_and_never_shown(pages: int, tmp_path: Path) -> None:
     remote = Remote(schemes=("http",), allow_private=True)
 

@@ -142,6 +142,7 @@ def expected(rows: list[Row], kind: str) -> tuple[list[tuple[str, str | None]], 
     return texts, aside
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FORMATS)
 @FEWER
 @given(data=st.data())

@@ -197,6 +197,7 @@ def test_documents_with_layout(tmp_path, monkeypatch):
     assert corpus.corpus.manifest.sources["papers"]["quarantined"] == {"no_text_layer": 1}
 
 
+@pytest.mark.long
 def test_mail(tmp_path, monkeypatch):
     for name in ("lists", "letters"):
         (tmp_path / name).mkdir()

@@ -168,6 +168,7 @@ def test_the_page_names_sources_without_validation_documents(report, page):
     assert "No validation documents" not in render(report | {"without_validation": {}}, {})
 
 
+@pytest.mark.long
 def test_the_json_does_not_depend_on_parts_or_runs(built, tmp_path):
     plan, out = run(tmp_path, part_bytes=4000)
     write(plan, out)

@@ -29,6 +29,7 @@ def test_a_planted_rotation_is_recovered_from_fewer_noisy_pairs(random):
     assert np.abs(fit_rotation(source, noisy) - rotation).max() < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys", [5, 1500])  # fewer than the ten nearest; and queries of several blocks below
 def test_csls_ranks_as_equation_6_in_loops(random, keys):
     queries, targets = (unit_rows(random.normal(size=(size, 4))) for size in (1100, keys))

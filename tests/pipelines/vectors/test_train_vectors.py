@@ -54,6 +54,7 @@ def train(corpus, output, *settings):
                  "subsample=1", "epoch=20", *settings])  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["skipgram", "cbow"])
 def test_words_of_a_topic_are_neighbours_and_the_file_is_reproducible(corpus, tmp_path, capsys, model):
     assert train(corpus, tmp_path / "v", f"model={model}") == 0
@@ -73,6 +74,7 @@ def test_words_of_a_topic_are_neighbours_and_the_file_is_reproducible(corpus, tm
     assert (tmp_path / "v" / "vectors.txt").read_bytes() != first
 
 
+@pytest.mark.long
 def test_several_threads_say_that_they_are_not_reproducible(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path / "v", "thread=2") == 0
     assert "training again gives another file" in capsys.readouterr().out

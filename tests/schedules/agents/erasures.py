@@ -28,7 +28,7 @@ _LEASE = (
     r"another process is (building|forgetting documents|collecting garbage) here",
     r"another process took over while this one was suspended; run the command again",
 )
-_LAST_OPERATIONS = 22  # of an export: from its last look at the corpus to export.json
+_LAST_OPERATIONS = 6  # of an export: from its last look at the corpus to export.json
 _AT_WORK = r"`pipelines forget` is running here or was interrupted"
 _FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"build( the corpus)? again$"
 _NOT_THERE = r"none of these documents is in the corpus"

@@ -21,15 +21,18 @@ def check(scenario, **faults):
     assert not report.failure, report.failure
 
 
+@pytest.mark.long
 def test_of_two_builds_the_first_publishes():
     check(publish_the_first())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("faults", [{}, KILL, SUSPENSION], ids=["none", "kill", "suspension"])
 def test_a_step_that_is_removed_is_never_published_without_its_files(faults):
     check(publish_a_removed_step(), **faults)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("faults", [{}, KILL, SUSPENSION], ids=["none", "kill", "suspension"])
 def test_a_task_that_began_before_writes_nothing_once_its_step_is_removed(faults):
     check(write_while_forgetting(), **faults)

@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 from tests.schedules.exhaustive.systematic import explore_all
 from tests.schedules.explore import Scenario
 from tests.schedules.memory_disk import ROOT
@@ -41,6 +43,7 @@ def counting(processes: int, ends: set, *, locked: bool = False) -> Scenario:
     return Scenario("counting", start, judge, limit=500)
 
 
+@pytest.mark.long
 def test_all_ends_are_reached_and_skipping_what_commutes_loses_none():
     for processes, kills in ((2, 0), (2, 1), (3, 0)):
         all_ends, ends = set(), set()
@@ -55,6 +58,7 @@ def test_all_ends_are_reached_and_skipping_what_commutes_loses_none():
         assert ends == expected
 
 
+@pytest.mark.long
 def test_a_lock_that_is_never_lost_loses_no_update():
     ends = set()
     report = explore_all(counting(3, ends, locked=True))

@@ -62,6 +62,7 @@ def outcome(call: Callable[[str, str], object], pair: list[str]) -> object:
         return type(error), error.errno
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_it_answers_as_the_real_file_system_does(seed, tmp_path):
     chance, disk = random.Random(seed), MemoryDisk()

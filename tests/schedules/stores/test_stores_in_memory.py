@@ -10,6 +10,7 @@ from tests.schedules.stores.store_scenarios import take_store_lease, write_new_o
 SCENARIOS = {"lease": take_store_lease, "write_new": write_new_object}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_some_schedules(name):
     tally = Tally()

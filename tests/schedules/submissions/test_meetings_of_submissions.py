@@ -8,6 +8,7 @@ from tests.schedules.scheduler import Decision
 from tests.schedules.submissions.meetings_of_submissions import two_slots, two_versions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", [two_slots, two_versions], ids=["other slot", "other code"])
 def test_of_submissions_at_the_same_moment_one_job_runs(scenario):
     tally = Tally()

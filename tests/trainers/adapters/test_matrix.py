@@ -150,6 +150,7 @@ def test_a_saved_adapter_computes_the_same_on_its_base(case, name, tmp_path):
     assert (directory / "adapter_model.safetensors").stat().st_size < 200_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "name"), thinned([cell for cell in CELLS if CASES[cell[0]].mergeable]))
 def test_a_merged_model_has_the_parameters_of_its_base_and_computes_the_same(case, name):
     method, plain = CASES[case], base(name)
@@ -171,6 +172,7 @@ def test_what_adds_layers_or_tokens_cannot_be_merged(case, name):
         CASES[case].merge(applied(name, CASES[case]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SIZES)
 def test_the_seed_decides_what_is_added(name):
     for case in ("lora", "houlsby", "prefix", "prompt"):

@@ -75,6 +75,7 @@ def large():
     return lambda name: copy.deepcopy(made[name])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "method", "count"), COUNTS, ids=[f"{case[1].kind}-{case[0]}-{case[2]}" for case in COUNTS]
 )

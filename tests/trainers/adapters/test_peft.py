@@ -188,6 +188,7 @@ def test_twenty_steps_have_the_losses_of_peft(case, name):
     assert expected[0] != expected[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt2", "llama", "roberta"])
 def test_twenty_steps_of_full_training_have_the_losses_of_transformers(name):
     method, theirs = CASES["full"], stock(name, "full")

@@ -51,6 +51,7 @@ def test_arguments_that_no_command_knows_are_refused(arguments, capsys):
     assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_finished_run_recomputes_nothing_without_loading_torch(corpus_directory, tmp_path):
     from trainers.data.packed_corpus import open_corpus
     from trainers.recipes import llama_tiny

@@ -86,6 +86,7 @@ def test_three_stages_and_a_cap_are_followed_within_a_sequence_and_nothing_is_re
     assert tokens[2] <= 4_000
 
 
+@pytest.mark.long
 def test_random_mixtures_are_followed_within_a_sequence():
     rng = np.random.default_rng(0)
     for _ in range(150):

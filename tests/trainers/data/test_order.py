@@ -140,6 +140,7 @@ def random_order(seed, phases=3):
     ), limits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phases", [1, 3])
 def test_phases_follow_the_mixture_within_a_sequence(phases):
     """Within one of its length, and for a while after a switch within one more of an earlier phase's length."""

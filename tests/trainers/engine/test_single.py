@@ -88,6 +88,7 @@ def test_a_single_worker_trains_as_under_zero_and_resumes_either_way(alone, make
     assert train(single, range(3, STEPS), parts) == pytest.approx(whole[3:], rel=near)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_resuming_is_exact_and_micro_batches_change_rounding_only(make, precision):
     engine = make(False, precision, 1)

@@ -33,6 +33,7 @@ from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 WORLDS, STAGES = (1, 2, 3), (0, 1, 2, 3)
+HALF = STEPS // 2
 NAMES = [f"stage{stage}" for stage in STAGES]
 # The stages are run by every number of workers, each family by one and by several.
 RUNS = [*product(WORLDS, NAMES), *((world, family) for family in FAMILIES for world in WORLDS_OF[family])]
@@ -159,12 +160,12 @@ def test_files_that_take_longer_than_the_time_limit_of_collectives_end_no_run(la
 def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched, corpus_directory, tmp_path):
     """Another number of workers, SIGTERM, a resume of a resume, and a finished run that recomputes nothing."""
     run = tmp_path / "run"
-    ignored = shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")
+    ignored = shutil.ignore_patterns(f"step-{STEPS:08d}", "finished.json", "export", "log*")
     shutil.copytree(launched(2) / "stage3", run, ignore=ignored)
-    settings = [*SETTINGS, "checkpoints={every: 10, keep: 3}", f"corpus={corpus_directory}", f"run={run}"]
+    settings = [*SETTINGS, f"checkpoints={{every: {HALF}, keep: 3}}", f"corpus={corpus_directory}", f"run={run}"]
     command, log = ["pretrain", "llama_tiny", *settings], tmp_path / "log"
     first = start_command(log, *command)
-    while not (run / "log.jsonl").exists() or 12 not in losses(run):
+    while not (run / "log.jsonl").exists() or HALF + 1 not in losses(run):
         assert first.is_alive(), log.read_text()
         time.sleep(0.02)
     os.kill(first.pid, signal.SIGTERM)
@@ -177,7 +178,7 @@ def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched
 
     status, output = run_command(log, *command)
     assert status == 0, output
-    assert list(losses(run)) == list(range(11, STEPS + 1))
+    assert list(losses(run)) == list(range(HALF + 1, STEPS + 1))
     expected = losses(launched(1) / "stage0")
     assert losses(run) == pytest.approx({step: expected[step] for step in losses(run)}, abs=5e-6)
     check_export(run, corpus_directory)

@@ -57,7 +57,7 @@ def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pre
         batch=BatchSize(sequences=SEQUENCES),
         budget=TrainingBudget(steps=steps),
         schedule=replace(whole.schedule, warmup_steps=min(whole.schedule.warmup_steps, steps // 2)),
-        validation=Validation(every=10, tokens=512),
+        validation=Validation(every=5, tokens=512),
         checkpoints=Checkpoints(every=steps // 2, keep=3),
         log_every=1,
         execution=replace(whole.execution, **execution),
@@ -137,8 +137,12 @@ def main() -> None:
             open_run(output / name, config, corpus_of(config))
         if world > 1:
             torch.distributed.barrier()
-        family = name.removesuffix("-resumed") in FAMILIES
-        with only_training() if family else nullcontext():
+        # An export and a page are made of what a run has stored: by one of each stage, and by one with a slow disk.
+        with (
+            nullcontext()
+            if (name.startswith("stage") and "-" not in name) or name == "slow_writer"
+            else only_training()
+        ):
             train(config, corpus_of(config), output / name, None)
 
     for name, config in runs(corpus, world).items():

@@ -90,6 +90,7 @@ def likelihoods(model, contexts, continuations):
     return np.array([nats for nats, _ in found]), [greedy for _, greedy in found]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["after", "before", "cloze", "pairs"])
 def test_every_item_has_the_log_likelihood_of_hflm(both, items, name):
     ours, theirs = both

@@ -113,6 +113,7 @@ def test_pieces_have_rows_to_themselves_where_attention_then_needs_no_mask(folde
         assert len(lengths) > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt2", "gpt", "llama", "prefix", "t5", "bert"])
 def test_a_context_is_read_once_for_all_of_its_continuations(folder, name, monkeypatch):
     endings = [" on a mat", " loudly beyond", " dog", " on a mat", " on a gate", " on a", " twenty gates while"]

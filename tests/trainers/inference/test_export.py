@@ -126,6 +126,7 @@ def test_exporting_again_does_nothing_and_other_files_are_not_overwritten(run, e
         export_checkpoint(run, tmp_path)
 
 
+@pytest.mark.long
 def test_the_seed_decides_the_sample(run, export):
     texts = [generate(export, "abc", Sampling(tokens=12, seed=seed)) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]

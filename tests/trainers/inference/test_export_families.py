@@ -249,6 +249,7 @@ def test_an_xlnet_opens_in_transformers_with_the_runs_logits_and_predicts_no_mas
         fill_mask(export, "abc <mask> def")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(NOT_STOCK))
 def test_what_transformers_cannot_compute_it_refuses_and_our_commands_load(name, made, capsys):
     import transformers

@@ -261,6 +261,7 @@ def test_an_intermediate_task_leaves_the_hidden_layer_of_its_head(name, bases, f
         assert not any(n.startswith(("cls.", "lm_head.")) for n in weights)
 
 
+@pytest.mark.long
 def test_a_run_of_lora_is_an_adapter_and_merged_a_stock_model_and_a_base(bases, files, tmp_path):
     import transformers
 

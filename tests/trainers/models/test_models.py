@@ -80,6 +80,7 @@ def test_an_unknown_architecture_is_refused_with_its_near_match():
         parse(Pretraining, override(plain(RECIPES["tiny_bert"]()), ["model.architecture=modern_bert"]), "x.yaml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_the_seed_decides_the_weights_and_the_callers_random_state_is_kept(name):
     state = torch.random.get_rng_state()
@@ -191,6 +192,7 @@ def test_weights_in_bf16_give_nearly_the_same_nats(name):
     assert float(rounded.sum()) == pytest.approx(float(exact.sum()), rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_without_isolation_documents_of_a_row_see_one_another(name):
     network, batch = build(name), packed(TINY[name].family)

@@ -131,6 +131,7 @@ def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
     assert abs(np.mean(first_places)) < 5 * np.std(first_places) / sqrt(count)
 
 
+@pytest.mark.long
 def test_single_spans_are_poisson():
     """With one token in a hundred only the first lengths matter: those before the first that is not empty are 0."""
     count, size = 50_000, 100

@@ -121,6 +121,7 @@ def test_every_document_has_its_share_of_targets(rate):
         assert found.sum() == pytest.approx(rate * there.sum(), abs=5 * np.sqrt(300 / 4))
 
 
+@pytest.mark.long
 def test_every_position_of_a_document_is_chosen_equally_often():
     batch = rows_of([[np.full(30, 50)]] * 20_000)
     chosen = (Masked().apply(batch, CONTEXT).targets != IGNORED)[:, 1:31]

@@ -196,12 +196,14 @@ def test_a_recipe_trains_and_exports_with_the_published_tokenizer_of_its_model(r
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)  # GELU rounds differently in one operation
 
 
+@pytest.mark.long
 def test_llama_3s_vocabulary_of_128256_trains(corpora):
     config = narrow("llama_1b", corpora("llama 3"), vocab_size=128256)
     corpus = corpus_of(config)
     assert (corpus.tokenizer.specials["<bos>"], corpus.tokenizer.specials["<eos>"]) == (128000, 128001)
 
 
+@pytest.mark.long
 def test_only_missing_tokens_of_an_objective_are_added(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(written(*PUBLISHED["gpt2"]))
@@ -277,6 +279,7 @@ def test_roberta_takes_padding_of_any_id(specials, corpora, tmp_path):
     torch.testing.assert_close(mine[seen.bool()], theirs[seen.bool()], atol=1e-6, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "recipe"), [("gpt2", "gpt2_small"), ("bert_uncased", "bert_base")])
 def test_the_published_tokenizers_themselves(model, recipe, corpora, tmp_path):
     folder = Path(os.environ.get("GRISTMILL_DATA", "")) / "models" / model

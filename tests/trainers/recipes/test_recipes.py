@@ -58,6 +58,7 @@ def parameters(model, part=lambda network: network):
     return sum(parameter.numel() for parameter in part(network).parameters())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_recipe_has_the_published_parameters(name):
     assert parameters(RECIPES[name]().model) == COUNTS[name]

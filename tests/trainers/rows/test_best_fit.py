@@ -53,6 +53,7 @@ def best_fit_rows(counts, length):
     return len(rooms)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [5, 64, 1000])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_position_is_in_one_piece_and_rows_are_best_fit_decreasing(length, seed):

@@ -101,6 +101,7 @@ def text_of(source):
     return np.concatenate([shard.tokens[shard.offsets[0] : shard.offsets[-1]] for shard in held]).astype(np.int64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(("objective", "architecture"), CASES)
 def test_no_row_is_wider_than_the_sequence_length(corpora, objective, architecture, packing):
@@ -115,6 +116,7 @@ def test_no_row_is_wider_than_the_sequence_length(corpora, objective, architectu
                 assert side.inputs.shape[1] <= -(-length // 8) * 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(("objective", "architecture"), CASES)
 def test_an_epoch_holds_every_token_once_and_counts_it(corpora, objective, architecture, packing):

@@ -26,6 +26,7 @@ def settings(*assignments):
     return parse(Pretraining, override(plain(llama_tiny()), assignments), "recipe llama_tiny")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_resolve_and_the_result_is_an_input_that_resolves_to_itself(name, corpus):
     recipe = RECIPES[name]()

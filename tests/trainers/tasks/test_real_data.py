@@ -42,6 +42,7 @@ def read(data):
 GENERATED = [name for name in shipped_tasks() if load_task(name).format == "generated"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in shipped_tasks() if name not in (*ABSENT, *GENERATED)])
 def test_every_split_has_as_many_examples_as_the_manifest_says(data, manifest, read, name):
     splits = available_splits(load_task(name), data)
@@ -87,6 +88,7 @@ def by_threshold(name, read, above):
     return {metric: score.value for metric, score in scores.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "above", "floors"),
     [

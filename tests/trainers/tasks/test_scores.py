@@ -60,6 +60,7 @@ def test_metrics_of_labels_are_those_of_scikit_learn(gold, predicted):
         assert value(name, outcomes) == pytest.approx(expected, abs=1e-12), name
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
 def test_metrics_of_any_labels_are_those_of_scikit_learn(pairs):
     gold, predicted = np.array(pairs).T

@@ -69,6 +69,7 @@ def score(old, new, text):
     return (odds[1] - odds[0]) / math.sqrt(1 / (old[text] + prior) + 1 / (new[text] + prior))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [1, 2, 3])
 def test_counts_and_scores_are_those_of_a_plain_program(corpora, words):
     comparison = compare_ngrams(*corpora, 3)
@@ -105,6 +106,7 @@ def test_scores_have_the_sign_of_the_change_and_swap_with_the_corpora():
     assert abs(log_odds_scores(np.array([1, 1000]), np.array([0, 1000]))[0]) < 1  # rare: no evidence
 
 
+@pytest.mark.long
 def test_both_samples_hold_the_same_documents(corpora, monkeypatch):
     monkeypatch.setattr(module, "SAMPLE_BYTES", 2000)
     comparison = compare_ngrams(corpora[1], corpora[1], 1)

@@ -166,6 +166,7 @@ def test_an_index_gives_what_reading_gives(corpus, tmp_path, texts):
     assert compared > 20
 
 
+@pytest.mark.long
 def test_hits_do_not_reach_across_documents_and_parts(tmp_path):
     texts = {"web": ["over the", " mill and", "over the", " mill and"] * 4}
     place = build_corpus(tmp_path, texts, part_bytes=40)
@@ -181,6 +182,7 @@ def test_a_corpus_without_documents(tmp_path):
     assert search_corpus(place, Query("mill"), ["web"]).hits == 0
 
 
+@pytest.mark.long
 def test_only_new_parts_are_indexed(tmp_path):
     texts = {"web": random_texts(80, 3)}
     place = build_corpus(tmp_path, texts)
@@ -208,6 +210,7 @@ def test_other_rules_need_no_other_index(tmp_path):
     assert found.read == 0
 
 
+@pytest.mark.long
 def test_the_same_parts_give_the_same_bytes(tmp_path, corpus, texts, monkeypatch):
     monkeypatch.setattr(part_index, "MOST_NARROW", 150)
     other = build_corpus(tmp_path, texts, least=20)
@@ -279,6 +282,7 @@ def test_an_index_that_forget_overtakes_is_not_written(tmp_path, monkeypatch):
     assert not [path for path in (place / INDEX_FOLDER).rglob("*") if path.is_file()]
 
 
+@pytest.mark.long
 def test_gc_removes_indexes_that_are_not_current(tmp_path, capsys):
     texts = {"web": random_texts(60, 6)}
     place = build_corpus(tmp_path, texts)
@@ -299,6 +303,7 @@ def test_gc_removes_indexes_that_are_not_current(tmp_path, capsys):
     assert search_corpus(place, Query("mill")).read == 0
 
 
+@pytest.mark.long
 def test_sources_and_bad_input(tmp_path, texts):
     place = build_corpus(tmp_path, texts)
     assert index_corpus(place, ["books"]).written == len(units(place))

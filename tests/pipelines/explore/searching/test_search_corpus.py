@@ -50,6 +50,7 @@ def corpus(request, tmp_path_factory):
     return config.place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "documents", "hits"),
     [

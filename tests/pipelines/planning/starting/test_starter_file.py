@@ -46,6 +46,7 @@ def files(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_file_builds_and_reads_every_text(files, monkeypatch, capsys):
     monkeypatch.chdir(files)
     assert main(["init", "web", "2 repos", "--name", "mine"]) == 0
@@ -203,6 +204,7 @@ def test_bare_repositories_and_conversations(tmp_path, monkeypatch, capsys):
 GERMAN = "Der Müller und die Leute aus dem Dorf haben den ganzen Tag in der Mühle gearbeitet, und das ist gut so. " * 6
 
 
+@pytest.mark.long
 def test_what_the_first_documents_say_is_in_the_file(tmp_path, monkeypatch, capsys):
     """The shares are those of a build, which here holds no other documents."""
     monkeypatch.chdir(tmp_path)

@@ -80,6 +80,7 @@ def test_heads_of_files(head, expression):
     assert licence_of_header(head) == expression
 
 
+@pytest.mark.long
 def test_installed_packages_have_the_licences_that_they_declare():
     declared, equal = [], 0
     for each in distributions():

@@ -192,6 +192,7 @@ MEMBERS = [(f"m{i}.jsonl", b"".join(b'{"text":"%d-%d"}\n' % (i, j) for j in rang
 WHOLE = [f"{i}-{j}" for i in range(5) for j in range(200)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
 def test_truncated_tar_keeps_what_came_before(read: Callable, mode: str) -> None:
     data = tar(*MEMBERS, mode=mode)
@@ -244,6 +245,7 @@ def test_a_size_that_no_file_has(read: Callable, members: tuple[str, ...]) -> No
     assert (found.texts, [bad[2] for bad in found.bad]) == ([], ["truncated"])
 
 
+@pytest.mark.long
 def test_random_damage_never_raises(read: Callable) -> None:
     chance = random.Random(3)
     for make, name in [(tar, "a.tar"), (zipped, "a.zip")]:

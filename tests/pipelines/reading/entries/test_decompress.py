@@ -42,6 +42,7 @@ def decode(data: bytes, name: str = "a", limit: int = 1 << 40, size: int = 1000)
     return found, reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
 def test_decoding_does_not_depend_on_chunks(codec: str, size: int) -> None:
@@ -63,6 +64,7 @@ def test_padding_after_a_member_and_skippable_frames_are_ignored() -> None:
     assert decode(skippable + zstandard.compress(b"x")) == (b"x", None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("share", [0.5, 0.99, 0.9999])
 def test_truncation_keeps_what_came_before(codec: str, share: float) -> None:

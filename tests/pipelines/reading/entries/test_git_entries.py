@@ -219,6 +219,7 @@ def test_damaged_objects_are_set_aside(tmp_path, damage):
     assert bad["r.git!1.txt"] in (("missing_object",) if damage == "missing" else ("corrupt", "missing_object"))
 
 
+@pytest.mark.long
 def test_a_damaged_pack(tmp_path):
     """Wherever a byte of a pack is wrong, what is read is right, and the rest is set aside or refused with a line."""
     files = {f"{number}.txt": "".join(f"{number} {line}\n" for line in range(200)) for number in range(8)}

@@ -112,6 +112,7 @@ def test_views_of_the_same_bytes_are_not_expanded(read: Callable, monkeypatch: p
         assert (found.texts, [bad[2] for bad in found.bad]) == ([], ["large_batch"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["list_view", "run_ends", "struct"])
 def test_values_that_rows_share_are_not_expanded_together(kind: str) -> None:
     rows, value = 64, pa.array(["x" * (1 << 20)])

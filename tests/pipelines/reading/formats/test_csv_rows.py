@@ -77,6 +77,7 @@ def test_a_file_of_unclosed_quotes_ends(read: Callable) -> None:
     assert sum(bad[3] for bad in found.bad) > 2000 * 5
 
 
+@pytest.mark.long
 def test_an_unclosed_quote_does_not_swallow_the_file() -> None:
     """Memory stays within a few times max_document_bytes whatever follows the quote."""
     chunks = (b"words and words\n" * 4096 for _ in range(30))  # 2 MB

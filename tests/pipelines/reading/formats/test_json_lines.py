@@ -216,6 +216,7 @@ def test_a_tiny_file_gives_no_more_records_than_its_size_allows(read: Callable, 
         assert (found.texts, reasons) == ([], ["not_object"] * allowed + ["record_limit"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["utf-8", "shift_jis"])
 def test_a_record_of_millions_of_values_is_quarantined(read: Callable, encoding: str) -> None:
     commas = json.dumps(

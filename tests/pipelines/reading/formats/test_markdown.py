@@ -14,6 +14,7 @@ def test_front_matter_is_meta(read: Callable) -> None:
     assert json.loads(found.metas[0]) == {"title": "Café *", "draft": "no", "tags": ["a", "1"], "date": "2026-01-02"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

@@ -60,6 +60,7 @@ def test_long_pages_are_not_held(read: Callable) -> None:
     assert (found.texts, [bad[1:] for bad in found.bad]) == (["b"], [(0, "oversized", 20_000)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "texts", "reason"),
     [

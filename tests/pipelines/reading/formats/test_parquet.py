@@ -113,6 +113,7 @@ def test_damage_in_the_middle_keeps_earlier_row_groups(read: Callable) -> None:
     assert [bad[1:] for bad in found.bad] == [(len(found.texts), "corrupt", None)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store_schema", [True, False])  # False: the column comes back as plain strings
 def test_bomb_is_not_expanded(read: Callable, store_schema: bool) -> None:
     """A dictionary of one long value and many rows: little on disk, gigabytes when expanded."""
@@ -161,6 +162,7 @@ def test_pages_are_known_by_their_headers(tmp_path: Path, version: str) -> None:
     assert 90_000 < found.largest < 220_000
 
 
+@pytest.mark.long
 def test_a_page_that_is_too_large_is_not_decompressed(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.reading.formats.parquet._PAGE_BYTES", 1 << 20)
     table = pa.table({"text": ["small", "x" * (64 << 20)]})

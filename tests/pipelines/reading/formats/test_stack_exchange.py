@@ -96,6 +96,7 @@ def test_every_post_is_accounted_for(read: Callable) -> None:
     assert [bad[2] for bad in found.bad] == reasons
 
 
+@pytest.mark.long
 def test_runs_on_disk_give_what_memory_gives(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(2)
     rows = [question(i, f"<p>question {i}</p>", Score=i % 7) for i in range(1, 400)]
@@ -129,6 +130,7 @@ def test_no_room_for_the_temporary_file(read: Callable, monkeypatch: pytest.Monk
         read("Posts.xml", posts(question(1)), format="stack_exchange")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "texts", "reason"),
     [

@@ -63,6 +63,7 @@ def test_every_text_gives_a_text(pieces: list[str]) -> None:
     assert "\x7f" not in text
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "unit",
@@ -76,6 +77,7 @@ def test_pathological_pages_take_linear_time(unit: str) -> None:
     plain_text("[a" + unit * 60_000)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_links_that_nest_deeply_take_linear_time() -> None:
     text = plain_text("[[a label|" * 300_000 + "x" + "]]" * 300_000)

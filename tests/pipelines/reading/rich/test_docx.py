@@ -68,6 +68,7 @@ def test_documents_by_their_relations_and_in_archives(read: Callable) -> None:
 BOMB = paragraph(" " * (20 << 20))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

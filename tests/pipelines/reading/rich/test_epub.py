@@ -68,6 +68,7 @@ ENTITIES = '<!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
 LOCKED = '<e xmlns="x"><CipherReference URI="OEBPS/a.html"/></e>'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

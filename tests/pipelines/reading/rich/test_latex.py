@@ -64,6 +64,7 @@ gone
     assert json.loads(found.metas[0]) == {"title": "On Mills", "files": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_inputs_are_the_files_of_the_archive(read: Callable, kind: int) -> None:
     files = {
@@ -150,6 +151,7 @@ def test_names_and_links_lead_nowhere(read: Callable, tmp_path) -> None:
     assert json.loads(found.metas[0])["missing_inputs"] == 4
 
 
+@pytest.mark.long
 def test_files_that_are_no_papers_or_are_damaged(read: Callable) -> None:
     whole = tarred({"a.tex": document("text " * 500)})
     packed = gzip.compress(whole)
@@ -182,6 +184,7 @@ def test_papers_in_archives_and_other_encodings(read: Callable) -> None:
     assert [bad[2] for bad in found.bad] == ["nested_archive"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "piece", ["\\", "%", "\\input{", "\\begin{", "{", "\\title{", "\\title[", "\n ", "\\begin{verbatim}", " %"]
 )

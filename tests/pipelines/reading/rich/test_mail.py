@@ -42,6 +42,7 @@ def test_messages_of_an_mbox(read: Callable) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_the_division_into_messages_does_not_depend_on_chunks(
     read: Callable, monkeypatch: pytest.MonkeyPatch, size: int

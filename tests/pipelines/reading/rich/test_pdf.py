@@ -61,6 +61,7 @@ CYCLE = [
 CHAIN = [b"%d 0 R" % (number + 1) for number in range(4, 3000)] + [b"4 0 R"]  # references that end nowhere
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "reasons"),
     [
@@ -107,12 +108,14 @@ def test_forms_that_draw_themselves_end(read: Callable) -> None:
     assert read("a.pdf", drawn_by_itself(1), format="pdf", page_cpu_seconds=20).texts == ["Seen"]
 
 
+@pytest.mark.long
 def test_a_file_beyond_the_limits_of_the_process_is_named(read: Callable) -> None:
     limits = {"page_cpu_seconds": 2, "page_memory_bytes": 128 << 20}
     with pytest.raises(PoisonError, match=r"read: s/a\.pdf#0 breaks its parser, alone and repeatedly: pypdfium2"):
         read("a.pdf", drawn_by_itself(50), format="pdf", **limits)
 
 
+@pytest.mark.long
 def test_limits(read: Callable) -> None:
     many = [["many words of a long page " * 3] * 50] * 40
     assert [bad[2] for bad in read("a.pdf", pdf(many), format="pdf", max_document_bytes=20_000).bad] == ["oversized"]

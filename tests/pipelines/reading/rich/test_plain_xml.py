@@ -51,6 +51,7 @@ def calls(read, data):
     return [("text", "".join(each)) if isinstance(each, list) else each for each in found]
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(st.lists(elements(), max_size=4), st.sampled_from(["", '<?xml version="1.0" encoding="UTF-8"?>\n']))
 def test_the_calls_are_those_of_a_parser(pieces, declaration):

@@ -111,6 +111,7 @@ def test_html_in_the_text_field_of_records(read: Callable) -> None:
     assert read("d.jsonl", data, format="jsonl").texts[1] == "<p>one</p><ul><li>two</li></ul>"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
 def test_pages_in_a_column_of_parquet_are_read_by_every_extractor(read: Callable, tmp_path: Path, extract: str) -> None:
     pytest.importorskip("resiliparse" if extract == "resiliparse" else "trafilatura")
@@ -214,6 +215,7 @@ def test_fields_that_do_not_fit_the_format(fields: dict, message: str) -> None:
         parse(Source, {"name": "s", "root": "x", **fields}, where="corpus.yaml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "element",
     [

@@ -50,6 +50,7 @@ def test_measures_are_fields_and_columns(read: Callable, markup: str) -> None:
     assert "page_boilerplate" not in json.loads(read("a.html", PAGE.encode(), format="html").metas[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
 @pytest.mark.parametrize("markup", ["text", "markdown"])
 def test_comments_are_left_out_unless_they_are_wanted(read: Callable, extract: str, markup: str) -> None:

@@ -51,6 +51,7 @@ def texts(source: Source, poison: tuple[str, ...] = ()) -> tuple[list[str], list
     return [text for part in parts for text in part.documents["text"].to_pylist()], aside
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("marks", "fields", "reason"),
     [
@@ -98,6 +99,7 @@ def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing
     assert [text.splitlines()[0] for text in found] == [TEXT.format(i) for i in range(600)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("label", ["\U0001f600" * 40, "\x01" * 40])
 def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
     """Of 256 of these, escaped, more than a pipe holds: both sides would write, and none read."""

@@ -89,6 +89,7 @@ def test_reservations_of_rights_are_kept_those_of_http_first(read: Callable) -> 
     assert "tdm_policy" not in meta
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
@@ -140,6 +141,7 @@ def test_one_record_of_each_reason_between_two_good_ones(read: Callable, record:
     assert [bad[1:3] for bad in found.bad] == [(1, reason)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "response",
     [

@@ -77,6 +77,7 @@ def test_the_table_names_every_sample(samples: Path) -> None:
     assert sorted(path.name for path in samples.iterdir()) == sorted(SAMPLES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_record_is_a_document_or_has_a_reason(samples: Path, name: str) -> None:
     documents, aside = read_all(samples / name)
@@ -112,12 +113,14 @@ def test_records_are_those_that_fastwarc_finds(samples: Path, name: str) -> None
     assert [(record.fields.get("warc-record-id"), len(record.block), record.block) for record in ours] == theirs
 
 
+@pytest.mark.long
 def test_an_arc_and_a_warc_of_one_crawl_give_the_same_texts(samples: Path) -> None:
     warc, _ = read_all(samples / "aut__example.warc.gz")
     arc, _ = read_all(samples / "aut__example.arc.gz")
     assert {(row["url"], row["text"]) for row in arc} == {(row["url"], row["text"]) for row in warc}
 
 
+@pytest.mark.long
 def test_codings_and_charsets_of_the_samples(samples: Path) -> None:
     charsets: Counter = Counter()
     for name in SAMPLES:

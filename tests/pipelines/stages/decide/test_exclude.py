@@ -65,6 +65,7 @@ def named(corpus):
     return [number for number, drop in enumerate(drops(corpus)) if drop is not None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "content", "rows"),
     [

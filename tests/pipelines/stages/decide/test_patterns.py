@@ -61,6 +61,7 @@ def run(rules, *documents):
     return apply_edits(text, edits).to_pylist(), counts, [[edit["rule"] for edit in row] for row in edits.to_pylist()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pattern", "replacement"), AGREE, ids=[pattern for pattern, _ in AGREE])
 @given(documents=texts)
 def test_counts_and_texts_are_those_of_python(pattern, replacement, documents):

@@ -100,6 +100,7 @@ def test_samples_are_those_of_the_oracle(folder, monkeypatch, case):
     assert sampled(folder, f"{case[:4]}b{len(case)}", CASES[case], 7000, Backwards()) == rows
 
 
+@pytest.mark.long
 def test_caps_hold(folder):
     """Hosts with fewer documents than the cap keep all, and documents without a host are a group."""
     rows = sampled(folder, "caps", CASES["cap"])

@@ -198,6 +198,7 @@ def test_up_to_n_stay_and_within_a_source_only(tmp_path):
         assert kept(rows) == ["a/0", "b/0"]
 
 
+@pytest.mark.long
 def test_the_result_is_the_same_for_any_shares_of_the_work(tmp_path, monkeypatch):
     texts = [document.text for document in plant(9, 14)]
     sources = {"a": texts[::2], "b": texts[1::2]}

@@ -216,6 +216,7 @@ def test_equal_windows_have_equal_minimizers_and_windows_of_a_block_differ():
     assert len(set(hashed.values())) == len(hashed)
 
 
+@pytest.mark.long
 def test_a_killed_run_resumes_to_the_same_result(tmp_path):
     stage, texts = DedupSubstrings(12, min_left_words=2), [*CORPORA["planted 3"], *CORPORA["equal"]]
     parts = [part_of(tmp_path, "s", i, texts[15 * i : 15 * i + 15]) for i in range(2)]

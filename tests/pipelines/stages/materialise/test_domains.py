@@ -104,6 +104,7 @@ def expected():
     return domain
 
 
+@pytest.mark.long
 def test_every_kept_document_is_in_the_domain_of_its_values(corpus):
     plain, manifest = corpus(name="plain"), corpus(GROUPED)
     held = domains(corpus.root, manifest)
@@ -122,6 +123,7 @@ def test_every_kept_document_is_in_the_domain_of_its_values(corpus):
     assert all(".." not in path.split("/") for path in paths)
 
 
+@pytest.mark.long
 def test_the_best_quantile_is_what_the_rule_of_that_quantile_keeps(corpus):
     rule = "  - filter: [{signal: score, at_least_quantile: 0.8, per: source, 'null': drop}]\n    sources: [web]\n"
     grouped, filtered = corpus("[{column: score, quantiles: 5}]"), corpus(name="filtered", more=rule)
@@ -163,6 +165,7 @@ def test_without_group_by_nothing_changes_and_with_it_only_the_shards(corpus):
     assert [list(shard) for shard in facts["shards"]] == [own] * len(facts["shards"])
 
 
+@pytest.mark.long
 def test_parts_and_the_order_of_tasks_do_not_matter(corpus):
     class Backwards(LocalCluster):
         def map(self, function, items, label):
@@ -175,6 +178,7 @@ def test_parts_and_the_order_of_tasks_do_not_matter(corpus):
     assert {key: sorted(texts) for key, texts in held[0].items()} == {k: sorted(t) for k, t in held[1].items()}
 
 
+@pytest.mark.long
 def test_a_build_that_dies_between_shards_goes_on_with_the_same_bytes(corpus, monkeypatch):
     whole = corpus(GROUPED, name="whole")
     share, done = stage._shard, []

@@ -197,6 +197,7 @@ def test_a_split_without_documents_stops_the_build(corpus, split, steps, message
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_near_copies_of_held_out_documents_are_dropped_from_training_if_asked(corpus, capsys):
     config = corpus.plan(FIELD).config
     corpus(FIELD)

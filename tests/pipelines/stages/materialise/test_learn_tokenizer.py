@@ -104,6 +104,7 @@ SIX = """\
 )
 
 
+@pytest.mark.long
 def test_several_tokenizers_encode_the_same_documents(corpus, tmp_path):
     _, built = corpus(SIX)
     root = tmp_path / "out"

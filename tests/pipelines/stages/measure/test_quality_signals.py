@@ -48,6 +48,7 @@ def test_a_document_counted_by_hand():
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", " \n\t\u3000 ", "\n" * 1000])
 def test_where_there_is_nothing_to_divide_by_a_ratio_is_null(text):
     found = signals(text)
@@ -89,6 +90,7 @@ pieces = st.sampled_from(
 texts = st.lists(st.lists(pieces | st.characters(exclude_categories=["Cs"]), max_size=30).map("".join), max_size=6)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=100)
 @given(texts)
 def test_signals_are_those_of_plain_python(documents):

@@ -236,6 +236,7 @@ def test_gate_changes_nothing_in_scrambled_text():
         assert detections == ungated(detector(), text), ascii(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regions", [("GB",), ("DE", "AR"), ("KN", "JP", "US")])
 def test_gate_changes_nothing_in_other_regions(regions):
     from phonenumbers import example_number, format_number

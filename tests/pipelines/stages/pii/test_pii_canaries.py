@@ -54,6 +54,7 @@ def documents():
     return [*({"text": text} for text in [*kept, near, many, f"Short: {planted}"]), beside]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("knobs", ACTIONS.values(), ids=ACTIONS)
 def test_no_output_of_a_build_shows_a_canary(tmp_path, capfd, caplog, monkeypatch, knobs):
     caplog.set_level(logging.DEBUG)

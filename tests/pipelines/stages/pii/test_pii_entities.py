@@ -130,6 +130,7 @@ def scrambled(seed, pieces):
     return "".join(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pieces", [TEMPLATES, SECRETS, KEYS, URLS], ids=["identities", "secrets", "keys", "urls"])
 def test_gate_changes_nothing_in_scrambled_text(pieces):
     texts = [scrambled(seed, pieces) for seed in range(600 if pieces is TEMPLATES else 250)]
@@ -183,6 +184,7 @@ def test_every_entity_has_a_gate():
     assert {*GATES} == {*PATTERN_ENTITIES}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_hostile_texts_take_time_that_grows_with_their_length():
     """Seconds, where anything quadratic takes minutes."""

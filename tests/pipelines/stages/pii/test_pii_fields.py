@@ -64,6 +64,7 @@ def test_all_strings_of_the_named_fields_are_searched() -> None:
 E = "<EMAIL_ADDRESS>"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

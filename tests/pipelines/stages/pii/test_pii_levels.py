@@ -51,6 +51,7 @@ NO_ADDRESSES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_addresses_of_several_countries(address):
     assert annotated(f"it is {address}", entities=("STREET_ADDRESS",)) == (

@@ -80,6 +80,7 @@ print(stage.annotate(docs)["pii_email_address"].to_pylist(), {"torch", "transfor
 """
 
 
+@pytest.mark.long
 def test_a_fresh_process_needs_no_network_and_warns_of_nothing(tmp_path):
     root = Path(__file__).parents[4]
     environment = os.environ | {

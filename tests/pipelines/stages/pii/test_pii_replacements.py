@@ -67,6 +67,7 @@ def test_the_same_value_has_the_same_replacement(entity, action):
     assert replacement(action, entity, one, b"another key of bytes") not in new
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entity", PSEUDONYMS)
 def test_a_pseudonym_is_valid_in_form_and_hides_the_value(entity):
     """Presidio itself takes it for the entity, checksum and all, in whatever layout."""

@@ -80,6 +80,7 @@ steps:
     return len(parts), {row.pop("id"): row for part in parts for row in part.table(("id", *COLUMNS)).to_pylist()}
 
 
+@pytest.mark.long
 def test_no_column_depends_on_parts_or_processes(tmp_path, model):
     one, whole = columns(tmp_path, model, "whole", 1 << 20, LocalCluster())
     many, divided = columns(tmp_path, model, "divided", 2000, ElsewhereCluster())

@@ -73,6 +73,7 @@ def test_quantile_rules_and_random_choices_work_on_the_score(ranked):
     assert 0 < sum(kept) < len(kept)
 
 
+@pytest.mark.long
 def test_what_if_answers_for_a_score(ranked, folder, capsys):
     assert main(["whatif", str(folder / "ranked.yaml"), "--set", "filter.score.at_least_quantile=0.5", "--full"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -100,6 +101,7 @@ class Backwards(LocalCluster):
             yield len(items) - 1 - position, result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("part_bytes", "rows"), [(150, 4_000_000), (150, 20), (5000, 7), (5000, 1)])
 def test_parts_ranges_and_the_order_of_tasks_change_no_score(ranked, folder, monkeypatch, part_bytes, rows):
     monkeypatch.setattr(rank_sum, "ROWS_PER_PARTITION", rows)
@@ -108,6 +110,7 @@ def test_parts_ranges_and_the_order_of_tasks_change_no_score(ranked, folder, mon
     assert scores == rows_of(ranked, ("score", "score_contributions"))
 
 
+@pytest.mark.long
 def test_a_killed_step_goes_on(folder, ranked, monkeypatch):
     plan = plan_corpus(folder, "killed", [fields(), RANKED])
 
@@ -132,6 +135,7 @@ def test_a_killed_step_goes_on(folder, ranked, monkeypatch):
     assert not (plan.config.place / plan.step("score").directory / "work").exists()
 
 
+@pytest.mark.long
 def test_a_dropped_document_is_ranked_and_a_changed_filter_changes_no_score(folder, ranked):
     plans = [
         plan_corpus(folder, f"after{bound}", [fields(), f"filter: [{{signal: good, at_least: {bound}}}]", RANKED])
@@ -141,6 +145,7 @@ def test_a_dropped_document_is_ranked_and_a_changed_filter_changes_no_score(fold
     assert rows_of(build_corpus(plans[1]), ("score",)) == rows_of(ranked, ("score",))
 
 
+@pytest.mark.long
 def test_a_source_without_a_column_has_the_middle_rank(folder):
     steps = [fields(), f"{fields(['noise']).replace('noise', 'other', 1)}\n    name: more\n    sources: [ref]"]
     plan = plan_corpus(folder, "some", [*steps, "score: {method: rank_sum, columns: {good: 1, other: 1}}"])
@@ -264,6 +269,7 @@ def test_documents_are_conserved(ranked, folder):
     assert manifest["facts"]["without_score"] >= 2
 
 
+@pytest.mark.long
 def test_a_forgotten_document_leaves_the_scores_of_the_others(folder, ranked):
     corpus = build_corpus(plan_corpus(folder, "forgot", [fields(), RANKED]))
     before = rows_of(corpus, ("score", "score_contributions"))

@@ -70,6 +70,7 @@ def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
     assert 0.98 * real <= bytes_kept(forward, two, "fp32") <= 1.5 * real
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if "tiny" in name])
 def test_the_estimate_of_every_recipe_leaves_the_model_as_it_was(recipe, corpus_directory):
     """Also where a submodule has two names, as the embeddings of a generator and its discriminator."""

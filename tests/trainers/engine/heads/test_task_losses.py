@@ -261,6 +261,7 @@ def test_what_does_not_apply_is_refused(name, kind, head, message):
         network_of(tiny(name, layers=2), kind, layers="last_four")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_the_seed_decides_a_head_and_the_callers_random_state_is_kept(name):
     state = torch.random.get_rng_state()

@@ -59,6 +59,7 @@ def attentions(name, folder, text):
     return {("decoder", "self"): torch.cat(output.attentions).double().numpy()}, read
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WATCHED)
 def test_summaries_are_those_of_the_weights_of_transformers(name, tmp_path):
     reader, (model, _) = reader_of(name, tmp_path), network_of(name)
@@ -145,6 +146,7 @@ def test_relative_positions_are_in_the_weights(tmp_path):
     assert network.config._attn_implementation == "relative_sdpa"
 
 
+@pytest.mark.long
 def test_the_command_writes_a_row_for_each_head(decoder_run, tmp_path, capsys):
     (tmp_path / "book.txt").write_text("a cab bade a dead face, fab cafe decade, bag had a bed. " * 20)
     command = ["heads", str(decoder_run), "--text", str(tmp_path / "book.txt"), "--tokens", "150", "--output"]

@@ -73,6 +73,7 @@ def stock_states(name, folder, text):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_states_of_every_layer_are_those_of_stock_transformers(folder, name):
     reader = reader_of(name, folder)

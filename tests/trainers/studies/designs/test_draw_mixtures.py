@@ -74,6 +74,7 @@ def test_a_simplex_has_corners_middles_and_the_centre():
     assert drawn[-1].tolist() == [0.25] * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limits", "design", "message"),
     [

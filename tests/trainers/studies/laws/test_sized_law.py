@@ -37,6 +37,7 @@ def test_the_law_at_a_target_that_no_run_has_is_found_from_three_sizes():
     assert fitted.gradient(at[:2]) == pytest.approx(np.array(numeric).T, abs=1e-5)
 
 
+@pytest.mark.long
 def test_a_few_large_runs_shift_the_law_of_many_small_ones(tmp_path, capsys):
     small, large = runs([1e6], 60, 0.4), runs([TARGET], 12, 0.4, seed=1)
     parts = [np.concatenate(pair) for pair in zip(small, large, strict=True)]

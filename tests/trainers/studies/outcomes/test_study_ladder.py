@@ -48,6 +48,7 @@ def write(path, columns):
     path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
 
 
+@pytest.mark.long
 def test_the_largest_model_is_predicted_from_the_others(tmp_path, capsys):
     parameters, tokens, values = ladder(0.005)
     write(
@@ -112,6 +113,7 @@ proposal: {{weights: {{code: 3, plays: 1}}}}
 """
 
 
+@pytest.mark.long
 def test_the_runs_of_a_study_are_a_ladder(tmp_path, corpus_directory, capsys):
     """Both metrics follow a law; their weighted mean is the published one."""
     file = write_study(tmp_path, corpus_directory, STUDY)

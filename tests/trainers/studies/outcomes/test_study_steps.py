@@ -85,6 +85,7 @@ def test_noise_is_the_spread_of_the_anchors(finished):
     assert noise["code"].signal > noise["code"].noise
 
 
+@pytest.mark.long
 def test_a_planted_truth_is_found_and_confirmed(finished, file):
     study, root, results = finished
     fit = fit_step(study, root, results)
@@ -126,6 +127,7 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
     assert "some runs did not record it" in page  # energy
 
 
+@pytest.mark.long
 def test_the_mixture_of_doremi_is_compared_and_confirmed(file):
     study, root = opened(file, "doremi={}", "confirmation.candidates=[proposal, prior, doremi]", "confirmation.own={}")
     reference, proxy = study.doremi
@@ -162,6 +164,7 @@ def test_doremi_without_its_section_is_an_error(file):
         opened(file, "confirmation.candidates=[prior, doremi]", "confirmation.own={}")
 
 
+@pytest.mark.long
 def test_a_proposal_is_what_a_run_takes_as_weights(finished):
     study, root, results = finished
     fit = fit_step(study, root, results)
@@ -189,6 +192,7 @@ def test_the_page_adds_up_the_energy_of_all_runs(file):
     assert "energy unknown: no nominal power is known for Abacus 9" in write_study_page(study, root).read_text()
 
 
+@pytest.mark.long
 def test_the_page_begins_with_the_answer_if_an_entry_gives_it(file):
     answers = {}
     for name in ("proposal", "more_code"):
@@ -216,6 +220,7 @@ def test_a_page_without_a_verdict_says_so(finished):
     assert "has no fit.json yet; make it with `study fit`" in page
 
 
+@pytest.mark.long
 def test_the_page_reads_the_fit_and_says_when_it_is_out_of_date(finished, file, monkeypatch):
     study, root, results = finished
     fit = fit_step(study, root, results)
@@ -239,6 +244,7 @@ def test_the_page_reads_the_fit_and_says_when_it_is_out_of_date(finished, file, 
     assert "make it again with `study propose`" in write_study_page(study, root).read_text()
 
 
+@pytest.mark.long
 def test_a_proposal_uses_the_laws_that_were_fitted_before(finished):
     study, root, results = finished
     fit = fit_step(study, root, results)

@@ -67,6 +67,7 @@ def second_reading(steps, warmup, share, settings):
     return result
 
 
+@pytest.mark.long
 def test_the_weights_are_those_of_the_paper():
     settings, warmup, share = ADO(credit_rate=0.2, policy_rate=0.3), 200, np.array([0.5, 0.3, 0.2])
     state, targets, found = ADOState.initial(3), 1000 * share, []

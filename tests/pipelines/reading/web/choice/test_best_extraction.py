@@ -160,6 +160,7 @@ BODY = f"<nav><ul>{MENU}</ul></nav><main><article><h1>The mill</h1><p>{PROSE}</p
 BODY += "".join(f"<p>{line}</p>" for line in ARTICLE) + "</article></main>"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("markup", ["text", "markdown"])
 def test_pages_are_read_by_it(read: Callable, markup: str) -> None:
     pytest.importorskip("trafilatura")
@@ -174,6 +175,7 @@ def test_pages_are_read_by_it(read: Callable, markup: str) -> None:
     assert found.texts[0] == EXTRACTORS["best"](html.decode(), tree, markup, False)
 
 
+@pytest.mark.long
 def test_a_page_that_neither_extractor_can_read_keeps_its_reason(read: Callable) -> None:
     pytest.importorskip("trafilatura")
     found = read("a.html", b"<html><script>x()</script></html>", format="html", extract="best", max_quarantined=1)
