@@ -4,7 +4,7 @@ The first part ends before the output layer, so that logits are computed at the 
 modelling needs them at 15 % of the positions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Optional
 
@@ -128,6 +128,10 @@ class Architecture:
     take and return states [length, rows, width]. `queried` returns the number of parameters that a second stream of states
     multiplies for every target, in an architecture that has one.
 
+    `spell` gives a network that reads characters those of its tokens: the bytes that each id stands for in a text, and the
+    special tokens. Until then it takes id i for the character U+i. `repeats` returns the multiplications of a token beyond one
+    for each parameter.
+
     Of a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the discriminator.
     `replaced` returns its logits, [rows, length], that a token was replaced. `parts` returns the stock models that share
     the network's parameters, by their directory in an export: the discriminator in the export itself, named "", and its
@@ -159,6 +163,8 @@ class Architecture:
     parts: Callable[[Any], dict[str, Any]] | None = None
     branches: bool = True
     register: Callable[[], None] | None = None
+    spell: Callable[[Any, Sequence[bytes], dict[str, int]], None] | None = None
+    repeats: Callable[[Any], int] | None = None
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:

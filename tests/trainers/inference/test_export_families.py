@@ -57,6 +57,7 @@ RUNS = {
     "deberta, replaced tokens, mask decoder": changed("tiny_deberta_v3", embedding_sharing="shared"),
     "electra": changed("tiny_electra"),
     "elmo": changed("tiny_elmo"),
+    "elmo, characters": changed("tiny_character_elmo"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
     "mixture": changed("tiny_t5", ObjectiveMixture()),
@@ -72,7 +73,7 @@ RUNS = {
     "t5, tied stacks": changed("tiny_t5_shared"),
     "xlnet": changed("tiny_xlnet"),
 }
-NOT_STOCK = {"awd_lstm", "elmo", "gpt2, relative"}
+NOT_STOCK = {"awd_lstm", "elmo", "elmo, characters", "gpt2, relative"}
 CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",

@@ -29,6 +29,7 @@ MODELS = {
     "deberta, replaced tokens": ("tiny_deberta_v3", {}),
     "electra": ("tiny_electra", {}),
     "elmo": ("tiny_elmo", {}),
+    "elmo, characters": ("tiny_character_elmo", {}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),
     "modernbert": ("tiny_modernbert", {}),

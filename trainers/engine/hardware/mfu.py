@@ -61,7 +61,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     targets. A parameter that layers of a stack share counts once for each of them, and a layer that runs twice counts twice.
     Disentangled attention also multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token
     and layer. A second stream of states costs each target what it multiplies there. The head of span boundaries, and the
-    output layer once more, count for each target, and so does the output layer of a second direction.
+    output layer once more, count for each target, and so does the output layer of a second direction. Filters over the
+    characters of a token count once for every place.
     """
     import torch
 
@@ -93,6 +94,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         if sizes.generator_size is not None:
             networks.append((model.generator, generator_of(sizes)))
         each = sum(6.0 * repeated(network) + attended(network, its) for network, its in networks)
+        if (repeats := MODELS[sizes.architecture].repeats) is not None:
+            each += 6.0 * repeats(model)
         if (queried := MODELS[sizes.architecture].queried) is not None:
             predicted += 6.0 * queried(model) + attended(model, sizes)
         return Flops(6.0 * (multiplied(model) - boundary) + each, 0.0, predicted)
