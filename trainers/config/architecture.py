@@ -27,7 +27,8 @@ class Traits:
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
     the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
-    `bidirectional_lm` says the same of a forward and a backward language model.
+    `bidirectional_lm` says the same of a forward and a backward language model. `characters` says that positions are those of
+    characters, which it reads in the place of tokens.
     """
 
     family: Family
@@ -40,6 +41,7 @@ class Traits:
     token_types: bool = False
     permutes: bool = False
     bidirectional_lm: bool = False
+    characters: bool = False
 
     @property
     def recurrent(self) -> bool:
@@ -77,6 +79,7 @@ ARCHITECTURES: dict[str, Traits] = {
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
+    "canine": Traits("encoder", ("learned",), _COMMON, token_types=True, characters=True),
     "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", *_GENERATOR), token_types=True),
     "elmo": Traits("encoder", ("none",), ("dropout", *_CHARACTERS), bidirectional_lm=True),
@@ -170,6 +173,9 @@ class Model:
     `feed_forward` is the number of cells of a direction, which are projected to that half (1,024 and 4,096 as published).
     With `character_filters` the vectors of tokens come from their characters, in the place of embeddings: by that many filters
     (2,048 as published), in the proportions of those, and `highway_layers`; the output layer is then not tied.
+
+    In CANINE, `positions` are those of characters; each of the eight tables of hashed embeddings has as many rows (16,384 as
+    published).
 
     `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
     singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside

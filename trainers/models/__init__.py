@@ -107,9 +107,12 @@ def stack_parameters(network: Any, model: Model) -> set[str]:
 
 
 def stock_class(model: Model) -> Any:
-    """Return the class of `transformers` that has the parameters of this model."""
+    """Return the class that has the parameters of this model: one of `transformers`, or one that an architecture registers."""
     import transformers
 
+    register = MODELS[model.architecture].register
+    if register is not None:
+        register()
     if model.sentence_head:
         return transformers.AutoModelForPreTraining
     return getattr(transformers, MODELS[model.architecture].auto or _STOCK[model.family])

@@ -25,6 +25,7 @@ MODELS = {
     "albert, shared attention": ("tiny_albert", {"shared_parts": "attention"}),
     "bert, span boundary": ("tiny_spanbert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
+    "canine": ("tiny_canine", {}),
     "deberta": ("tiny_deberta", {}),
     "deberta, replaced tokens": ("tiny_deberta_v3", {}),
     "electra": ("tiny_electra", {}),

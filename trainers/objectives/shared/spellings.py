@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tokenizer.vocabulary.definition import Definition
 from trainers.objectives.shared.whole_words import text_of
 
@@ -37,3 +39,8 @@ def spellings(definition: Definition) -> list[bytes]:
 def numbered_spellings(size: int) -> Sequence[bytes]:
     """Return the characters of a vocabulary of code points, in which id i is the character U+i."""
     return [chr(number).encode("utf-8", "surrogatepass") for number in range(size)]
+
+
+def character_counts(spelled: Sequence[bytes]) -> np.ndarray:
+    """Return the number of characters that begin in the bytes of each token, int64 [tokens]."""
+    return np.array([sum(byte & 0xC0 != 0x80 for byte in text) for text in spelled], dtype=np.int64)
