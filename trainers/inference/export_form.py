@@ -23,8 +23,8 @@ _INDEX = "model.safetensors.index.json"
 _TRIES, _PAUSE_SECONDS = 5, 0.2  # an export is replaced with two renames, one right after the other
 Result = TypeVar("Result")
 _CHARACTERS = (
-    "transformers reads the characters of a text; its results are those of training with padding to a multiple of 128 that leaves "
-    "8 places or more"
+    "transformers reads the characters of a text; its results are those of training with padding to a multiple of 128 that "
+    "leaves 8 places or more"
 )
 
 
@@ -77,7 +77,7 @@ def _notes(config: Job) -> tuple[str, ...]:
     if config.model.traits.characters:
         notes.append(_CHARACTERS)
         notes.append(
-            "transformers has no output layer for subwords; AutoModel loads the encoder, and `python -m trainers evaluate` the whole"
+            "transformers has no output layer for subwords: AutoModel loads the encoder, `python -m trainers evaluate` all of it"
         )
     if config.objective.contrast is not None:
         notes.append("its output layer for masked tokens was not trained with its states; use the states")

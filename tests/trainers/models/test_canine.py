@@ -1,6 +1,7 @@
 """CANINE: characters of tokens against Python's, states against `transformers` on the text, padding, masks, sizes."""
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,7 @@ def encoded(tokenizer, text):
 
 def packed(documents):
     """(ids, segments), int64 [1, length], of documents in a row, then padding."""
-    ids = [*sum(documents, []), *[SPECIAL_IDS["<pad>"]] * 5]
+    ids = [*chain.from_iterable(documents), *[SPECIAL_IDS["<pad>"]] * 5]
     segments = [*np.repeat(np.arange(len(documents)), list(map(len, documents))), *[-1] * 5]
     return torch.tensor([ids]), torch.tensor([segments])
 
@@ -187,6 +188,6 @@ def test_operations_are_those_of_characters_and_molecules(network):
 
 def test_a_width_that_the_tables_do_not_divide_is_refused():
     with pytest.raises(
-        ConfigError, match="model.width: got 36, canine has 8 tables of embeddings; allowed multiples of 8"
+        ConfigError, match=r"model\.width: got 36, canine has 8 tables of embeddings; allowed multiples of 8"
     ):
         build_model(replace(MODEL, width=36), SPECIAL_IDS, 0)

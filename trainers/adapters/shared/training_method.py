@@ -36,7 +36,7 @@ class TrainingMethod(ABC):
         if self.needs_transformer and BLOCKS[architecture].attention is None:
             return f"got {self.kind}, which adapts a transformer, and {architecture} is none; use full, head or bitfit"
         if self.virtual_tokens and not BLOCKS[architecture].embeds:
-            return f"got {self.kind}, which adds embeddings of virtual tokens, and {architecture} reads characters; use lora or full"
+            return f"got {self.kind}, which adds embeddings of virtual tokens, and {architecture} reads characters; use lora"
         return None
 
     @property

@@ -77,21 +77,24 @@ class CanineForSubwords(CaninePreTrainedModel):
         return torch.where((layout.place == 0)[..., None], layout.of_molecules(molecules), found)
 
     def _states(self, layout: Layout) -> tuple[Any, Any]:
-        """Return the states of characters [documents, places, width] and of molecules [documents, molecules, width]."""
+        """Return the states of characters [documents, places, width] and of molecules [documents, molecules, width].
+
+        The parts of the stock model are called one by one, because it asks for values of its masks, which need a transfer from
+        the device and which `meta` has not.
+        """
+        stack, present = self.canine, layout.present
+        documents, width = present.shape
         last = self.config.num_hash_buckets - 1  # later characters share the last position
-        places = torch.arange(layout.characters.shape[1], device=layout.characters.device).clamp(max=last)
-        molecules: list[Any] = []
-        hook = self.canine.encoder.register_forward_hook(lambda _, __, made: molecules.append(made[0]))
-        try:
-            states = self.canine(
-                layout.characters,
-                attention_mask=layout.present.long(),
-                token_type_ids=layout.types,
-                position_ids=places[None],
-            ).last_hidden_state
-        finally:
-            hook.remove()
-        return states, molecules[0]
+        places = torch.arange(width, device=present.device).clamp(max=last)[None]
+        embedded = stack.char_embeddings(layout.characters, layout.types, places)
+        seen = present[:, None].float().expand(-1, width, -1)
+        characters = stack.initial_char_encoder(embedded, attention_mask=seen).last_hidden_state
+        occupied = present.view(documents, -1, self.config.downsampling_rate).any(2)
+        molecules = stack.chars_to_molecules(characters)
+        molecules = stack.encoder(molecules, attention_mask=_blocked(occupied, molecules.dtype)).last_hidden_state
+        merged = torch.cat([characters, stack._repeat_molecules(molecules, char_seq_length=width)], dim=-1)
+        mask = _blocked(present, merged.dtype)
+        return stack.final_char_encoder(stack.projection(merged), attention_mask=mask).last_hidden_state, molecules
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, **_: Any
@@ -102,8 +105,16 @@ class CanineForSubwords(CaninePreTrainedModel):
         present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         padded = (torch.nn.functional.pad(each, beyond) for each in (input_ids, types, present))
-        layout = Layout(*padded, None, None)
+        ids, kinds, there = padded
+        layout = Layout(ids, kinds, there > 0, None, None)
         return MaskedLMOutput(logits=self.cls(self._states(layout)[0][:, :length]))
+
+
+def _blocked(seen: Any, dtype: Any) -> Any:
+    """Return what is added to attention scores, [documents, 1, 1, keys], for keys of which `seen`, bool [documents, keys], can be
+    read.
+    """
+    return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None, None]
 
 
 AutoModelForMaskedLM.register(CanineConfig, CanineForSubwords)
