@@ -368,8 +368,8 @@ def _exported_model(path: Path, sizes: Model) -> Any:
         network = build_model(sizes, add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials), seed=0)
         load_parts(network, sizes, lambda directory, kind: _part_state(path / directory, kind))
         return network.eval()
-    name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
-    if why_not_stock(sizes) is None and not sizes.mask_decoder and hasattr(transformers, name):
+    if why_not_stock(sizes) is None and not sizes.mask_decoder and MODELS[sizes.architecture].own_class is None:
+        name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         return getattr(transformers, name).from_pretrained(lent(path)).eval()
     specials = add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials)
     network = _with_weights(sizes, specials, _stored_tensors(path))

@@ -107,12 +107,12 @@ def stack_parameters(network: Any, model: Model) -> set[str]:
 
 
 def stock_class(model: Model) -> Any:
-    """Return the class that has the parameters of this model: one of `transformers`, or one that an architecture registers."""
+    """Return the class that has the parameters of this model: of `transformers`, or ours if its head is."""
     import transformers
 
-    register = MODELS[model.architecture].register
-    if register is not None:
-        register()
+    own = MODELS[model.architecture].own_class
+    if own is not None:
+        return own()
     if model.sentence_head:
         return transformers.AutoModelForPreTraining
     return getattr(transformers, MODELS[model.architecture].auto or _STOCK[model.family])

@@ -73,6 +73,8 @@ class Inputs:
 
 
 HeadKind = Literal["classify", "regress", "tag", "span", "choose"]
+PER_POSITION = ("tag", "span")
+"""Kinds of tasks that predict at every position. The others make one prediction per segment."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ class Architecture:
     encoder-decoder. `heads` gives the form of the head for each
     kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask. Without
     `branches`, `hidden` does not read the mask, and several continuations cannot share one context in a row. `register` makes
-    the auto classes of `transformers` know an architecture that is ours.
+    the auto classes of `transformers` know an architecture that is ours. `own_class` returns the class of a network whose layers
+    are in `transformers` and whose head is ours.
 
     `auto` is the auto class of `transformers` that loads it, if it is not that of its family. `layer_states` maps states as the
     blocks take and return them to states [rows, length, width], if they are not those. `queried` returns the number of
@@ -166,6 +169,7 @@ class Architecture:
     parts: Callable[[Any], dict[str, Any]] | None = None
     branches: bool = True
     register: Callable[[], None] | None = None
+    own_class: Callable[[], Any] | None = None
     spell: Callable[[Any, Sequence[bytes], dict[str, int]], None] | None = None
     repeats: Callable[[Any], float] | None = None
     attended: Callable[[Any, int], float] | None = None

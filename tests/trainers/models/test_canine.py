@@ -157,7 +157,9 @@ def test_characters_beyond_the_table_share_its_last_position_and_rows_of_padding
 
 
 def test_the_published_size_has_the_parameters_of_transformers():
-    """Canine-S without its discarded output layer; the pooler is part of a head here (paper, table 2: 127 M for the encoder)."""
+    """133 M in the checkpoints and 121 M without the positions beyond 2,048, which were not trained (google-research/language,
+    canine/README.md). The output layer was discarded, and the pooler is part of a head here.
+    """
     from transformers import CanineConfig, CanineModel
 
     sizes = Model("canine", layers=12, width=768, heads=12, positions=16384, vocab_size=100)
@@ -167,6 +169,7 @@ def test_the_published_size_has_the_parameters_of_transformers():
     pooler = 768 * 768 + 768
     counts = [sum(parameter.numel() for parameter in each.parameters()) for each in (ours.canine, theirs)]
     assert counts[0] + pooler == counts[1] == 132_082_944
+    assert round((counts[1] - (16384 - 2048) * 768) / 1e6) == 121
 
 
 def test_operations_are_those_of_characters_and_molecules(network):

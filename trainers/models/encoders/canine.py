@@ -61,9 +61,7 @@ def _sizes(configuration: Any) -> Model:
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.encoders.canine_network import CanineForSubwords
-
-    return CanineForSubwords._from_config(configuration)
+    return _own_class()._from_config(configuration)
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
@@ -94,8 +92,10 @@ def _attended(network: Any, tokens: int) -> float:
     return each * local + deep + each**2 * tokens
 
 
-def _register() -> None:
-    import trainers.models.encoders.canine_network  # noqa: F401
+def _own_class() -> Any:
+    from trainers.models.encoders.canine_network import CanineForSubwords
+
+    return CanineForSubwords
 
 
 _POOLED = HeadForm("CanineForSequenceClassification", "classifier", dense="canine.pooler.dense")
@@ -118,7 +118,7 @@ ARCHITECTURE = Architecture(
     create=_create,
     attention="eager",
     branches=False,
-    register=_register,
+    own_class=_own_class,
     spell=_spell,
     repeats=_repeats,
     attended=_attended,

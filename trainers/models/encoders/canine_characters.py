@@ -7,7 +7,6 @@ characters  E000 t h  e  E003 E003 E003 E001  one a place
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,60 +75,53 @@ class Spelling:
         offsets = np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64)
         return cls(torch.from_numpy(content), torch.from_numpy(offsets))
 
-    @cached_property
-    def _mask(self) -> Any:
-        return torch.tensor(list(CODE_POINTS[MASK].encode()), device=self.content.device)
-
     def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> Layout:
         """Write out tokens, int64 [rows, length]. `starts`, bool [rows, length - 1], are those after the first of a row that
         begin a document. `types` are their types, or None. In the place of the characters of a token there are `covered`
         masks, where that is above 0. The character that is read is number `read` of the token. Both are int64 [rows, length]
         or None.
         """
-        rows, length = ids.shape
-        tokens = torch.arange(rows * length, device=ids.device)
-        document = torch.nn.functional.pad(starts, (1, 0), value=True).flatten().cumsum(0) - 1
-        own, hidden = ids.flatten(), None if covered is None else covered.flatten()
-        sizes = (self.offsets[1:] - self.offsets[:-1])[own]
-        if hidden is not None:
-            sizes = torch.where(hidden > 0, hidden * len(self._mask), sizes)
-        owner = tokens.repeat_interleave(sizes)
-        within = torch.arange(len(owner), device=ids.device) - (sizes.cumsum(0) - sizes)[owner]
-        places = self.offsets[own[owner]] + within
-        if hidden is not None:
-            masked = hidden[owner] > 0
-            written = self.content[places.clamp(max=len(self.content) - 1)].long()
-            content = torch.where(masked, self._mask[within % len(self._mask)], written)
-        else:
-            content = self.content[places].long()
-        lead = (content & 0xC0) != 0x80
-        begins = lead.nonzero()[:, 0]
+        number = torch.nn.functional.pad(starts, (1, 0), value=True).flatten().cumsum(0) - 1  # of each token's document
+        content, owner = self._write(ids.flatten(), None if covered is None else covered.flatten())
+        begins = ((content & 0xC0) != 0x80).nonzero()[:, 0]
         holder = owner[begins]
-        count = torch.bincount(holder, minlength=len(tokens))
+        count = torch.bincount(holder, minlength=len(number))
         before = count.cumsum(0) - count  # characters that begin before a token
-        first = before[(document[1:] != document[:-1]).nonzero()[:, 0] + 1]
+        first = before[(number[1:] != number[:-1]).nonzero()[:, 0] + 1]
         first = torch.cat([first.new_zeros(1), first])  # of every document
-        sizes = torch.bincount(document[holder], minlength=len(first))
-        width = -(-(int(sizes.max()) + _BEYOND) // _MULTIPLE) * _MULTIPLE
-        characters = ids.new_zeros(len(first), width)
-        present = torch.zeros(len(first), width, dtype=torch.bool, device=ids.device)
-        kinds = torch.zeros_like(characters)
-        at = document[holder], torch.arange(len(begins), device=ids.device) - first[document[holder]]
-        characters[at], present[at] = _decode(content, begins, document[owner]), True
+        lengths = torch.bincount(number[holder], minlength=len(first))
+        shape = len(first), -(-(int(lengths.max()) + _BEYOND) // _MULTIPLE) * _MULTIPLE
+        characters, kinds, present = (ids.new_zeros(shape) for _ in range(3))
+        at = number[holder], torch.arange(len(begins), device=ids.device) - first[number[holder]]
+        characters[at], present[at] = _decode(content, begins, number[owner]), 1
         if types is not None:
             kinds[at] = types.flatten()[holder]
-        place = before - first[document]
+        place = before - first[number]
         place = torch.where(count > 0, place, (place - 1).clamp(min=0))  # within the character before it
         if read is not None:
             place = place + read.flatten()
-        filled = (sizes > 0).nonzero()[:, 0]  # padding has no characters
+        filled = (lengths > 0).nonzero()[:, 0]  # padding has no characters
         filled = filled if len(filled) else filled.new_zeros(1)
-        number = torch.zeros_like(sizes)
-        number[filled] = torch.arange(len(filled), device=ids.device)
-        shape = (rows, length)
-        return Layout(
-            characters[filled], kinds[filled], present[filled], number[document].view(shape), place.view(shape)
-        )
+        row = torch.zeros_like(lengths)
+        row[filled] = torch.arange(len(filled), device=ids.device)
+        places = row[number].view_as(ids), place.view_as(ids)
+        return Layout(characters[filled], kinds[filled], present[filled] > 0, *places)
+
+    def _write(self, ids: Any, covered: Any) -> tuple[Any, Any]:
+        """Return the bytes of tokens, int64 [tokens], one after another, and the token of each, both int64 [bytes]. A token has
+        the bytes of `covered` masks where that is above 0; it is int64 [tokens] or None.
+        """
+        sizes = (self.offsets[1:] - self.offsets[:-1])[ids]
+        if covered is not None:
+            mask = torch.tensor(list(CODE_POINTS[MASK].encode()), device=ids.device)
+            sizes = torch.where(covered > 0, covered * len(mask), sizes)
+        owner = torch.arange(len(ids), device=ids.device).repeat_interleave(sizes)
+        within = torch.arange(len(owner), device=ids.device) - (sizes.cumsum(0) - sizes)[owner]
+        places = (self.offsets[ids[owner]] + within).clamp(max=len(self.content) - 1)
+        content = self.content[places].long()
+        if covered is not None:
+            content = torch.where(covered[owner] > 0, mask[within % len(mask)], content)
+        return content, owner
 
     def estimate(self, ids: Any) -> Layout:
         """Return a layout on `meta`, where tensors have no values: every row is a document of tokens of mean length."""

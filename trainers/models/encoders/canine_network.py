@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForMaskedLM, CanineConfig, CanineModel, CaninePreTrainedModel
+from transformers import CanineConfig, CanineModel, CaninePreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
 from trainers.models.encoders.canine_characters import Layout, Spelling, special_spellings
-from trainers.models.heads.task_head import PER_POSITION
+from trainers.models.interface import PER_POSITION
 from trainers.objectives.shared.spellings import numbered_spellings
 
 
@@ -104,8 +104,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         beyond = (0, -(-(length + 8) // 128) * 128 - length)
         present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        padded = (torch.nn.functional.pad(each, beyond) for each in (input_ids, types, present))
-        ids, kinds, there = padded
+        ids, kinds, there = (torch.nn.functional.pad(each, beyond) for each in (input_ids, types, present))
         layout = Layout(ids, kinds, there > 0, None, None)
         return MaskedLMOutput(logits=self.cls(self._states(layout)[0][:, :length]))
 
@@ -115,6 +114,3 @@ def _blocked(seen: Any, dtype: Any) -> Any:
     read.
     """
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None, None]
-
-
-AutoModelForMaskedLM.register(CanineConfig, CanineForSubwords)

@@ -13,12 +13,10 @@ import torch
 
 from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind
+from trainers.models.interface import PER_POSITION, Architecture, HeadForm, HeadKind
 
 Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 Layers = Literal["last", "last_four", "scalar_mix"]
-PER_POSITION = ("tag", "span")
-"""Kinds of tasks that predict at every position. The others make one prediction per segment."""
 _FOUR = 4
 
 
