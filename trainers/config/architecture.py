@@ -130,6 +130,7 @@ PRETRAINING_ONLY: dict[str, object] = {
 """Fields of parts that only pretraining uses, and their values without these parts."""
 _VOCABULARY_MULTIPLE = 64
 _HIGHWAYS = 2  # in ELMo's "original" model
+_HASHES = 8  # functions that hash a character, in both published models of CANINE
 _BUCKETS = 256  # in all published models of DeBERTa, versions 2 and 3
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
 
@@ -279,6 +280,10 @@ class Model:
         require(
             not self.traits.bidirectional_lm or self.width % 2 == 0,
             f"width: got {self.width}, each direction of {self.architecture} has half of it; allowed even numbers",
+        )
+        require(
+            not self.traits.characters or self.width % _HASHES == 0,
+            f"width: got {self.width}, {self.architecture} has {_HASHES} tables of embeddings; allowed multiples of {_HASHES}",
         )
         require(
             self.head_width is not None or self.width % self.heads == 0,

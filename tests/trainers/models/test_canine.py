@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 import torch
 
-from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.specials import MASK, SPECIAL_IDS
@@ -187,10 +186,3 @@ def test_operations_are_those_of_characters_and_molecules(network):
     found = flops_of(network, MODEL, 64)
     assert found.predicted == 6 * network.cls.decoder.weight.numel()
     assert found.read == pytest.approx(6 * (each * characters + each / 4 * molecules + others) + attention, rel=1e-6)
-
-
-def test_a_width_that_the_tables_do_not_divide_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"model\.width: got 36, canine has 8 tables of embeddings; allowed multiples of 8"
-    ):
-        build_model(replace(MODEL, width=36), SPECIAL_IDS, 0)

@@ -28,16 +28,12 @@ _PUBLISHED: dict[str, Any] = {
     "bos_token_id": 0xE000,
     "eos_token_id": 0xE001,
 }
-
-
 _STRIDE = _PUBLISHED["downsampling_rate"]
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import CanineConfig
 
-    if model.width % _PUBLISHED["num_hash_functions"]:
-        raise ConfigError(f"model.width: got {model.width}, canine has 8 tables of embeddings; allowed multiples of 8")
     own = bert_arguments(model, specials)
     subwords = own.pop("vocab_size")  # transformers would require the marks to be in a vocabulary
     return CanineConfig(**{**own, "subword_vocab_size": subwords, "num_hash_buckets": model.positions, **_PUBLISHED})

@@ -53,11 +53,12 @@ class Highway(torch.nn.Module):
 
 
 class CharacterCnn(torch.nn.Module):
-    """The vectors of the tokens of a vocabulary, in the place of a table of embeddings, whose attributes it has."""
+    """The vectors of the tokens of a vocabulary, in the place of a table of embeddings. Until `spell` gives them their
+    characters, id i is the character U+i.
+    """
 
     def __init__(self, vocabulary: int, width: int, filters: int, highways: int) -> None:
         super().__init__()
-        self.num_embeddings, self.embedding_dim = vocabulary, width
         self.embed = torch.nn.Embedding(CHARACTERS, WIDTH)
         sizes = [filters * share // sum(SHARES) for share in SHARES]
         self.filters = torch.nn.ModuleList(torch.nn.Conv1d(WIDTH, n, k) for k, n in enumerate(sizes, start=1))
@@ -66,11 +67,6 @@ class CharacterCnn(torch.nn.Module):
         self.register_buffer("table", torch.empty(vocabulary, LENGTH, dtype=torch.int16), persistent=False)
         if not self.table.is_meta:
             self.spell(numbered_spellings(vocabulary), {})
-
-    @property
-    def weight(self) -> Any:
-        """The vectors of all tokens, [vocabulary, width]."""
-        return self(torch.arange(self.num_embeddings, device=self.table.device))
 
     @property
     def repeats(self) -> int:
