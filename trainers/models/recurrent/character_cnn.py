@@ -65,8 +65,7 @@ class CharacterCnn(torch.nn.Module):
         self.highways = torch.nn.ModuleList(Highway(filters) for _ in range(highways))
         self.projection = torch.nn.Linear(filters, width)
         self.register_buffer("table", torch.empty(vocabulary, LENGTH, dtype=torch.int16), persistent=False)
-        if not self.table.is_meta:
-            self.spell(numbered_spellings(vocabulary), {})
+        self.spell(numbered_spellings(vocabulary), {})
 
     @property
     def repeats(self) -> int:
@@ -88,6 +87,8 @@ class CharacterCnn(torch.nn.Module):
         """Give the tokens their characters: the bytes `spelled` of each id, and for special tokens by name those of the name.
         `<cls>` and `<sep>` are SENTENCE_BEGIN and SENTENCE_END.
         """
+        if self.table.is_meta:
+            return
         others: dict[int, Sequence[int]] = {number: name.encode() for name, number in specials.items()}
         ends = ((CLS, SENTENCE_BEGIN), (SEP, SENTENCE_END))
         others |= {specials[name]: [character] for name, character in ends if name in specials}
