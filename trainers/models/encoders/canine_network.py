@@ -71,8 +71,8 @@ class CanineForSubwords(CaninePreTrainedModel):
         )
         states, molecules = self._states(layout)
         found = layout.of_characters(states)
-        head = getattr(self, "task_head", None)
-        if head is None or head.kind in PER_POSITION:
+        kind = getattr(getattr(self, "task_head", None), "kind", None)
+        if kind is None or kind in PER_POSITION:
             return found
         return torch.where((layout.place == 0)[..., None], layout.of_molecules(molecules), found)
 
