@@ -36,7 +36,7 @@ def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> 
 
 
 @dataclass(frozen=True)
-class Layout:
+class CharacterLayout:
     """Where the characters of tokens are. `characters`, `types` and `present`, int64, int64 and bool [documents, places], are
     code points, token types and whether there is a character. `document` and `place`, int64 [rows, length], are those of the
     character that is read for each token.
@@ -75,7 +75,7 @@ class Spelling:
         offsets = np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64)
         return cls(torch.from_numpy(content), torch.from_numpy(offsets))
 
-    def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> Layout:
+    def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> CharacterLayout:
         """Write out tokens, int64 [rows, length]. `starts`, bool [rows, length - 1], are those after the first of a row that
         begin a document. `types` are their types, or None. In the place of the characters of a token there are `covered`
         masks, where that is above 0. The character that is read is number `read` of the token. Both are int64 [rows, length]
@@ -105,7 +105,7 @@ class Spelling:
         row = torch.zeros_like(lengths)
         row[filled] = torch.arange(len(filled), device=ids.device)
         places = row[number].view_as(ids), place.view_as(ids)
-        return Layout(characters[filled], kinds[filled], present[filled] > 0, *places)
+        return CharacterLayout(characters[filled], kinds[filled], present[filled] > 0, *places)
 
     def _write(self, ids: Any, covered: Any) -> tuple[Any, Any]:
         """Return the bytes of tokens, int64 [tokens], one after another, and the token of each, both int64 [bytes]. A token has
@@ -123,14 +123,14 @@ class Spelling:
             content = torch.where(covered[owner] > 0, mask[within % len(mask)], content)
         return content, owner
 
-    def estimate(self, ids: Any) -> Layout:
+    def estimate(self, ids: Any) -> CharacterLayout:
         """Return a layout on `meta`, where tensors have no values: every row is a document of tokens of mean length."""
         rows, length = ids.shape
         width = -(-(int(length * self.mean) + _BEYOND) // _MULTIPLE) * _MULTIPLE
         characters = ids.new_zeros(rows, width)
         place = torch.arange(length, device="meta").expand(rows, length)
         document = torch.arange(rows, device="meta")[:, None].expand(rows, length)
-        return Layout(characters, characters, characters.bool(), document, place)
+        return CharacterLayout(characters, characters, characters.bool(), document, place)
 
     @property
     def mean(self) -> float:

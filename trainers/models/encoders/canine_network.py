@@ -7,7 +7,7 @@ import torch
 from transformers import CanineConfig, CanineModel, CaninePreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 
-from trainers.models.encoders.canine_characters import Layout, Spelling, special_spellings
+from trainers.models.encoders.canine_characters import CharacterLayout, Spelling, special_spellings
 from trainers.models.interface import PER_POSITION
 from trainers.objectives.shared.spellings import numbered_spellings
 
@@ -33,7 +33,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         super().__init__(config)
         self.canine = CanineModel(config, add_pooling_layer=False)
         self.cls = SubwordHead(config)
-        self.layout: Layout | None = None
+        self.layout: CharacterLayout | None = None
         self._store(Spelling.of(numbered_spellings(config.subword_vocab_size)))
         self.post_init()
 
@@ -76,7 +76,7 @@ class CanineForSubwords(CaninePreTrainedModel):
             return found
         return torch.where((layout.place == 0)[..., None], layout.of_molecules(molecules), found)
 
-    def _states(self, layout: Layout) -> tuple[Any, Any]:
+    def _states(self, layout: CharacterLayout) -> tuple[Any, Any]:
         """Return the states of characters [documents, places, width] and of molecules [documents, molecules, width].
 
         The parts of the stock model are called one by one, because it asks for values of its masks, which need a transfer from
@@ -105,7 +105,7 @@ class CanineForSubwords(CaninePreTrainedModel):
         present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         ids, kinds, there = (torch.nn.functional.pad(each, beyond) for each in (input_ids, types, present))
-        layout = Layout(ids, kinds, there > 0, None, None)
+        layout = CharacterLayout(ids, kinds, there > 0, None, None)
         return MaskedLMOutput(logits=self.cls(self._states(layout)[0][:, :length]))
 
 

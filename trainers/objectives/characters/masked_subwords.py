@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tokenizer.vocabulary.specials import MASK
-from trainers.objectives.masked import Masking
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking import Masking
 from trainers.rows.batch import IGNORED, Batch
 
 
