@@ -27,7 +27,8 @@ class Traits:
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
     the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
-    `bidirectional_lm` says the same of a forward and a backward language model.
+    `bidirectional_lm` says the same of a forward and a backward language model. `characters` says that positions are those of
+    characters, which it reads in the place of tokens.
     """
 
     family: Family
@@ -40,11 +41,17 @@ class Traits:
     token_types: bool = False
     permutes: bool = False
     bidirectional_lm: bool = False
+    characters: bool = False
 
     @property
     def recurrent(self) -> bool:
         """Whether it is recurrent: it has neither attention nor positions."""
         return self.positions == ("none",)
+
+    @property
+    def folder(self) -> str:
+        """The folder of its module in `trainers.models`."""
+        return "recurrent" if self.recurrent else f"{self.family}s"
 
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
@@ -55,6 +62,7 @@ _STACKS = ("decoder_layers", "tied_stacks")
 _SHARING = ("layer_groups", "shared_parts")
 _GENERATOR = ("generator_size", "generator_layers")
 _DEBERTA = ("position_buckets", "convolution", "mask_decoder", *_GENERATOR, "embedding_sharing")
+_CHARACTERS = ("character_filters", "highway_layers")
 RECURRENT_RATES = ("input_dropout", "hidden_dropout", "embedding_dropout", "weight_dropout")
 """The rates of dropout that only recurrent models have."""
 _GLU = Fraction(8, 3)  # three gated matrices then have as many parameters as two ungated ones at 4 x width
@@ -71,9 +79,10 @@ ARCHITECTURES: dict[str, Traits] = {
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
+    "canine": Traits("encoder", ("learned",), _COMMON, token_types=True, characters=True),
     "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", *_GENERATOR), token_types=True),
-    "elmo": Traits("encoder", ("none",), ("dropout",), bidirectional_lm=True),
+    "elmo": Traits("encoder", ("none",), ("dropout", *_CHARACTERS), bidirectional_lm=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
     "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),
@@ -82,7 +91,7 @@ ARCHITECTURES: dict[str, Traits] = {
     "t5": Traits("encoder_decoder", ("t5_bias",), ("dropout", "gated", "head_width", "tied", *_STACKS), "<pad>"),
     "xlnet": Traits("encoder", ("transformer_xl",), _COMMON, token_types=True, permutes=True),
 }
-"""Every architecture by name. Its module has the same name, in the folder of its family in `trainers.models`."""
+"""Every architecture by name. Its module has the same name, in `Traits.folder` of `trainers.models`."""
 
 if TYPE_CHECKING:
     ArchitectureName = str
@@ -110,6 +119,8 @@ _ABSENT: dict[str, object] = {
     "position_buckets": None,
     "convolution": False,
     "mask_decoder": False,
+    "character_filters": None,
+    "highway_layers": None,
     **dict.fromkeys(RECURRENT_RATES, 0.0),
 }
 PRETRAINING_ONLY: dict[str, object] = {
@@ -118,6 +129,8 @@ PRETRAINING_ONLY: dict[str, object] = {
 }
 """Fields of parts that only pretraining uses, and their values without these parts."""
 _VOCABULARY_MULTIPLE = 64
+_HIGHWAYS = 2  # in ELMo's "original" model
+_HASHES = 8  # functions that hash a character, in both published models of CANINE
 _BUCKETS = 256  # in all published models of DeBERTa, versions 2 and 3
 _WHOLE = 0.01  # a share such as 0.333 of 12 heads means 4
 
@@ -159,6 +172,11 @@ class Model:
 
     In ELMo, `width` is that of the states of both directions, each of which has half of it, as have the embeddings; and
     `feed_forward` is the number of cells of a direction, which are projected to that half (1,024 and 4,096 as published).
+    With `character_filters` the vectors of tokens come from their characters, in the place of embeddings: by that many filters
+    (2,048 as published), in the proportions of those, and `highway_layers`; the output layer is then not tied.
+
+    In CANINE, `positions` are those of characters; each of the eight tables of hashed embeddings has as many rows (16,384 as
+    published).
 
     `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
     singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside
@@ -166,11 +184,11 @@ class Model:
     section 3.3): the last layer, twice, with queries that also know their absolute position. Only pretraining uses it.
 
     Fields left null are computed: `decoder_layers` (= layers), `embedding_size` (= width), `head_width` (width / heads),
-    `key_value_heads` (= heads), `position_buckets` (256), `layer_groups` (1), `shared_parts` (all), `feed_forward` (4 x
-    width; 8/3 x width, rounded up to a multiple of 64, in Llama and gated T5; 3/2 x width in ModernBERT; 23/8 x width in
-    AWD-LSTM), `position` (the architecture's own), `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the
-    matrix products). With a generator, `generator_layers` (= layers) and in DeBERTa `embedding_sharing`
-    (gradient_disentangled).
+    `key_value_heads` (= heads), `position_buckets` (256), `highway_layers` (2 with `character_filters`), `layer_groups` (1),
+    `shared_parts` (all), `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in Llama and gated T5; 3/2 x
+    width in ModernBERT; 23/8 x width in AWD-LSTM), `position` (the architecture's own), `vocab_size` (the tokenizer's, rounded
+    up to a multiple of 64 for the matrix products). With a generator, `generator_layers` (= layers) and in DeBERTa
+    `embedding_sharing` (gradient_disentangled).
     """
 
     architecture: ArchitectureName
@@ -203,6 +221,8 @@ class Model:
     mask_decoder: bool = field(default=False, metadata=ADDED)
     generator_layers: int | None = field(default=None, metadata=ADDED)
     embedding_sharing: EmbeddingSharing | None = field(default=None, metadata=ADDED)
+    character_filters: int | None = field(default=None, metadata=ADDED)
+    highway_layers: int | None = field(default=None, metadata=ADDED)
     input_dropout: float = field(default=0.0, metadata=ADDED)
     hidden_dropout: float = field(default=0.0, metadata=ADDED)
     embedding_dropout: float = field(default=0.0, metadata=ADDED)
@@ -250,6 +270,7 @@ class Model:
         self._check_heads()
         self._check_stacks()
         self._check_generator()
+        self._check_characters()
 
     def _check_heads(self) -> None:
         require(
@@ -259,6 +280,10 @@ class Model:
         require(
             not self.traits.bidirectional_lm or self.width % 2 == 0,
             f"width: got {self.width}, each direction of {self.architecture} has half of it; allowed even numbers",
+        )
+        require(
+            not self.traits.characters or self.width % _HASHES == 0,
+            f"width: got {self.width}, {self.architecture} has {_HASHES} tables of embeddings; allowed multiples of {_HASHES}",
         )
         require(
             self.head_width is not None or self.width % self.heads == 0,
@@ -319,6 +344,17 @@ class Model:
             f"allowed a feed_forward that is a multiple of heads ({self.heads})",
         )
 
+    def _check_characters(self) -> None:
+        filters, highways = self.character_filters, self.highway_layers
+        require(
+            filters is None or (filters > 0 and filters % 64 == 0),
+            f"character_filters: got {filters}, allowed multiples of 64, so that the filters of every width are a whole number",
+        )
+        require(
+            highways is None or (filters is not None and highways >= 1),
+            f"highway_layers: got {highways}, allowed 1 or more with character_filters",
+        )
+
 
 def generator_of(model: Model) -> Model:
     """Return the sizes of the generator of a resolved model that has one."""
@@ -352,6 +388,7 @@ def fill(model: Model, tokens: int) -> Model:
         layer_groups=(model.layer_groups or 1) if "layer_groups" in model.traits.has else None,
         shared_parts=(model.shared_parts or "all") if "shared_parts" in model.traits.has else None,
         position_buckets=(model.position_buckets or _BUCKETS) if "position_buckets" in model.traits.has else None,
+        highway_layers=model.highway_layers or (_HIGHWAYS if model.character_filters else None),
         position=model.scheme,
     )
 

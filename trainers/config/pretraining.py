@@ -233,6 +233,7 @@ class Pretraining(Job):
         self._check_boundary()
         self._check_order()
         self._check_directions()
+        self._check_characters()
         self._check_contrast()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
@@ -274,6 +275,14 @@ class Pretraining(Job):
             self.objective.bidirectional_lm == self.model.traits.bidirectional_lm,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; bidirectional_lm is "
             f"trained with elmo, and elmo with bidirectional_lm",
+        )
+
+    def _check_characters(self) -> None:
+        """Require a model that reads characters for the objective that masks them."""
+        require(
+            self.model.traits.characters or not self.objective.needs_character_counts,
+            f"model.architecture: got {self.model.architecture} with objective {self.objective.kind}, which masks the characters "
+            f"of tokens; use canine, or objective masked",
         )
 
     def _check_contrast(self) -> None:

@@ -379,6 +379,7 @@ def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, 
         _word_marks(corpus) if config.objective.needs_words else None,
         decoder_start=config.model.traits.decoder_start,
         texts=_texts(corpus) if config.objective.needs_texts else None,
+        character_counts=_character_counts(corpus) if config.objective.needs_character_counts else None,
     )
 
 
@@ -388,6 +389,14 @@ def _texts(corpus: TrainingCorpus) -> "TokenTexts":
     from trainers.objectives.shared.character_cuts import TokenTexts
 
     return TokenTexts(read_definition(str(verified_tokenizer(corpus))))
+
+
+def _character_counts(corpus: TrainingCorpus) -> np.ndarray:
+    """Return how many characters begin in each token of the vocabulary of the corpus, int64 [vocab_size]."""
+    from tokenizer.vocabulary.definition import read_definition
+    from trainers.objectives.shared.spellings import character_counts, spellings
+
+    return character_counts(spellings(read_definition(str(verified_tokenizer(corpus)))))
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:

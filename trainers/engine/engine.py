@@ -363,7 +363,8 @@ def _spare_embedding_gradients(model: Any, config: Job) -> None:
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     predicts = not hasattr(model, "task_head") and config.objective.contrast is None
-    if predicts and head is not None and head.weight is embedding.weight:
+    table = getattr(embedding, "weight", None)  # ELMo that reads characters has none
+    if predicts and head is not None and head.weight is table:
         embedding.sparse = not torch.cuda.is_available()
     if config.precision == "bf16" and not torch.cuda.is_available():
         sum_in_fp32(model)

@@ -8,6 +8,7 @@ attention.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,8 @@ class Forward(torch.nn.Module):
             arrays.get("token_types"),
             past=past,
             order=arrays.get("factorization"),
+            covered=arrays.get("covered"),
+            read=arrays.get("read"),
         )
         if decoder_segments is not None:
             own = self._mask(decoder_segments, decoder_segments, True)
@@ -145,7 +148,9 @@ class Forward(torch.nn.Module):
         return ForwardPass(self.model, self._architecture, inputs, states, arrays, layers)
 
     def _recorded(self) -> AbstractContextManager[list[Any]]:
-        return recorded_layers(self._architecture.blocks(self.model), self._architecture.rows_second)
+        convert = self._architecture.layer_states
+        own = None if convert is None else partial(convert, self.model)
+        return recorded_layers(self._architecture.blocks(self.model), own)
 
     def _needs_no_mask(self, arrays: dict[str, Any]) -> bool:
         """Return whether every position attends to the whole row or, in a decoder, to all of it up to itself.

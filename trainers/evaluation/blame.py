@@ -21,7 +21,7 @@ from trainers.data.sequence_documents import ids_of
 from trainers.engine.losses import Loss
 from trainers.runs import checkpoint
 from trainers.runs.exclusion import read_excluded
-from trainers.runs.run import read_config, read_run
+from trainers.runs.run import read_config, read_run, verified_copy
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,11 @@ def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, to
 
 def _model(run: LocalPath, config: Pretraining, start: checkpoint.Checkpoint | None) -> Any:
     if start is None:
-        from trainers.models import build_model
+        from trainers.models import build_model, give_characters
 
-        return build_model(config.model, read_run(run)["specials"], config.seed).eval()
+        network = build_model(config.model, read_run(run)["specials"], config.seed)
+        give_characters(network, config.model, verified_copy(run))
+        return network.eval()
     from trainers.inference.model_export import trained_model
 
     return trained_model(run, start)

@@ -22,7 +22,7 @@ from trainers.data.examples.task_corpus import TaskCorpus
 from trainers.engine.assembly import base_network, build_forward
 from trainers.engine.forward import Forward
 from trainers.inference.export_form import WEIGHTS, read_export, read_whole
-from trainers.models import MODELS, build_model
+from trainers.models import MODELS, build_model, give_characters
 from trainers.models.encoders.disentangled_embedding import merge_embeddings
 from trainers.models.heads.stock_heads import stock_names, why_not_stock_head
 from trainers.models.interface import HeadKind
@@ -128,6 +128,7 @@ def trained_forward(run: LocalPath, picked: checkpoint.Checkpoint, weights: Mapp
     with torch.no_grad():
         for name, weight in (checkpoint.read_weights(picked) if weights is None else weights).items():
             parameters[name].copy_(weight)
+    give_characters(forward.model, config.model, verified_copy(run))
     forward.eval()
     return forward
 

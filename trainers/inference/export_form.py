@@ -22,6 +22,10 @@ ORIGIN, WEIGHTS, ADAPTER = "gristmill.json", "model.safetensors", "adapter"
 _INDEX = "model.safetensors.index.json"
 _TRIES, _PAUSE_SECONDS = 5, 0.2  # an export is replaced with two renames, one right after the other
 Result = TypeVar("Result")
+_CHARACTERS = (
+    "transformers reads the characters of a text; its results are those of training with padding to a multiple of 128 that "
+    "leaves 8 places or more"
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ def _notes(config: Job) -> tuple[str, ...]:
             "trained with the enhanced mask decoder, which transformers lacks: it has the states of tasks, and other logits for "
             "masked tokens; `python -m trainers fill-mask` and `evaluate` have those of training"
         )
+    if config.model.traits.characters:
+        notes.append(_CHARACTERS)
+        notes.append(
+            "transformers has no output layer for subwords: AutoModel loads the encoder, `python -m trainers evaluate` all of it"
+        )
     if config.objective.contrast is not None:
         notes.append("its output layer for masked tokens was not trained with its states; use the states")
     if config.model.family == "decoder" and config.objective.sees_prefix:
@@ -83,7 +92,7 @@ def _notes(config: Job) -> tuple[str, ...]:
 def _task_notes(config: Finetuning, obstacle: str | None) -> tuple[str, ...]:
     if obstacle is not None:
         return (f"transformers does not load it: {obstacle}; `python -m trainers predict` uses the run",)
-    return ()
+    return (_CHARACTERS,) if config.model.traits.characters else ()
 
 
 def read_whole(export: LocalPath, read: Callable[[dict[str, Any]], Result]) -> Result:

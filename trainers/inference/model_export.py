@@ -42,7 +42,16 @@ from trainers.inference.export_form import (
 )
 from trainers.inference.task_model import threshold_of
 from trainers.inference.tokenizer_export import save_tokenizer
-from trainers.models import MODELS, build_model, load_parts, stack_parameters, stock_parts, untie_stacks, why_not_stock
+from trainers.models import (
+    MODELS,
+    build_model,
+    give_characters,
+    load_parts,
+    stack_parameters,
+    stock_parts,
+    untie_stacks,
+    why_not_stock,
+)
 from trainers.models.heads.stock_heads import stock_task_model
 from trainers.runs import checkpoint
 from trainers.runs.parent import weight_files
@@ -359,11 +368,13 @@ def _exported_model(path: Path, sizes: Model) -> Any:
         network = build_model(sizes, add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials), seed=0)
         load_parts(network, sizes, lambda directory, kind: _part_state(path / directory, kind))
         return network.eval()
-    if why_not_stock(sizes) is None and not sizes.mask_decoder:
+    if why_not_stock(sizes) is None and not sizes.mask_decoder and MODELS[sizes.architecture].own_class is None:
         name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         return getattr(transformers, name).from_pretrained(lent(path)).eval()
     specials = add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials)
-    return _with_weights(sizes, specials, _stored_tensors(path))
+    network = _with_weights(sizes, specials, _stored_tensors(path))
+    give_characters(network, sizes, path / "tokenizer.json")
+    return network
 
 
 def _part_state(directory: Path, kind: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from trainers.engine.assembly import build_without_method
 from trainers.engine.forward import Forward
 from trainers.inference.base import base_weights, exported_weights, trained_forward
 from trainers.inference.export_form import ADAPTER, ORIGIN, read_origin
+from trainers.models import give_characters
 from trainers.runs import checkpoint
 from trainers.runs.parent import describe, settle
 from trainers.runs.run import SCORES, read_config, verified_copy
@@ -46,6 +47,7 @@ class TaskModel:
             weights = exported_weights(self.path, self.config)
             forward = build_without_method(self.config, specials, weights)
             _fill_head(forward.model, weights)
+            give_characters(forward.model, self.config.model, self.tokenizer)
             return forward.eval()
         known = self.config.init
         if base is not None:
@@ -55,6 +57,7 @@ class TaskModel:
         record = describe(config, open_tasks(config)) if known is not None else None
         weights = base_weights(config, specials, record) if record is not None else {}
         forward = build_without_method(config, specials, weights)
+        give_characters(forward.model, config.model, self.tokenizer)
         load_adapter(adapter, forward.model, config.model.architecture, config.model.family)
         return forward.eval()
 

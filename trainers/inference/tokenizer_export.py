@@ -53,6 +53,11 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
             token["lstrip"] = token["lstrip"] or token["id"] in filling
     file = output / "tokenizer.json"
     file.write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
+    if config.model.traits.characters:  # plain `transformers` reads code points, our commands the tokens of the file
+        from transformers import CanineTokenizer
+
+        host().deliver(str(output), CanineTokenizer(model_max_length=config.model.positions).save_pretrained)
+        return
     named: dict[str, Any] = {role: written[specials[token]] for role, token in _NAMED.items() if token in specials}
     others = [written[number] for number in sorted(set(specials.values())) if written[number] not in named.values()]
     writes = not isinstance(config, Finetuning) or config.writes_text

@@ -1,18 +1,22 @@
 """Models: `transformers` architectures by name, initialised from a seed.
 
-To add an architecture, write a file in the folder of its family and add a line with the same name to
+To add an architecture, write a file in its folder (`Traits.folder`) and add a line with the same name to
 `trainers.config.architecture.ARCHITECTURES`.
 """
 
 import importlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from tokenizer.vocabulary.definition import read_definition
+from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.architecture import ARCHITECTURES, Model, generator_of
 from trainers.models.interface import Architecture
+from trainers.objectives.shared.spellings import spellings
 
 MODELS: dict[str, Architecture] = {
-    name: importlib.import_module(f"trainers.models.{traits.family}s.{name}").ARCHITECTURE
+    name: importlib.import_module(f"trainers.models.{traits.folder}.{name}").ARCHITECTURE
     for name, traits in ARCHITECTURES.items()
 }
 _STOCK = {
@@ -46,6 +50,14 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
     if model.tied_stacks:
         _tie_stacks(network, architecture)
     return network
+
+
+def give_characters(network: Any, model: Model, tokenizer: Path) -> None:
+    """Give a network that reads characters those of the tokens in a `tokenizer.json`; other networks are unchanged."""
+    spell = MODELS[model.architecture].spell
+    if spell is not None:
+        definition = read_definition(str(tokenizer))
+        spell(network, spellings(definition), add_fallback_marks(definition.roles))
 
 
 def _fuse_gelu(network: Any) -> None:
@@ -95,9 +107,12 @@ def stack_parameters(network: Any, model: Model) -> set[str]:
 
 
 def stock_class(model: Model) -> Any:
-    """Return the class of `transformers` that has the parameters of this model."""
+    """Return the class that has the parameters of this model: of `transformers`, or ours if its head is."""
     import transformers
 
+    own = MODELS[model.architecture].own_class
+    if own is not None:
+        return own()
     if model.sentence_head:
         return transformers.AutoModelForPreTraining
     return getattr(transformers, MODELS[model.architecture].auto or _STOCK[model.family])

@@ -4,7 +4,7 @@ The first part ends before the output layer, so that logits are computed at the 
 modelling needs them at 15 % of the positions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Optional
 
@@ -48,11 +48,11 @@ class Inputs:
     and `mask`, bool [rows, 1, length, length], the positions each position attends to. For architectures with
     `unmasked`, `mask` is None if these are all positions of the row, or all up to itself in a decoder.
 
-    `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` holds the
-    inputs of the decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it
-    attends to. `order`, int64 [rows, targets], is `Batch.factorization`. `past` keeps what earlier calls have
-    read, and this call adds to it. Ids, positions and mask are then those of the new positions only, and the
-    encoder runs only once.
+    `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` holds the inputs of the
+    decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it attends to. `order`, int64
+    [rows, targets], is `Batch.factorization`, and `covered` and `read` are those of `Batch`. `past` keeps what earlier calls
+    have read, and this call adds to it. Ids, positions and mask are then those of the new positions only, and the encoder runs
+    only once.
     """
 
     ids: Any
@@ -63,6 +63,8 @@ class Inputs:
     cross: Any = None
     past: Past | None = None
     order: Any = None
+    covered: Any = None
+    read: Any = None
 
     @property
     def cache(self) -> Any:
@@ -71,6 +73,8 @@ class Inputs:
 
 
 HeadKind = Literal["classify", "regress", "tag", "span", "choose"]
+PER_POSITION = ("tag", "span")
+"""Kinds of tasks that predict at every position. The others make one prediction per segment."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,17 @@ class Architecture:
     encoder-decoder. `heads` gives the form of the head for each
     kind of task. `caches` says whether `hidden` takes `Inputs.past`, and `unmasked` whether it takes no mask. Without
     `branches`, `hidden` does not read the mask, and several continuations cannot share one context in a row. `register` makes
-    the auto classes of `transformers` know an architecture that is ours.
+    the auto classes of `transformers` know an architecture that is ours. `own_class` returns the class of a network whose layers
+    are in `transformers` and whose head is ours.
 
-    `auto` is the auto class of `transformers` that loads it, if it is not that of its family. With `rows_second`, the blocks
-    take and return states [length, rows, width]. `queried` returns the number of parameters that a second stream of states
-    multiplies for every target, in an architecture that has one.
+    `auto` is the auto class of `transformers` that loads it, if it is not that of its family. `layer_states` maps states as the
+    blocks take and return them to states [rows, length, width], if they are not those. `queried` returns the number of
+    parameters that a second stream of states multiplies for every target, in an architecture that has one.
+
+    `spell` gives a network that reads characters those of its tokens: the bytes that each id stands for in a text, and the
+    special tokens. Until then it takes id i for the character U+i. `repeats` returns the multiplications of a token beyond one
+    for each parameter, and `attended` the pairs of queries and keys of a token in a row of this length, over all layers, if not
+    every token attends to the row.
 
     Of a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the discriminator.
     `replaced` returns its logits, [rows, length], that a token was replaced. `parts` returns the stock models that share
@@ -153,12 +163,16 @@ class Architecture:
     unmasked: bool = False
     encoder_blocks: Callable[[Any], list[Any]] | None = None
     auto: str | None = None
-    rows_second: bool = False
+    layer_states: Callable[[Any, Any], Any] | None = None
     queried: Callable[[Any], int] | None = None
     replaced: Callable[[Any, Inputs], Any] | None = None
     parts: Callable[[Any], dict[str, Any]] | None = None
     branches: bool = True
     register: Callable[[], None] | None = None
+    own_class: Callable[[], Any] | None = None
+    spell: Callable[[Any, Sequence[bytes], dict[str, int]], None] | None = None
+    repeats: Callable[[Any], float] | None = None
+    attended: Callable[[Any, int], float] | None = None
 
 
 def encode_once(inputs: Inputs, encode: Callable[[], Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import get_args
 
 from trainers.objectives.bidirectional_lm import BidirectionalLM
 from trainers.objectives.causal import Causal
+from trainers.objectives.characters.masked_subwords import MaskedSubwords
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
@@ -27,6 +28,7 @@ Objective = (
     | Denoising
     | FillInTheMiddle
     | Masked
+    | MaskedSubwords
     | ObjectiveMixture
     | NextSentence
     | Permutation

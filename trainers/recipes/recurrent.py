@@ -60,8 +60,11 @@ def elmo() -> Pretraining:
     Ten epochs of the 768,648,884 words of the 1B Word Benchmark, in batches of 384 times 20 tokens (allenai/bilm-tf,
     bin/train_elmo.py), here 60 rows of 128; dropout 0.1 before every layer and before the output; clipping at 10.
 
+    The published model reads words as characters: `model.character_filters=2048`, at the cost of an output layer that is no
+    longer tied.
+
     Left out: Adagrad at 0.2, in whose place AdamW runs at a rate that is not the paper's; the softmax over 8,192 samples of
-    the vocabulary, here over all of it; words read as characters, and state that is carried from row to row.
+    the vocabulary, here over all of it; and state that is carried from row to row.
     """
     return Pretraining(
         name="elmo",
@@ -94,3 +97,10 @@ def tiny_elmo() -> Pretraining:
         budget=TrainingBudget(steps=150),
         optimizer=replace(llama.optimizer, learning_rate=1e-2),
     )
+
+
+def tiny_character_elmo() -> Pretraining:
+    """An ELMo of toy size that reads tokens as their characters: `tiny_elmo` with 64 filters and one highway layer."""
+    elmo = tiny_elmo()
+    model = replace(elmo.model, character_filters=64, highway_layers=1)
+    return replace(elmo, name="tiny_character_elmo", model=model)

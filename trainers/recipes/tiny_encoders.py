@@ -5,6 +5,7 @@ from dataclasses import replace
 from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining, Validation
+from trainers.objectives.characters.masked_subwords import MaskedSubwords
 from trainers.objectives.masked import Masked
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.permutation import Permutation
@@ -77,6 +78,21 @@ def tiny_deberta_v3() -> Pretraining:
     model = replace(tiny.model, convolution=False, generator_size=1.0, generator_layers=1)
     steps = tiny_roberta().budget
     return replace(tiny, name="tiny_deberta_v3", model=model, objective=ReplacedTokens(mask_share=1.0), budget=steps)
+
+
+def tiny_canine() -> Pretraining:
+    """A CANINE of toy size: half the steps of `tiny_roberta`, with its architecture and objective, whose steps take longer. Rows
+    of 64 tokens are some 300 characters.
+    """
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_canine",
+        model=replace(roberta.model, architecture="canine", positions=1024),
+        objective=MaskedSubwords(),
+        data=Data(sequence_length=64),
+        budget=TrainingBudget(steps=300),
+    )
 
 
 def tiny_xlnet() -> Pretraining:

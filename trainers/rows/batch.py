@@ -107,6 +107,8 @@ class Batch:
     -1 to fill; it is set only for objectives that permute.
     `documents`, int64 [rows, length], are the documents of a row, numbered from 0, -1 for padding; it is set only where segments
     are parts of documents.
+    `covered`, int64 [rows, length], are the numbers of characters that a mask covers, 0 for other tokens, and `read` those of the
+    characters of a token before the one whose state predicts it; they are set only for objectives of models that read characters.
     `trunks`, int64 [rows, length], are the segments that continuations of one context also see (-1 for none); the context is
     then read once for all of them. Only scoring sets it.
     """
@@ -130,6 +132,8 @@ class Batch:
     outside: np.ndarray | None = None
     factorization: np.ndarray | None = None
     documents: np.ndarray | None = None
+    covered: np.ndarray | None = None
+    read: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.host import lent
+from tokenizer.vocabulary.definition import read_definition
 from trainers.config.architecture import Model, fill
 from trainers.models import MODELS, stack_parameters, stock_class
 from trainers.models.interface import HeadForm
@@ -86,8 +87,7 @@ def model_of(path: Path, specials: dict[str, int]) -> Model:
         model.check()
     except ValueError as error:
         raise ConfigError(f"init.path: {path}/config.json: {error}; use another base") from error
-    assert model.vocab_size is not None
-    model = fill(model, model.vocab_size)
+    model = fill(model, model.vocab_size or read_definition(str(path / "tokenizer.json")).vocab_size)
     check_configuration(MODELS[name].configuration(model, specials).to_dict(), theirs.to_dict(), path)
     return model
 

@@ -15,7 +15,7 @@ from gristmill.storage.store import write_json
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.examples.task_corpus import TaskCorpus
-from trainers.data.job_interface import JobCorpus
+from trainers.data.job_interface import JobCorpus, verified_tokenizer
 from trainers.data.prefetch import prefetch
 from trainers.engine.assembly import build_forward
 from trainers.engine.engine import Engine, Totals, start_group
@@ -26,6 +26,7 @@ from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.schedule import rate_fraction
 from trainers.inference.model_export import export_checkpoint
 from trainers.inference.predict import score_line, score_run
+from trainers.models import give_characters
 from trainers.rows.batch import Batch
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import ParallelLayout
@@ -102,6 +103,7 @@ class Training:
         self.data = reader.training(corpus, config, excluded)
         base = initial_base(config, corpus, run)
         forward = build_forward(config, corpus.tokenizer.specials, base, getattr(corpus, "encode", None))
+        give_characters(forward.model, config.model, verified_tokenizer(corpus))
         new = describe_new(forward, config, base)
         parameters = sum(parameter.numel() for parameter in forward.parameters())
         trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)

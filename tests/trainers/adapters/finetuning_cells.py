@@ -31,10 +31,10 @@ from trainers.engine.optimizers import SkippingAdamW, parameter_groups
 from trainers.inference.base import base_weights, open_base, trained_forward
 from trainers.inference.predict import predict_outputs
 from trainers.inference.write_answers import target_nats, writable_ids, write_answers
-from trainers.models import MODELS, build_model
+from trainers.models import MODELS, build_model, give_characters
 from trainers.runs import checkpoint
 from trainers.runs.resolve_finetuning import resolve_finetuning
-from trainers.runs.run import fingerprints, open_run, read_run
+from trainers.runs.run import fingerprints, open_run, read_run, verified_copy
 from trainers.tasks.predictions import score_predictions
 from trainers.tasks.schema.task import Task, TaskKind
 
@@ -166,6 +166,7 @@ class Matrix:
             record = read_run(run)
             weights = base_weights(job, record["specials"], record["parent"])
             forward = build_forward(job, record["specials"], weights, corpus.encode)
+            give_characters(forward.model, job.model, verified_copy(run))
         except (ConfigError, ValueError) as error:
             return Refused(str(error).splitlines()[0])
         train_steps(forward, job, corpus)

@@ -52,6 +52,10 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
         *(((0, "bitfit"), (1, name)) for name in ("llama", "modernbert", "t5")),
         *(((0, method), (1, "deberta_v2")) for method in ("prefix", "p_tuning_v2")),
         *(
+            ((0, method), (1, "canine"))
+            for method in ("prefix", "p_tuning_v2", "prompt", "p_tuning", "multitask_prompt")
+        ),
+        *(
             ((0, method), (1, "xlnet"))
             for method in ("prefix", "p_tuning_v2", "lora", "adalora", "loha", "lokr", "ia3")
         ),

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -51,12 +52,14 @@ RUNS = {
     "awd_lstm": changed("tiny_awd_lstm"),
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
+    "canine": changed("tiny_canine"),
     "deberta": changed("tiny_deberta", mask_decoder=False),
     "deberta, mask decoder": changed("tiny_deberta"),
     "deberta, replaced tokens": changed("tiny_deberta_v3", mask_decoder=False),
     "deberta, replaced tokens, mask decoder": changed("tiny_deberta_v3", embedding_sharing="shared"),
     "electra": changed("tiny_electra"),
     "elmo": changed("tiny_elmo"),
+    "elmo, characters": changed("tiny_character_elmo"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
     "mixture": changed("tiny_t5", ObjectiveMixture()),
@@ -72,12 +75,12 @@ RUNS = {
     "t5, tied stacks": changed("tiny_t5_shared"),
     "xlnet": changed("tiny_xlnet"),
 }
-NOT_STOCK = {"awd_lstm", "elmo", "gpt2, relative"}
+NOT_STOCK = {"awd_lstm", "elmo", "elmo, characters", "gpt2, relative"}
 CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",
 }  # plain transformers loads them, and has no prefix that sees itself
-OTHER_IN_TRANSFORMERS = {"deberta, mask decoder", "deberta, replaced tokens, mask decoder", "xlnet"}
+OTHER_IN_TRANSFORMERS = {"canine", "deberta, mask decoder", "deberta, replaced tokens, mask decoder", "xlnet"}
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +229,35 @@ def test_a_discriminator_of_deberta_opens_in_transformers_with_the_embeddings_of
     with torch.no_grad():
         states = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
         torch.testing.assert_close(states, plain(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
+
+
+def test_a_canine_opens_in_transformers_and_reads_the_characters_of_a_text_there(made):
+    from transformers import AutoModel, AutoTokenizer
+
+    run, export = made["canine"]
+    plain, tokenizer, ours = (
+        AutoModel.from_pretrained(export).eval(),
+        AutoTokenizer.from_pretrained(export),
+        load_trained(run),
+    )
+    assert (type(plain).__name__, type(tokenizer).__name__) == ("CanineModel", "CanineTokenizer")
+    text = "abc défg 東"
+    given = tokenizer(text, padding="max_length", max_length=128, return_tensors="pt")
+    encoder = Encoder.load(str(export / "tokenizer.json"))
+    tokens, _ = encoder.encode(pa.array([text], pa.large_string()))
+    ids = torch.tensor([[SPECIAL_IDS["<cls>"], *tokens.tolist(), SPECIAL_IDS["<sep>"]]])
+    mask = torch.ones(1, 1, *2 * [ids.shape[1]], dtype=torch.bool)
+    with torch.no_grad():
+        states = MODELS["canine"].hidden(ours.model, Inputs(ids, torch.zeros_like(ids), mask))[0]
+        expected = plain(**given).last_hidden_state[0]
+    for place, character in ((0, 0), (1, 1), (-1, len(text) + 1)):
+        torch.testing.assert_close(states[place], expected[character], atol=1e-5, rtol=1e-5)
+    assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    assert len(json.loads((export / "gristmill.json").read_text())["transformers"]["notes"]) == 2
+    sizes = load_trained(run).config.model
+    weights, absent = published_weights(export, sizes)
+    assert not absent
+    assert torch.equal(weights["cls.decoder.weight"], ours.model.cls.decoder.weight)
 
 
 def test_an_xlnet_opens_in_transformers_with_the_runs_logits_and_predicts_no_masks(made):

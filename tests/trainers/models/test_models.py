@@ -377,6 +377,11 @@ def test_what_plain_transformers_cannot_compute_is_known():
         ("awd_lstm", {"weight_dropout": 1.0}, "weight_dropout: got 1.0, allowed 0 or more and below 1"),
         ("gpt2", {"weight_dropout": 0.5}, "weight_dropout: got 0.5, gpt2 has none; .* " + having("weight_dropout")),
         ("bert", {"heads": 5}, "heads: got 5, which does not divide width 32"),
+        (
+            "canine",
+            {"width": 36, "heads": 4},
+            "width: got 36, canine has 8 tables of embeddings; allowed multiples of 8",
+        ),
         ("bert", {"key_value_heads": 2}, "key_value_heads: got 2, bert has as many as heads"),
         ("bert", {"layers": 0}, "layers: got 0, allowed 1 or more"),
         ("deberta_v2", {"position_buckets": 3}, "position_buckets: got 3, allowed 4 or more"),

@@ -35,6 +35,8 @@ SAVED = {
     "RobertaForSequenceClassification": ("roberta", "dense output"),
     "DebertaV2Model": ("deberta_v2", ""),
     "DebertaV2ForSequenceClassification": ("deberta_v2", "dense output"),
+    "CanineModel": ("canine", "dense"),
+    "CanineForSequenceClassification": ("canine", "dense output"),
     "XLNetModel": ("xlnet", ""),
     "XLNetForSequenceClassification": ("xlnet", "dense output"),
     "ModernBertForSequenceClassification": ("modernbert", "dense norm output"),
@@ -207,8 +209,8 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         (
             "llama",
             {"model_type": "mistral"},
-            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, deberta-v2, electra, elmo, gpt2, llama, modernbert, "
-            "openai-gpt, roberta, t5, xlnet",
+            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, canine, deberta-v2, electra, elmo, gpt2, llama, "
+            "modernbert, openai-gpt, roberta, t5, xlnet",
         ),
         ("modernbert", {"local_attention": 64}, "local_attention: .* has 64"),
         (
@@ -231,6 +233,8 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         ("deberta_v2", {"attention_head_size": 16}, "attention_head_size: got 16, allowed 8"),
         ("deberta_v2", {"position_buckets": -1}, "position_buckets: got -1, allowed 4 or more"),
         ("deberta_v2", {"conv_kernel_size": 5}, "conv_kernel_size: got 5, allowed 0 and 3"),
+        ("canine", {"num_hash_functions": 4}, "num_hash_functions: got 4, allowed 8"),
+        ("canine", {"num_hash_buckets": 99}, "num_hash_buckets: got 99, allowed 64"),
         ("xlnet", {"bi_data": True}, "bi_data: got True, allowed False"),
         ("gpt", {"afn": "relu"}, "afn: .* has 'relu'"),
     ],

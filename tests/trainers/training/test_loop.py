@@ -10,11 +10,14 @@ from gristmill.events import read_events
 from gristmill.storage.store import read_json, write_json
 from tests.trainers import conftest
 from tests.trainers.launching import run_command
+from tokenizer.vocabulary.definition import read_definition
 from trainers.__main__ import main
 from trainers.config.architecture import RECURRENT_RATES
 from trainers.config.job import BatchSize, Checkpoints, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, LengthPhase, Validation
 from trainers.data.packed_corpus import open_corpus
+from trainers.evaluation.evaluate import evaluate
+from trainers.inference.model_export import load_trained
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES, llama_tiny
 from trainers.runs import checkpoint
@@ -102,16 +105,24 @@ def weights(run, step):
     return {(name, key): value for name, tensors in found.items() for key, value in tensors.items()}
 
 
-@pytest.mark.parametrize("recipe", ["tiny_awd_lstm", "tiny_elmo"])
-def test_a_recurrent_model_with_dropout_resumes_exactly(corpus, tmp_path, recipe):
-    """No state outlives a row, and dropout draws from the number of the step."""
+@pytest.mark.parametrize("recipe", ["tiny_awd_lstm", "tiny_character_elmo"])
+def test_a_recurrent_model_with_dropout_resumes_exactly(corpus_directory, tmp_path, recipe):
+    """No state outlives a row, and dropout draws from the number of the step. Characters are those of the tokenizer, in
+    training and after it.
+    """
     run, whole = tmp_path / "run", RECIPES[recipe]()
+    corpus = open_corpus((str(corpus_directory),), None, whole.objective.frame)
     model = {"model": whole.model, "objective": whole.objective}
     assert all(
         getattr(whole.model, name) > 0 for name in ("dropout", *RECURRENT_RATES) if name in whole.model.traits.has
     )
     train(corpus, run, **model)
     expected = losses(run)
+    (logged,) = read_events(run / "log.jsonl", "validation")
+    assert evaluate(run, (str(corpus_directory),))["loss"] == pytest.approx(logged["loss"], abs=1e-5)
+    if whole.model.character_filters:
+        text = read_definition(str(run / "tokenizer.json")).token_bytes(300)
+        assert load_trained(run).model.elmo.embed.table[300, 1 : 1 + len(text)].tolist() == list(text)
     final = weights(run, STEPS)
     final = {name: value.clone() for name, value in final.items()}  # the file is mapped, and damaged below
     for step in range(4, STEPS + 1):

@@ -22,7 +22,8 @@ class BlockNames:
     layers of a block: the decoder's, the encoder's, and cross-attention from decoder to encoder; a recurrent architecture has
     none (None). `parts` match the matrices of a block that are layers of their own. `biases` says whether there are any.
     `prefixes` says what can put keys and values before those of the text: the `stock` model, which accepts past keys, `ours`
-    alone, or `none`, where every key is read with its distance, which a prefix lacks.
+    alone, or `none`, where every key is read with its distance, which a prefix lacks, or layers differ in what they read.
+    `embeds` says whether tokens have embeddings, beside which there can be virtual ones.
     """
 
     stacks: tuple[str, ...]
@@ -30,6 +31,7 @@ class BlockNames:
     parts: dict[Part, str] = field(default_factory=dict)
     biases: bool = True
     prefixes: Literal["stock", "ours", "none"] = "stock"
+    embeds: bool = True
 
 
 def _parts(*patterns: str) -> dict[Part, str]:
@@ -54,6 +56,7 @@ BLOCKS: dict[str, BlockNames] = {
         _parts(r"attn\.q_proj", r"attn\.k_proj", r"attn\.v_proj", r"attn\.out_proj", r"fc1", r"fc2"),
     ),
     "bert": BlockNames(("bert",), r".*\.attention\.self", _BERT),
+    "canine": BlockNames(("canine",), r".*\.attention\.self", _BERT, prefixes="none", embeds=False),
     "deberta_v2": BlockNames(
         ("deberta",),
         r".*\.attention\.self",

@@ -35,6 +35,8 @@ class TrainingMethod(ABC):
         """Return the reason why this method does not work with an architecture, or None if it does."""
         if self.needs_transformer and BLOCKS[architecture].attention is None:
             return f"got {self.kind}, which adapts a transformer, and {architecture} is none; use full, head or bitfit"
+        if self.virtual_tokens and not BLOCKS[architecture].embeds:
+            return f"got {self.kind}, which adds embeddings of virtual tokens, and {architecture} reads characters; use lora"
         return None
 
     @property

@@ -63,6 +63,8 @@ class DeepPrompts(TrainingMethod):
 
 def refuse_prefixes(architecture: str) -> str | None:
     """Return the reason why an architecture takes no prefixes, or None if it does."""
+    if not BLOCKS[architecture].embeds:
+        return f"got a method with prefixes, and layers of {architecture} read characters or four at once; use lora or bitfit"
     if BLOCKS[architecture].prefixes == "none":
         return (
             f"got a method with prefixes, and every key of {architecture} is read with its distance, which a prefix lacks; "

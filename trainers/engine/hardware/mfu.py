@@ -61,7 +61,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     targets. A parameter that layers of a stack share counts once for each of them, and a layer that runs twice counts twice.
     Disentangled attention also multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token
     and layer. A second stream of states costs each target what it multiplies there. The head of span boundaries, and the
-    output layer once more, count for each target, and so does the output layer of a second direction.
+    output layer once more, count for each target, and so does the output layer of a second direction. What runs at
+    every character of a token counts as often, with the mean length of the vocabulary's tokens.
     """
     import torch
 
@@ -80,6 +81,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         if its.traits.recurrent:
             return 0
         width = (its.head_width or its.width // its.heads) * its.heads
+        if (scale := MODELS[sizes.architecture].attended) is not None:
+            return int(12 * width * scale(network, sequence_length))
         each = 12 * width * sequence_length + 24 * width * (its.position_buckets or 0)
         return each * len(MODELS[sizes.architecture].blocks(network))
 
@@ -93,6 +96,8 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         if sizes.generator_size is not None:
             networks.append((model.generator, generator_of(sizes)))
         each = sum(6.0 * repeated(network) + attended(network, its) for network, its in networks)
+        if (repeats := MODELS[sizes.architecture].repeats) is not None:
+            each += 6.0 * repeats(model)
         if (queried := MODELS[sizes.architecture].queried) is not None:
             predicted += 6.0 * queried(model) + attended(model, sizes)
         return Flops(6.0 * (multiplied(model) - boundary) + each, 0.0, predicted)

@@ -147,6 +147,6 @@ ARCHITECTURE = Architecture(
     create=_create,
     attention="eager",
     auto="AutoModelForCausalLM",
-    rows_second=True,
+    layer_states=lambda network, states: states.transpose(0, 1),
     queried=_queried,
 )

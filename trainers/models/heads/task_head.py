@@ -5,7 +5,7 @@ Each has the form of its architecture's head in `transformers` (`interface.HeadF
 represents a text, several states pooled, or the states of several layers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
@@ -13,12 +13,10 @@ import torch
 
 from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, HeadForm, HeadKind
+from trainers.models.interface import PER_POSITION, Architecture, HeadForm, HeadKind
 
 Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 Layers = Literal["last", "last_four", "scalar_mix"]
-PER_POSITION = ("tag", "span")
-"""Kinds of tasks that predict at every position. The others make one prediction per segment."""
 _FOUR = 4
 
 
@@ -162,22 +160,20 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 
 @contextmanager
-def recorded_layers(blocks: Sequence[Any], rows_second: bool = False) -> Iterator[list[Any]]:
+def recorded_layers(blocks: Sequence[Any], convert: Callable[[Any], Any] | None = None) -> Iterator[list[Any]]:
     """Yield a list. While the context lasts, the input of the first of these blocks and the output of each
     block are appended to it. A block that is there several times, because layers share it, runs as often.
-    States are [rows, length, width], also of blocks that have them with `rows_second`.
+    States are [rows, length, width]; `convert` makes them of those of blocks that have others.
     """
     layers: list[Any] = []
 
     def begin(block: Any, given: tuple[Any, ...]) -> None:
         if not layers:
-            layers.append(_states(given[0], rows_second))
+            layers.append(_states(given[0], convert))
 
     handles = [blocks[0].register_forward_pre_hook(begin)]
     for block in dict.fromkeys(blocks):
-        handles.append(
-            block.register_forward_hook(lambda block, given, made: layers.append(_states(made, rows_second)))
-        )
+        handles.append(block.register_forward_hook(lambda block, given, made: layers.append(_states(made, convert))))
     try:
         yield layers
     finally:
@@ -185,6 +181,6 @@ def recorded_layers(blocks: Sequence[Any], rows_second: bool = False) -> Iterato
             handle.remove()
 
 
-def _states(made: Any, rows_second: bool) -> Any:
+def _states(made: Any, convert: Callable[[Any], Any] | None) -> Any:
     states = made[0] if isinstance(made, tuple | list) else made
-    return states.transpose(0, 1) if rows_second else states
+    return states if convert is None else convert(states)

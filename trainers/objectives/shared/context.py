@@ -12,11 +12,11 @@ from trainers.objectives.shared.character_cuts import TokenTexts
 
 @dataclass(frozen=True)
 class Context:
-    """The run's `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and
-    the configured `sequence_length`. `word_marks`, uint8 [vocab_size], says which tokens begin and end words
-    (`shared.whole_words`), and `texts` holds the texts of tokens (`shared.character_cuts`); both are None
-    unless an objective needs them. `decoder_start` is the special that the decoder of an encoder-decoder
-    reads first, None for other families.
+    """The run's `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the configured
+    `sequence_length`. `word_marks`, uint8 [vocab_size], says which tokens begin and end words (`shared.whole_words`), `texts`
+    holds the texts of tokens (`shared.character_cuts`), and `character_counts`, int64 [vocab_size], how many characters begin
+    in each (`shared.spellings`); they are None unless an objective needs them. `decoder_start` is the special that the decoder
+    of an encoder-decoder reads first, None for other families.
     """
 
     seed: int
@@ -27,6 +27,7 @@ class Context:
     word_marks: np.ndarray | None = None
     decoder_start: str | None = None
     texts: TokenTexts | None = None
+    character_counts: np.ndarray | None = None
 
     def special(self, name: str) -> int:
         """Return the id of a special. Raises ConfigError if the tokenizer has none of that name."""

@@ -139,6 +139,11 @@ class TrainingObjective(Protocol):
         """Whether `apply` needs the context's `texts`."""
         return False
 
+    @property
+    def needs_character_counts(self) -> bool:
+        """Whether `apply` needs the context's `character_counts`, and the model reads the characters of tokens."""
+        return False
+
     def stream_length(self, sequence_length: int, family: str) -> int:
         """Return the number of tokens of the stream that a row takes in a model of the family."""
         return sequence_length

@@ -11,6 +11,8 @@ from gristmill.storage.disk import LocalPath
 from gristmill.terminal import human_bytes
 from trainers.config.architecture import fill
 from trainers.config.job import TrainingBudget
+from trainers.data.job_interface import verified_tokenizer
+from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs.resolve import resolve
 from trainers.studies.designs.reused_ratios import VIRTUAL
 from trainers.studies.designs.study_run import StudyRun, unique
@@ -230,25 +232,25 @@ def _costs(
     for run in runs:
         its = run.kind, run.corpus
         if its not in known:
-            tokenizer = (opened.corpora.of(run.job) if run.is_ready else opened.corpus).tokenizer
-            per_token, parameters = _count(run.job, tokenizer.vocab_size, tokenizer.specials)
+            per_token, parameters = _count(run.job, opened.corpora.of(run.job) if run.is_ready else opened.corpus)
             known[its] = per_token * (_DRO_COST if run.reference else 1), parameters
         costs[run.key] = known[its]
     return costs
 
 
-def _count(job: Any, vocabulary: int, specials: dict[str, int]) -> tuple[float, int]:
-    """Return the operations per token and the parameters of the model of `job`, which is built on the meta
-    device so that it takes no memory.
+def _count(job: Any, corpus: TrainingCorpus) -> tuple[float, int]:
+    """Return the operations per token and the parameters of the model of `job` with the tokenizer of a corpus. It is built on
+    the meta device so that it takes no memory.
     """
     import torch
 
     from trainers.engine.hardware.mfu import flops_of
-    from trainers.models import build_model
+    from trainers.models import build_model, give_characters
 
-    job = replace(job, model=fill(job.model, vocabulary))
+    job = replace(job, model=fill(job.model, corpus.tokenizer.vocab_size))
     with torch.device("meta"):
-        network = build_model(job.model, specials, 0)
+        network = build_model(job.model, corpus.tokenizer.specials, 0)
+    give_characters(network, job.model, verified_tokenizer(corpus))  # their number is that of operations
     flops = flops_of(network, job.model, job.data.sequence_length)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     return flops.read + flops.decoded + flops.predicted, parameters

@@ -94,6 +94,20 @@ def alone(inputs, number, kind):
     return {"input_ids": torch.from_numpy(np.stack(segments))[None]}
 
 
+def padded_for_canine(given, positions):
+    """The arguments of a stock CANINE with padding to a multiple of 128 characters, the last 8 of them beyond the text; those
+    beyond the table share its last position.
+    """
+    ids = given["input_ids"]
+    beyond = (0, -(-(ids.shape[-1] + 8) // 128) * 128 - ids.shape[-1])
+    padded = {"input_ids": torch.nn.functional.pad(ids, beyond)}
+    padded["attention_mask"] = torch.nn.functional.pad(torch.ones_like(ids), beyond)
+    if "labels" in given and given["labels"].shape == ids.shape:  # of tags
+        padded["labels"] = torch.nn.functional.pad(given["labels"], beyond, value=IGNORED)
+    places = torch.arange(padded["input_ids"].shape[-1]).clamp(max=positions - 1)
+    return {**given, **padded, "position_ids": places[None]}
+
+
 def gold(inputs, number, kind, at):
     """The labels of a stock model for one input."""
     if kind == "span":
@@ -119,12 +133,16 @@ def test_packed_predictions_and_losses_are_those_of_the_stock_head_on_every_inpu
     expected = []
     for number in range(4 // (CANDIDATES if kind == "choose" else 1)):
         with torch.no_grad():
-            output = stock(**alone(inputs, number, kind), **gold(inputs, number, kind, at))
+            given = {**alone(inputs, number, kind), **gold(inputs, number, kind, at)}
+            length = given["input_ids"].shape[-1]
+            output = stock(**(padded_for_canine(given, model.positions) if name == "canine" else given))
         own = batch.segments[0] == number
         if kind == "span":
-            logits, ours = torch.stack([output.start_logits, output.end_logits], -1)[0], outputs[0][own]
+            logits, ours = torch.stack([output.start_logits, output.end_logits], -1)[0, :length], outputs[0][own]
+            places = (given["start_positions"], given["end_positions"])
+            output.loss = sum(map(torch.nn.functional.cross_entropy, logits.T[:, None], places)) / 2
         elif kind == "tag":
-            logits, ours = output.logits[0], outputs[0][own]
+            logits, ours = output.logits[0, :length], outputs[0][own]
         elif kind == "choose":
             logits, ours = output.logits[0], outputs[CANDIDATES * number :][:CANDIDATES]
         else:
@@ -207,7 +225,20 @@ def test_pooling_takes_the_states_of_the_text_alone():
 
 
 def test_a_mix_of_layers_begins_as_their_mean_and_the_last_is_normalised():
-    for name in ("albert", "bert", "deberta_v2", "gpt", "gpt2", "llama", "modernbert", "t5", "bart", "xlnet", "elmo"):
+    for name in (
+        "albert",
+        "bert",
+        "deberta_v2",
+        "gpt",
+        "gpt2",
+        "llama",
+        "modernbert",
+        "t5",
+        "bart",
+        "xlnet",
+        "elmo",
+        "canine",
+    ):
         model = SIZES[name]
         network = network_of(model, "classify", layers="scalar_mix")
         forward = forward_of(network, model, "classify")
@@ -232,7 +263,7 @@ def test_the_heads_of_pretraining_are_frozen():
         network = network_of(tiny(name, **({"sentence_head": True} if name == "bert" else {})), "classify")
         frozen = {n.split(".")[0] for n, p in network.named_parameters() if not p.requires_grad and ".pooler." not in n}
         expected = {"bert": {"cls"}, "modernbert": {"head", "decoder"}, "roberta": {"lm_head"}, "llama": set()}
-        expected["albert"], expected["deberta_v2"] = {"predictions"}, {"cls"}
+        expected["albert"], expected["deberta_v2"], expected["canine"] = {"predictions"}, {"cls"}, {"cls"}
         expected["awd_lstm"] = expected["elmo"] = {"lm_head"}
         expected["electra"] = {"generator_predictions", "generator_lm_head"}
         expected["xlnet"] = {"lm_loss", "transformer"}  # of this, what begins the second stream

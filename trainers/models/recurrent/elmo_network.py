@@ -9,7 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from trainers.models.packed_sequences import Sequences
+from trainers.models.recurrent.character_cnn import CharacterCnn
+from trainers.models.recurrent.packed_sequences import Sequences
 
 _KEPT = 10
 """Numbers that torch's own LSTM keeps for a position and each cell of a direction, at most (torch 2.13, fp32)."""
@@ -17,7 +18,8 @@ _KEPT = 10
 
 class ElmoConfig(PreTrainedConfig):
     """Sizes and the rate of dropout. `hidden_size` is the width of the states of both directions together, and twice that of
-    the embeddings; `cell_size` is the number of cells of a direction.
+    the embeddings; `cell_size` is the number of cells of a direction. With `character_filters`, tokens are read as
+    characters, through `highway_layers`, and the output layer has a matrix of its own.
     """
 
     model_type = "elmo"
@@ -28,6 +30,8 @@ class ElmoConfig(PreTrainedConfig):
     num_hidden_layers: int = 2
     max_position_embeddings: int = 512
     dropout: float = 0.0
+    character_filters: int | None = None
+    highway_layers: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     pad_token_id: int | None = None
@@ -113,7 +117,11 @@ class ElmoStack(torch.nn.Module):
         super().__init__()
         width = config.hidden_size // 2
         self.rate = config.dropout
-        self.embed = torch.nn.Embedding(config.vocab_size, width)
+        self.embed: Any
+        if config.character_filters is None:
+            self.embed = torch.nn.Embedding(config.vocab_size, width)
+        else:
+            self.embed = CharacterCnn(config.vocab_size, width, config.character_filters, config.highway_layers or 0)
         layers = (ElmoLayer(width, config.cell_size, self.rate, adds=k > 0) for k in range(config.num_hidden_layers))
         self.layers = torch.nn.ModuleList(layers)
 
@@ -129,7 +137,7 @@ class ElmoStack(torch.nn.Module):
 
 
 class Elmo(PreTrainedModel):
-    """Two language models, and one output layer for both, which shares its matrix with the embeddings."""
+    """Two language models, and one output layer for both, which shares its matrix with the embeddings if there are any."""
 
     config_class = ElmoConfig
     base_model_prefix = "elmo"
@@ -137,12 +145,14 @@ class Elmo(PreTrainedModel):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
+        if config.character_filters is not None:
+            self._tied_weights_keys = {}  # type: ignore[misc]
         self.elmo = ElmoStack(config)
         self.lm_head = torch.nn.Linear(config.hidden_size // 2, config.vocab_size)
         self.post_init()
 
     def get_input_embeddings(self) -> Any:
-        """Return the embeddings."""
+        """Return the embeddings, or what computes them."""
         return self.elmo.embed
 
     def get_output_embeddings(self) -> Any:
@@ -153,8 +163,10 @@ class Elmo(PreTrainedModel):
         if isinstance(module, torch.nn.Embedding):  # as the authors' output layer
             torch.nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
         elif isinstance(module, torch.nn.Linear):
+            if module is self.lm_head and not self._tied_weights_keys:
+                torch.nn.init.normal_(module.weight, std=module.in_features**-0.5)
             torch.nn.init.zeros_(module.bias)
-        elif isinstance(module, ProjectedLstm):
+        elif isinstance(module, ProjectedLstm | CharacterCnn):  # after the layers in it
             module.initialise()
 
     def predict(self, states: Any, backward: bool = False) -> Any:

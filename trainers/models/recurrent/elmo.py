@@ -1,13 +1,14 @@
 """ELMo (Peters et al. 2018, arXiv 1802.05365): a forward and a backward LSTM language model that share embeddings and output
 layer, and whose layers task heads mix.
 
-The tokens are those of the shards, with embeddings of their own; the published models read words by a convolution over their
-characters. Every document of a row begins with a state of zeros in both directions, and so does the part of a document in a
-row: state is not carried from row to row, as in AWD-LSTM.
+The tokens are those of the shards, with embeddings of their own, or with `character_filters` read by a convolution over their
+characters, as the published models read words. Every document of a row begins with a state of zeros in both directions, and so
+does the part of a document in a row: state is not carried from row to row, as in AWD-LSTM.
 
 Left out: cells and projections are not clipped, which torch's LSTM does not offer.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainers.config.architecture import Model
@@ -15,7 +16,7 @@ from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, 
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.encoders.elmo_network import ElmoConfig
+    from trainers.models.recurrent.elmo_network import ElmoConfig
 
     return ElmoConfig(
         vocab_size=model.vocab_size,
@@ -24,6 +25,8 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
         num_hidden_layers=model.layers,
         max_position_embeddings=model.positions,
         dropout=model.dropout,
+        character_filters=model.character_filters,
+        highway_layers=model.highway_layers,
         **special_ids(specials),
     )
 
@@ -38,11 +41,13 @@ def _sizes(configuration: Any) -> Model:
         feed_forward=configuration.cell_size,
         vocab_size=configuration.vocab_size,
         dropout=configuration.dropout,
+        character_filters=configuration.character_filters,
+        highway_layers=configuration.highway_layers,
     )
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.encoders.elmo_network import Elmo
+    from trainers.models.recurrent.elmo_network import Elmo
 
     return Elmo._from_config(configuration)
 
@@ -52,8 +57,17 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.elmo(inputs.ids, ~inputs.mask[:, 0].diagonal(-1, 1, 2))
 
 
+def _spell(network: Any, spelled: Sequence[bytes], specials: dict[str, int]) -> None:
+    if network.config.character_filters is not None:
+        network.elmo.embed.spell(spelled, specials)
+
+
+def _repeats(network: Any) -> int:
+    return network.elmo.embed.repeats if network.config.character_filters is not None else 0
+
+
 def _register() -> None:
-    import trainers.models.encoders.elmo_network  # noqa: F401
+    import trainers.models.recurrent.elmo_network  # noqa: F401
 
 
 _OUTPUT = HeadForm(None, "output")
@@ -73,4 +87,6 @@ ARCHITECTURE = Architecture(
     branches=False,
     register=_register,
     auto="AutoModelForPreTraining",
+    spell=_spell,
+    repeats=_repeats,
 )

@@ -1,0 +1,121 @@
+"""CANINE (Clark et al., 2022, Canine: Pre-training an Efficient Tokenization-Free Encoder), with the layers of `transformers`:
+code points are embedded by hashing, a local layer reads them, a convolution of stride 4 makes molecules for the deep stack, and
+another layer reads both as characters again.
+
+Shards hold tokens, so the network writes out their characters (`canine_characters`) and returns the state of one character of
+each token: of the first, or in a masked token of the one that its objective reads. Special tokens are code points of the private
+use area, as in `transformers`. Every document of a row is read by itself, padded to a multiple of 128 characters; strides and
+convolutions would mix neighbours.
+
+The head of a text reads the first molecule, that of the tagger and of spans the characters, as the authors' heads do.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill.errors import ConfigError
+from trainers.config.architecture import Model
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments
+
+# Settings of both published models. The first character of the private use area begins a text, the second ends it.
+_PUBLISHED: dict[str, Any] = {
+    "type_vocab_size": 16,
+    "downsampling_rate": 4,
+    "upsampling_kernel_size": 4,
+    "num_hash_functions": 8,
+    "local_transformer_stride": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 0xE000,
+    "eos_token_id": 0xE001,
+}
+_STRIDE = _PUBLISHED["downsampling_rate"]
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from transformers import CanineConfig
+
+    own = bert_arguments(model, specials)
+    subwords = own.pop("vocab_size")  # transformers would require the marks to be in a vocabulary
+    return CanineConfig(**{**own, "subword_vocab_size": subwords, "num_hash_buckets": model.positions, **_PUBLISHED})
+
+
+def _sizes(configuration: Any) -> Model:
+    for name, value in {**_PUBLISHED, "num_hash_buckets": configuration.max_position_embeddings}.items():
+        if (found := getattr(configuration, name)) != value:
+            raise ConfigError(f"{name}: got {found}, allowed {value}")
+    return Model(
+        "canine",
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=getattr(configuration, "subword_vocab_size", None),  # a published model has none
+        dropout=configuration.hidden_dropout_prob,
+        initializer_range=configuration.initializer_range,
+    )
+
+
+def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
+    return _own_class()._from_config(configuration)
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    starts = ~inputs.mask[:, 0].diagonal(-1, 1, 2)  # a document begins where a token does not see the one before it
+    return network.read(inputs.ids, starts, inputs.token_types, inputs.covered, inputs.read)
+
+
+def _spell(network: Any, spelled: Sequence[bytes], specials: dict[str, int]) -> None:
+    network.spell(spelled, specials)
+
+
+def _repeats(network: Any) -> float:
+    """Each parameter of the layers of characters runs at every character, those of molecules at every fourth."""
+    stack, each = network.canine, network.characters_per_token
+
+    def size(*modules: Any) -> int:
+        return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+    shallow = size(stack.initial_char_encoder, stack.projection, stack.final_char_encoder)
+    return (each - 1) * shallow + (each / _STRIDE - 1) * size(stack.chars_to_molecules, stack.encoder)
+
+
+def _attended(network: Any, tokens: int) -> float:
+    """Local attention of characters, attention of molecules in every layer, and of characters to all others."""
+    each = network.characters_per_token
+    local = min(_PUBLISHED["local_transformer_stride"], each * tokens)
+    deep = len(network.canine.encoder.layer) * (each / _STRIDE) ** 2 * tokens
+    return each * local + deep + each**2 * tokens
+
+
+def _own_class() -> Any:
+    from trainers.models.encoders.canine_network import CanineForSubwords
+
+    return CanineForSubwords
+
+
+_POOLED = HeadForm("CanineForSequenceClassification", "classifier", dense="canine.pooler.dense")
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _POOLED,
+    "regress": _POOLED,
+    "tag": HeadForm("CanineForTokenClassification", "classifier"),
+    "span": HeadForm("CanineForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": HeadForm("CanineForMultipleChoice", "classifier", dense="canine.pooler.dense"),
+}
+
+ARCHITECTURE = Architecture(
+    _configuration,
+    _sizes,
+    _hidden,
+    logits=lambda network, states: network.cls(states),
+    blocks=lambda network: list(network.canine.encoder.layer),
+    layer_states=lambda network, states: network.layout.of_molecules(states),
+    heads=_HEADS,
+    create=_create,
+    attention="eager",
+    branches=False,
+    own_class=_own_class,
+    spell=_spell,
+    repeats=_repeats,
+    attended=_attended,
+)

@@ -1,0 +1,155 @@
+"""The characters of rows of tokens, a row of code points for each document.
+
+tokens      <cls> th  e   <mask> <sep>        the mask covers 3 characters
+bytes       3     2   1   9      3            UTF-8, so that a token may end within a character
+characters  E000 t h  e  E003 E003 E003 E001  one a place
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tokenizer.vocabulary.specials import BOS, CLS, MASK, PAD, SEP, UNK
+
+CODE_POINTS = {CLS: "\ue000", SEP: "\ue001", BOS: "\ue002", MASK: "\ue003", PAD: "", UNK: "\ufffd"}
+"""The characters of special tokens, those of the authors' code (google-research/language, canine/special_codepoints.py). Padding
+has none, and an unknown token is Unicode's replacement character.
+"""
+RESERVED = "\ue004"
+"""The character of other special tokens, reserved by the authors."""
+_REPLACEMENT = 0xFFFD
+_MULTIPLE, _BEYOND = 128, 8
+"""Rows are padded to a multiple of the width of local attention, and by two molecules at least: the last molecule of a row is not
+read (`transformers`), and upsampling reads two characters beyond a text. More padding changes nothing.
+"""
+
+
+def special_spellings(spelled: Sequence[bytes], specials: Mapping[str, int]) -> list[bytes]:
+    """Return the bytes of all tokens, given those of the text and the ids of special tokens by name."""
+    whole = list(spelled)
+    for name, number in sorted(specials.items(), key=lambda item: item[0] in CODE_POINTS):
+        whole[number] = CODE_POINTS.get(name, RESERVED).encode()
+    return whole
+
+
+@dataclass(frozen=True)
+class CharacterLayout:
+    """Where the characters of tokens are. `characters`, `types` and `present`, int64, int64 and bool [documents, places], are
+    code points, token types and whether there is a character. `document` and `place`, int64 [rows, length], are those of the
+    character that is read for each token.
+    """
+
+    characters: Any
+    types: Any
+    present: Any
+    document: Any
+    place: Any
+
+    def of_characters(self, states: Any) -> Any:
+        """Return the states [rows, length, width] of tokens from those of characters [documents, places, width]."""
+        return states[self.document, self.place]
+
+    def of_molecules(self, states: Any) -> Any:
+        """Return the states of tokens from those of molecules [documents, molecules, width], of which the first stands for the
+        document and the others for 4 characters each.
+        """
+        return states[
+            self.document, torch.where(self.place == 0, 0, self.place // 4 + 1).clamp(max=states.shape[1] - 1)
+        ]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The bytes of a vocabulary: `content`, uint8 [bytes], and where those of each token begin and end, int64 [tokens + 1]."""
+
+    content: Any
+    offsets: Any
+
+    @classmethod
+    def of(cls, spelled: Sequence[bytes]) -> "Spelling":
+        """Return the bytes of each token as tensors."""
+        content = np.frombuffer(b"".join(spelled) or b"\0", dtype=np.uint8).copy()
+        offsets = np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64)
+        return cls(torch.from_numpy(content), torch.from_numpy(offsets))
+
+    def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> CharacterLayout:
+        """Write out tokens, int64 [rows, length]. `starts`, bool [rows, length - 1], are those after the first of a row that
+        begin a document. `types` are their types, or None. In the place of the characters of a token there are `covered`
+        masks, where that is above 0. The character that is read is number `read` of the token. Both are int64 [rows, length]
+        or None.
+        """
+        number = torch.nn.functional.pad(starts, (1, 0), value=True).flatten().cumsum(0) - 1  # of each token's document
+        content, owner = self._write(ids.flatten(), None if covered is None else covered.flatten())
+        begins = ((content & 0xC0) != 0x80).nonzero()[:, 0]
+        holder = owner[begins]
+        count = torch.bincount(holder, minlength=len(number))
+        before = count.cumsum(0) - count  # characters that begin before a token
+        first = before[(number[1:] != number[:-1]).nonzero()[:, 0] + 1]
+        first = torch.cat([first.new_zeros(1), first])  # of every document
+        lengths = torch.bincount(number[holder], minlength=len(first))
+        shape = len(first), -(-(int(lengths.max()) + _BEYOND) // _MULTIPLE) * _MULTIPLE
+        characters, kinds, present = (ids.new_zeros(shape) for _ in range(3))
+        at = number[holder], torch.arange(len(begins), device=ids.device) - first[number[holder]]
+        characters[at], present[at] = _decode(content, begins, number[owner]), 1
+        if types is not None:
+            kinds[at] = types.flatten()[holder]
+        place = before - first[number]
+        place = torch.where(count > 0, place, (place - 1).clamp(min=0))  # within the character before it
+        if read is not None:
+            place = place + read.flatten()
+        filled = (lengths > 0).nonzero()[:, 0]  # padding has no characters
+        filled = filled if len(filled) else filled.new_zeros(1)
+        row = torch.zeros_like(lengths)
+        row[filled] = torch.arange(len(filled), device=ids.device)
+        places = row[number].view_as(ids), place.view_as(ids)
+        return CharacterLayout(characters[filled], kinds[filled], present[filled] > 0, *places)
+
+    def _write(self, ids: Any, covered: Any) -> tuple[Any, Any]:
+        """Return the bytes of tokens, int64 [tokens], one after another, and the token of each, both int64 [bytes]. A token has
+        the bytes of `covered` masks where that is above 0; it is int64 [tokens] or None.
+        """
+        sizes = (self.offsets[1:] - self.offsets[:-1])[ids]
+        if covered is not None:
+            mask = torch.tensor(list(CODE_POINTS[MASK].encode()), device=ids.device)
+            sizes = torch.where(covered > 0, covered * len(mask), sizes)
+        owner = torch.arange(len(ids), device=ids.device).repeat_interleave(sizes)
+        within = torch.arange(len(owner), device=ids.device) - (sizes.cumsum(0) - sizes)[owner]
+        places = (self.offsets[ids[owner]] + within).clamp(max=len(self.content) - 1)
+        content = self.content[places].long()
+        if covered is not None:
+            content = torch.where(covered[owner] > 0, mask[within % len(mask)], content)
+        return content, owner
+
+    def estimate(self, ids: Any) -> CharacterLayout:
+        """Return a layout on `meta`, where tensors have no values: every row is a document of tokens of mean length."""
+        rows, length = ids.shape
+        width = -(-(int(length * self.mean) + _BEYOND) // _MULTIPLE) * _MULTIPLE
+        characters = ids.new_zeros(rows, width)
+        place = torch.arange(length, device="meta").expand(rows, length)
+        document = torch.arange(rows, device="meta")[:, None].expand(rows, length)
+        return CharacterLayout(characters, characters, characters.bool(), document, place)
+
+    @property
+    def mean(self) -> float:
+        """The mean number of bytes of a token."""
+        return len(self.content) / (len(self.offsets) - 1)
+
+
+def _decode(content: Any, begins: Any, document: Any) -> Any:
+    """Return the code points, int64 [characters], of the characters that begin at `begins` in UTF-8 bytes `content`, int64
+    [bytes]. A character that is cut off at the end of its document (`document`, int64 [bytes]) or by another is U+FFFD.
+    """
+    padded, owner = torch.nn.functional.pad(content, (0, 3)), torch.nn.functional.pad(document, (0, 3), value=-1)
+    lead = content[begins]
+    sizes = 1 + (lead >= 0xC0).long() + (lead >= 0xE0) + (lead >= 0xF0)
+    code = torch.where(lead < 0x80, lead, lead & (0x7F >> sizes))
+    whole = torch.ones_like(begins, dtype=torch.bool)
+    for k in range(1, 4):
+        following, there = padded[begins + k], sizes > k
+        goes_on = ((following & 0xC0) == 0x80) & (owner[begins + k] == document[begins])
+        whole &= ~there | goes_on
+        code = torch.where(there, (code << 6) | (following & 0x3F), code)
+    return torch.where(whole, code, _REPLACEMENT)

@@ -1,0 +1,66 @@
+"""Masked language modelling of subwords by their characters (CANINE-S: Clark et al., 2022, section 3.2).
+
+tokens      the   quick    brown        fox
+characters  t h e _ q u i c k _ b r o w n _ f o x
+masked      t h e _ q u i c k M M M M M M _ f o x     as many masks as the token has characters
+predicted                           brown             at one of them, at random
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tokenizer.vocabulary.specials import MASK
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking import Masking
+from trainers.rows.batch import IGNORED, Batch
+
+
+@dataclass(frozen=True)
+class MaskedSubwords(Masking):
+    """Predict masked tokens from the characters around them.
+
+    In each document a share `rate` of the tokens is chosen. The characters of `mask_share` of these become masks, one for each;
+    `random_share` become a random token of as many characters, and the rest stay unchanged. The token is predicted at one of
+    its characters, at random. A space before a word belongs to its first token, as in the vocabulary. Tokens in which no
+    character begins are not chosen. `copies` is that of `masked`. Requires architecture canine.
+    """
+
+    unit: Literal["tokens"] = "tokens"
+    kind: Literal["masked_subwords"] = "masked_subwords"
+
+    needs_character_counts: ClassVar[bool] = True
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Return the batch with tokens masked, and for each the number of its characters and which of them is read."""
+        assert context.character_counts is not None
+        counts = context.character_counts[batch.inputs]
+        chosen = (self.choose(batch, context) >= 0) & (counts > 0)
+        kinds, others, places = (self._uniforms(batch, context, name) for name in ("kind", "other", "place"))
+        masked = chosen & (kinds < self.mask_share)
+        replaced = chosen & ~masked & (kinds < self.mask_share + self.random_share)
+        inputs = np.where(masked, context.special(MASK), batch.inputs)
+        inputs[replaced] = _same_length(context, counts[replaced], others[replaced])
+        return replace(
+            batch,
+            inputs=inputs,
+            targets=np.where(chosen, batch.inputs, IGNORED),
+            covered=np.where(masked, counts, 0),
+            read=np.where(chosen, (places * counts).astype(np.int64), 0),
+        )
+
+
+def _same_length(context: Context, counts: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return a token that is not special for each number of characters in `counts`, int64 [n]: one of those that have as many,
+    by uniform numbers `draws`, float64 [n].
+    """
+    assert context.character_counts is not None
+    ordinary = np.ones(context.vocab_size, dtype=bool)
+    ordinary[[number for number in context.specials.values() if number < context.vocab_size]] = False
+    ids = np.flatnonzero(ordinary)
+    ids = ids[np.argsort(context.character_counts[ids], kind="stable")]
+    lengths = context.character_counts[ids]
+    first, end = np.searchsorted(lengths, counts), np.searchsorted(lengths, counts, side="right")
+    found: np.ndarray = ids[first + (draws * (end - first)).astype(np.int64)]
+    return found

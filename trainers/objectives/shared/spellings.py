@@ -1,0 +1,46 @@
+"""The characters that tokens stand for, for models that read characters."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenizer.vocabulary.definition import Definition
+from trainers.objectives.shared.whole_words import text_of
+
+_METASPACE = "▁".encode()  # SentencePiece's mark of a space
+
+
+def spellings(definition: Definition) -> list[bytes]:
+    """Return the UTF-8 bytes that each id stands for in a text, with the spaces between words: those of consecutive tokens make
+    up the text. They are empty for special tokens and unused ids.
+
+    A token of a byte-level vocabulary may begin or end within a character. Where a vocabulary marks the beginning of words,
+    their end, or what continues them, the space is before the word or after it. The text is that after normalisation: a
+    vocabulary that lowers letters or cuts off punctuation does not say what was there.
+    """
+    model = definition.data["model"]
+    prefix, suffix = (model.get("continuing_subword_prefix") or "").encode(), (definition.end_of_word or "").encode()
+    special = {*definition.specials.values(), definition.unknown_id}
+    spelled = [b""] * definition.vocab_size
+    for number in definition.tokens:
+        if number in special:
+            continue
+        text = text_of(definition, number).replace(_METASPACE, b" ")
+        if suffix:
+            text = text.removesuffix(suffix) + b" " if text.endswith(suffix) else text
+        elif prefix:
+            text = text.removeprefix(prefix) if text.startswith(prefix) else b" " + text
+        elif definition.kind == "word_level":
+            text = b" " + text
+        spelled[number] = text
+    return spelled
+
+
+def numbered_spellings(size: int) -> Sequence[bytes]:
+    """Return the characters of a vocabulary of code points, in which id i is the character U+i."""
+    return [chr(number).encode("utf-8", "surrogatepass") for number in range(size)]
+
+
+def character_counts(spelled: Sequence[bytes]) -> np.ndarray:
+    """Return the number of characters that begin in the bytes of each token, int64 [tokens]."""
+    return np.array([sum(byte & 0xC0 != 0x80 for byte in text) for text in spelled], dtype=np.int64)
