@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from trainers.objectives.masked import Masking
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking import Masking
 from trainers.rows.batch import Batch
 
 

@@ -11,8 +11,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from trainers.objectives.masked import Masked, Masking
+from trainers.objectives.masked import Masked
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking import Masking
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Batch
 

@@ -18,8 +18,8 @@ from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.models import build_model
+from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.shared.context import Context
-from trainers.objectives.simcse import SimCSE
 from trainers.rows.batch import IGNORED, PADDING, Batch
 
 VOCABULARY = 200

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainers.objectives.masked import Masked, longer_spans
+from trainers.objectives.masked import Masked
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking import longer_spans
 from trainers.objectives.shared.masking_kernels import BEGINS, ENDS, choose_words
 from trainers.rows.batch import IGNORED, PADDING, Batch, Frame
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from trainers.objectives.masked import Masking
+from trainers.objectives.shared.masking import Masking
 
 
 @dataclass(frozen=True)

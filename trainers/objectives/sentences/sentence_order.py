@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gristmill.compilation import kernel
-from trainers.objectives.masked import Masking
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking import Masking
 from trainers.rows.batch import Batch
 
 
