@@ -68,6 +68,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "next_sentence": (PAD, MASK, CLS, SEP),
     "permutation": (PAD, CLS, SEP),
     "prefix_lm": (PAD, BOS, EOS),
+    "quick_thought": (PAD, CLS, SEP),
     "replaced_tokens": (PAD, MASK, CLS, SEP),
     "sentence_order": (PAD, MASK, CLS, SEP),
     "simcse": (PAD, CLS, SEP),

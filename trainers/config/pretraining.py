@@ -11,6 +11,7 @@ from trainers.config.job import Job
 from trainers.config.loss_weighting import OnlineWeighting
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
+from trainers.objectives.shared.training_objective import CopyContrast
 from trainers.rows.sentence_pairs import PAIR_PACKINGS
 
 _SHORTEST_PAIR = 8
@@ -277,12 +278,13 @@ class Pretraining(Job):
         )
 
     def _check_contrast(self) -> None:
-        """Require what sets copies of a text apart from one another and from other texts, for an objective that compares them."""
-        if self.objective.contrast is None:
+        """Require what sets texts apart, and copies of a text from one another, for an objective that compares their vectors."""
+        contrast = self.objective.contrast
+        if contrast is None:
             return
         kind = self.objective.kind
         require(
-            self.model.dropout > 0,
+            self.model.dropout > 0 or not isinstance(contrast, CopyContrast),
             f"model.dropout: got {self.model.dropout} with objective {kind}, whose two copies of a sentence are then equal; set "
             f"it above 0, such as 0.1",
         )

@@ -15,12 +15,13 @@ model.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from trainers.engine.cross_entropy import contrastive_nats, cross_entropy, draw_tokens, pooled_segments
+from trainers.engine.contrastive_losses import CONTRASTS
+from trainers.engine.cross_entropy import cross_entropy, draw_tokens
 from trainers.models.interface import Architecture, Inputs
 from trainers.objectives.shared.training_objective import Contrast
 from trainers.rows.batch import IGNORED, PADDING, Batch
@@ -195,27 +196,6 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def _contrast_targets(batch: Batch) -> np.ndarray:
-    """Return the beginnings of the first of two copies of a text, in rows that have other texts."""
-    begins = (batch.positions == 0) & (batch.segments >= 0) & (batch.segments % 2 == 0)
-    several: np.ndarray = begins & (begins.sum(axis=1, keepdims=True) > 1)
-    return several
-
-
-def _contrast_nats(contrast: Contrast, made: ForwardPass) -> Any:
-    """Return the nats of finding the second copy of a text among all second copies of its row (Gao et al., 2021, equation 4), at
-    the beginning of its first copy.
-    """
-    import torch
-
-    segments, positions = made.arrays["segments"], made.arrays["positions"]
-    count = max(made.arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
-    vectors, there = pooled_segments(made.states, segments, positions, contrast.pooling, 2 * count)
-    nats = contrastive_nats(vectors[:, 0::2], vectors[:, 1::2], there[:, 0::2], contrast.temperature)
-    begins = (positions == 0) & (segments >= 0) & (segments % 2 == 0)
-    return torch.where(begins, nats.gather(1, segments.clamp(min=0) // 2), 0.0)
-
-
 @dataclass(frozen=True)
 class Measure:
     """A share that is logged but not trained. `counts` returns [rows, 2]: the part and the whole in each row."""
@@ -255,5 +235,6 @@ def losses_of(weights: Mapping[str, float], contrast: Contrast | None = None) ->
     """Return the losses of an objective, in the order of its `losses`. With its `contrast`, `loss` is the contrastive loss."""
     known = LOSSES
     if contrast is not None:
-        known = {**LOSSES, "loss": Loss("loss", _contrast_targets, partial(_contrast_nats, contrast))}
+        its = CONTRASTS[type(contrast)]
+        known = {**LOSSES, "loss": Loss("loss", its.targets, lambda made: its.nats(contrast, made.states, made.arrays))}
     return tuple(replace(known[name], weight=weight) for name, weight in weights.items())

@@ -16,6 +16,7 @@ from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.quick_thought import QuickThought
 from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.span_boundary import SpanBoundary
@@ -31,6 +32,7 @@ Objective = (
     | NextSentence
     | Permutation
     | PrefixLM
+    | QuickThought
     | ReplacedTokens
     | SentenceOrder
     | SimCSE

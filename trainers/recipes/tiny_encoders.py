@@ -9,6 +9,7 @@ from trainers.objectives.masked import Masked
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.quick_thought import QuickThought
 from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.span_boundary import SpanBoundary
@@ -128,6 +129,20 @@ def tiny_simcse() -> Pretraining:
         budget=TrainingBudget(steps=100),
         optimizer=replace(roberta.optimizer, learning_rate=2e-4),
         validation=replace(roberta.validation, every=50),
+    )
+
+
+def tiny_quick_thought() -> Pretraining:
+    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with rows of 512 tokens, which hold 8 sentences on average."""
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_quick_thought",
+        model=replace(roberta.model, positions=512),
+        objective=QuickThought(temperature=8.0),
+        data=replace(roberta.data, sequence_length=512, packing="full_sentences"),
+        budget=TrainingBudget(steps=300),
+        validation=replace(roberta.validation, every=100),
     )
 
 

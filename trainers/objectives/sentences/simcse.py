@@ -8,20 +8,14 @@ The two copies of a sentence differ in what dropout leaves out. Of the second co
 its own.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
-from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import CLS, SEP
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.ragged import Ragged
-from trainers.objectives.shared.training_objective import Contrast, TrainingObjective
-from trainers.rows.batch import IGNORED, PADDING, Batch, Frame
-
-_MULTIPLE = 8
+from trainers.objectives.shared.sentence_rows import sentence_rows, stream_of_sentences
+from trainers.objectives.shared.training_objective import CopyContrast, TrainingObjective
+from trainers.rows.batch import Batch, Frame
 
 
 @dataclass(frozen=True)
@@ -64,9 +58,9 @@ class SimCSE(TrainingObjective):
         return Frame(CLS, SEP)
 
     @property
-    def contrast(self) -> Contrast:
+    def contrast(self) -> CopyContrast:
         """The pooling and the temperature."""
-        return Contrast(self.pooling, self.temperature)
+        return CopyContrast(self.pooling, self.temperature)
 
     @property
     def needs_sentences(self) -> bool:
@@ -77,57 +71,8 @@ class SimCSE(TrainingObjective):
         """Return the number of tokens of the stream whose sentences fit in a row twice, with their marks, if all are as short as
         allowed. Raises ConfigError if two do not fit.
         """
-        least = 4 * (self.min_tokens + 2)
-        if sequence_length < least:
-            raise ConfigError(
-                f"data.sequence_length: got {sequence_length}, too short for two sentences of {self.min_tokens} tokens, each "
-                f"twice and with its marks; allowed {least} or more, or lower objective.min_tokens"
-            )
-        return sequence_length * self.min_tokens // (2 * (self.min_tokens + 2))
+        return stream_of_sentences(sequence_length, self.min_tokens, 2, 2, "two sentences")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return rows of sentences, each between marks and twice. Rows are as long as the fullest, rounded up to a multiple of
-        8.
-        """
-        cls, sep = context.special(CLS), context.special(SEP)
-        texts, rows, documents = self._texts(batch, (cls, sep))
-        texts = texts.with_marks(cls, sep)
-        sizes, rows, documents = (np.repeat(each, 2) for each in (texts.sizes, rows, documents))
-        ends = np.cumsum(sizes)
-        begins, count = ends - sizes, len(batch.inputs)
-        held = np.bincount(rows, minlength=count)
-        first = (np.cumsum(held) - held)[rows]  # the number of the first copy in the row of each
-        width = -(-int(np.bincount(rows, sizes, minlength=count).max(initial=1)) // _MULTIPLE) * _MULTIPLE
-        inside = np.arange(sizes.sum()) - np.repeat(begins, sizes)
-        columns = inside + np.repeat(begins - begins[first], sizes) if len(sizes) else inside
-        there = (np.repeat(rows, sizes), columns)
-        inputs = np.full((count, width), context.padding, np.int64)
-        positions, segments = np.zeros_like(inputs), np.full_like(inputs, PADDING)
-        origin = segments.copy()
-        inputs[there] = texts.tokens[inside + np.repeat(np.repeat(texts.offsets[:-1], 2), sizes)]
-        positions[there], origin[there] = inside, np.repeat(documents, sizes)
-        segments[there] = np.repeat(np.arange(len(sizes)) - first, sizes)
-        targets = np.full_like(inputs, IGNORED)
-        return replace(
-            batch,
-            inputs=inputs,
-            targets=targets,
-            positions=positions,
-            segments=segments,
-            documents=origin,
-            sentence_starts=None,
-        )
-
-    def _texts(self, batch: Batch, marks: Sequence[int]) -> tuple[Ragged, np.ndarray, np.ndarray]:
-        """Return the sentences of a batch that are long enough, without marks, and the row and the document of each."""
-        starts = np.ones(batch.segments.shape, dtype=bool)
-        starts[:, 1:] = batch.segments[:, 1:] != batch.segments[:, :-1]
-        if batch.sentence_starts is not None:
-            starts |= batch.sentence_starts
-        number = np.cumsum(starts.ravel()) - 1
-        is_text = (batch.segments != PADDING) & ~np.isin(batch.inputs, marks)
-        sizes = np.bincount(number[is_text.ravel()], minlength=number[-1] + 1)
-        kept = sizes >= self.min_tokens
-        tokens = batch.inputs[is_text & kept[number].reshape(starts.shape)]
-        rows, columns = (at[kept] for at in np.nonzero(starts))
-        return Ragged(tokens, np.concatenate([[0], np.cumsum(sizes[kept])])), rows, batch.segments[rows, columns]
+        """Return rows of sentences, each between marks and twice."""
+        return sentence_rows(batch, context, self.min_tokens, 2)
