@@ -72,6 +72,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "replaced_tokens": (PAD, MASK, CLS, SEP),
     "sentence_order": (PAD, MASK, CLS, SEP),
     "simcse": (PAD, CLS, SEP),
+    "skip_thought": (PAD, CLS, SEP),
     "span_boundary": (PAD, MASK, CLS, SEP),
     "span_corruption": (PAD, BOS, EOS, *SENTINELS),
     "all": SPECIALS,

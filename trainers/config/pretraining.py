@@ -234,6 +234,7 @@ class Pretraining(Job):
         self._check_boundary()
         self._check_order()
         self._check_directions()
+        self._check_decoders()
         self._check_contrast()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
@@ -275,6 +276,19 @@ class Pretraining(Job):
             self.objective.bidirectional_lm == self.model.traits.bidirectional_lm,
             f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; bidirectional_lm is "
             f"trained with elmo, and elmo with bidirectional_lm",
+        )
+
+    def _check_decoders(self) -> None:
+        """Require an architecture with decoders of sentences for the objective that trains them, and only for that."""
+        decodes = self.objective.decodes_neighbours
+        require(
+            decodes == self.model.traits.decodes_neighbours,
+            f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; skip_thought is "
+            f"trained with gru, and gru with skip_thought",
+        )
+        require(
+            self.data.isolation or not decodes,
+            f"data.isolation: got false with objective {self.objective.kind}, whose sentences are read alone; set it to true",
         )
 
     def _check_contrast(self) -> None:

@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from trainers.engine.contrastive_losses import CONTRASTS
 from trainers.engine.cross_entropy import cross_entropy, draw_tokens
+from trainers.engine.vectors.contrastive_losses import CONTRASTS
+from trainers.engine.vectors.segment_vectors import neighbour_vectors
 from trainers.models.interface import Architecture, Inputs
+from trainers.objectives.shared.sentence_neighbours import sentence_neighbours
 from trainers.objectives.shared.training_objective import Contrast
 from trainers.rows.batch import IGNORED, PADDING, Batch
 
@@ -50,12 +52,25 @@ class ForwardPass:
         """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss overwrites, and the
         tokens int64 [n] that the generator draws from them; None without a generator.
         """
-        chosen, states = self.arrays.get("chosen"), self.states.flatten(0, 1)
+        predicting = self.states if self.architecture.neighbours is None else self.neighbours[0]
+        chosen, states = self.arrays.get("chosen"), predicting.flatten(0, 1)
         logits = self.architecture.logits(self.network, states if chosen is None else states[chosen])
         if self.discriminator is None:
             return logits, None
         draws = self.arrays["draws"].flatten(0, 1)
         return logits, draw_tokens(logits.detach(), draws if chosen is None else draws[chosen])
+
+    @cached_property
+    def neighbours(self) -> tuple[Any, Any, Any]:
+        """The states [rows, length, width] of the decoders of the next and the previous sentence, and whether a sentence follows
+        that of a position, bool [rows, length].
+        """
+        arrays = self.arrays
+        count = max(arrays["segment_range"][1], 0) + 1  # a batch may hold padding only
+        sentences = (arrays["segments"], arrays["positions"], arrays["documents"])
+        vectors, (_, has_after) = neighbour_vectors(self.states, *sentences, count)
+        assert self.architecture.neighbours is not None
+        return *self.architecture.neighbours(self.network, self.inputs, vectors), has_after
 
     @cached_property
     def judged(self) -> tuple[Any, Any]:
@@ -168,6 +183,25 @@ def _backward_nats(made: ForwardPass) -> Any:
     return torch.nn.functional.pad(nats, (1, 0))
 
 
+def _previous_targets(batch: Batch) -> np.ndarray:
+    """Return the positions that a token of the same sentence follows, in sentences that a sentence of their document follows."""
+    _, has_after = sentence_neighbours(batch)
+    follows = np.zeros_like(has_after)
+    follows[:, :-1] = has_after[:, :-1] & (batch.segments[:, 1:] == batch.segments[:, :-1])
+    return follows
+
+
+def _previous_nats(made: ForwardPass) -> Any:
+    """Return the nats of the next token, by the decoder of the previous sentence, at every target of it."""
+    import torch
+
+    _, states, has_after = made.neighbours
+    segments = made.arrays["segments"]
+    follows = has_after[:, :-1] & (segments[:, 1:] == segments[:, :-1])
+    after = torch.where(follows, made.inputs.ids[:, 1:], IGNORED)
+    return torch.nn.functional.pad(cross_entropy(made.architecture.logits(made.network, states[:, :-1]), after), (0, 1))
+
+
 def _read_targets(batch: Batch) -> np.ndarray:
     read: np.ndarray = batch.segments != PADDING
     return read
@@ -191,6 +225,7 @@ LOSSES: dict[str, Loss] = {
         Loss("sentence_loss", _label_targets, _label_nats),
         Loss("boundary_loss", _boundary_targets, _boundary_nats),
         Loss("backward_loss", _backward_targets, _backward_nats),
+        Loss("previous_loss", _previous_targets, _previous_nats),
         Loss("discriminator_loss", _read_targets, _discriminator_nats),
     )
 }

@@ -108,8 +108,8 @@ def _add_chance(
     fields: dict[str, Any], data: "ValidationData", contrast: "Contrast", weights: Mapping[str, float]
 ) -> None:
     """Add `chance_loss` to the fields of a validation."""
-    from trainers.engine.contrastive_losses import CONTRASTS
     from trainers.engine.loss_metrics import loss_fields, no_sums
+    from trainers.engine.vectors.contrastive_losses import CONTRASTS
 
     loss, sums = CONTRASTS[type(contrast)], no_sums(1, len(data.sources))
     for rows in data.batches(64, 0, 1):

@@ -19,6 +19,7 @@ from trainers.objectives.sentences.next_sentence import NextSentence
 from trainers.objectives.sentences.quick_thought import QuickThought
 from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.objectives.sentences.simcse import SimCSE
+from trainers.objectives.sentences.skip_thought import SkipThought
 from trainers.objectives.span_boundary import SpanBoundary
 from trainers.objectives.span_corruption import SpanCorruption
 
@@ -36,6 +37,7 @@ Objective = (
     | ReplacedTokens
     | SentenceOrder
     | SimCSE
+    | SkipThought
     | SpanBoundary
     | SpanCorruption
 )

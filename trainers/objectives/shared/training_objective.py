@@ -77,8 +77,8 @@ class TrainingObjective(Protocol):
 
     @property
     def contrast(self) -> Contrast | None:
-        """How the vectors of segments are compared; `loss` is then the contrastive loss (`trainers.engine.contrastive_losses`).
-        None for objectives that predict tokens.
+        """How the vectors of segments are compared; `loss` is then one of `trainers.engine.vectors.contrastive_losses`. None for
+        objectives that predict tokens.
         """
         return None
 
@@ -100,6 +100,11 @@ class TrainingObjective(Protocol):
     @property
     def bidirectional_lm(self) -> bool:
         """Whether a forward and a backward language model are trained, whose states know one side of a token each."""
+        return False
+
+    @property
+    def decodes_neighbours(self) -> bool:
+        """Whether the sentences before and after a sentence are written from its vector."""
         return False
 
     @property

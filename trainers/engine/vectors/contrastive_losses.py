@@ -10,25 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainers.engine.vectors.segment_vectors import at_segments, pooled_segments
+from trainers.objectives.shared.sentence_neighbours import sentence_neighbours
 from trainers.objectives.shared.training_objective import Contrast, CopyContrast, NeighbourContrast
-from trainers.rows.batch import PADDING, Batch
-
-
-def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, count: int) -> tuple[Any, Any]:
-    """Return the vectors of the segments of each row, fp32 [rows, count, width], and which exist, bool [rows, count].
-
-    `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in every segment. A
-    vector is the state of the `first` token of a segment, or the `mean` of those between its first and its last token.
-    """
-    begins = positions == 0
-    if pooling == "mean":
-        chosen = ~begins & (segments == torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING))
-    else:
-        chosen = begins
-    members = segments[:, None, :] == torch.arange(count, device=segments.device)[None, :, None]
-    shares = (members & chosen[:, None]).float()
-    shares = shares / shares.sum(2, keepdim=True).clamp(min=1)
-    return shares @ states.float(), members.any(2)
+from trainers.rows.batch import Batch
 
 
 def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
@@ -71,14 +56,8 @@ def neighbour_targets(batch: Batch) -> np.ndarray:
     """Return the beginnings of sentences that have a neighbour in their document, in rows of three sentences or more: of two, the
     other is the only candidate.
     """
-    assert batch.documents is not None
-    begins = _begins(batch)
-    rows, columns = np.nonzero(begins)
-    documents = batch.documents[rows, columns]
-    follows = np.zeros(len(rows) + 1, dtype=bool)
-    follows[1:-1] = (rows[1:] == rows[:-1]) & (documents[1:] == documents[:-1])
-    targets = np.zeros_like(begins)
-    targets[rows, columns] = (follows[1:] | follows[:-1]) & (begins.sum(axis=1)[rows] > 2)
+    begins, (has_before, has_after) = _begins(batch), sentence_neighbours(batch)
+    targets: np.ndarray = begins & (has_before | has_after) & (begins.sum(axis=1, keepdims=True) > 2)
     return targets
 
 
@@ -107,8 +86,7 @@ def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[st
     count = max(arrays["segment_range"][1], 0) + 1
     vectors, there = pooled_segments(states, segments, positions, contrast.pooling, count)
     begins = (positions == 0) & (segments >= 0)
-    owners = segments.new_full((len(segments), count + 1), PADDING)
-    owners = owners.scatter(1, torch.where(begins, segments, count), arrays["documents"])[:, :count]
+    owners = at_segments(arrays["documents"], segments, begins, count)
     nats = neighbour_nats(vectors, there, owners, contrast.temperature)
     return torch.where(begins, nats.gather(1, segments.clamp(min=0)), 0.0)
 

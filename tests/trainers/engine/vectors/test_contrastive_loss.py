@@ -13,9 +13,9 @@ from gristmill.errors import UserError
 from tests.trainers.evaluation.scored_models import encoder
 from tokenizer.vocabulary.specials import CLS, SEP, SPECIAL_IDS
 from trainers.config.architecture import Model, fill
-from trainers.engine.contrastive_losses import CONTRASTS, contrastive_nats
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
+from trainers.engine.vectors.contrastive_losses import CONTRASTS, contrastive_nats
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.models import build_model
 from trainers.objectives.sentences.simcse import SimCSE
