@@ -83,7 +83,7 @@ ARCHITECTURES: dict[str, Traits] = {
     "elmo": Traits("encoder", ("none",), ("dropout",), bidirectional_lm=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
-    "gru": Traits("encoder", ("none",), ("embedding_size",), decodes_neighbours=True),
+    "gru": Traits("encoder", ("none",), ("embedding_size",), None, Fraction(1), True, decodes_neighbours=True),
     "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),
     "modernbert": Traits("encoder", ("rope",), _COMMON, feed_forward=Fraction(3, 2)),
     "roberta": Traits("encoder", _TABLE, _COMMON),

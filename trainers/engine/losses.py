@@ -52,7 +52,10 @@ class ForwardPass:
         """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss overwrites, and the
         tokens int64 [n] that the generator draws from them; None without a generator.
         """
-        predicting = self.states if self.architecture.neighbours is None else self.neighbours[0]
+        decodes = (
+            self.architecture.neighbours is not None and "documents" in self.arrays
+        )  # which rows of sentences have
+        predicting = self.neighbours[0] if decodes else self.states
         chosen, states = self.arrays.get("chosen"), predicting.flatten(0, 1)
         logits = self.architecture.logits(self.network, states if chosen is None else states[chosen])
         if self.discriminator is None:
@@ -192,14 +195,17 @@ def _previous_targets(batch: Batch) -> np.ndarray:
 
 
 def _previous_nats(made: ForwardPass) -> Any:
-    """Return the nats of the next token, by the decoder of the previous sentence, at every target of it."""
+    """Return the nats of the next token, by the decoder of the previous sentence, at every target of it. Logits are computed at
+    these only.
+    """
     import torch
 
     _, states, has_after = made.neighbours
-    segments = made.arrays["segments"]
-    follows = has_after[:, :-1] & (segments[:, 1:] == segments[:, :-1])
-    after = torch.where(follows, made.inputs.ids[:, 1:], IGNORED)
-    return torch.nn.functional.pad(cross_entropy(made.architecture.logits(made.network, states[:, :-1]), after), (0, 1))
+    segments, targets = made.arrays["segments"], torch.nn.functional.pad(made.inputs.ids[:, 1:], (0, 1))
+    follows = torch.nn.functional.pad(has_after[:, :-1] & (segments[:, 1:] == segments[:, :-1]), (0, 1)).flatten()
+    at = torch.arange(len(follows), device="meta") if follows.is_meta else follows.nonzero()[:, 0]
+    logits = made.architecture.logits(made.network, states.flatten(0, 1)[at])
+    return _everywhere(cross_entropy(logits[None], targets.flatten()[at][None])[0], at, targets.shape)
 
 
 def _read_targets(batch: Batch) -> np.ndarray:

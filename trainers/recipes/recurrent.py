@@ -131,7 +131,7 @@ def tiny_skip_thought() -> Pretraining:
         model=Model("gru", layers=1, width=128, heads=1, positions=256, embedding_size=64),
         objective=SkipThought(),
         data=Data(sequence_length=256, packing="full_sentences"),
-        batch=BatchSize(sequences=16),
+        batch=BatchSize(sequences=8),
         budget=TrainingBudget(steps=200),
-        optimizer=replace(llama.optimizer, learning_rate=4e-3),
+        optimizer=replace(llama.optimizer, learning_rate=1e-2),
     )

@@ -207,8 +207,8 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         (
             "llama",
             {"model_type": "mistral"},
-            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, deberta-v2, electra, elmo, gpt2, llama, modernbert, "
-            "openai-gpt, roberta, t5, xlnet",
+            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, deberta-v2, electra, elmo, gpt2, gru, llama, "
+            "modernbert, openai-gpt, roberta, t5, xlnet",
         ),
         ("modernbert", {"local_attention": 64}, "local_attention: .* has 64"),
         (

@@ -8,10 +8,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.models.packed_sequences import Sequences
 
-_BOUND = 0.1
-"""Weights that are not recurrent begin in U(-0.1, 0.1) (Kiros et al. 2015, section 3)."""
+_BOUND, _EMBEDDING = 0.1, 620
+"""Weights that are not recurrent begin in U(-b, b), b = 0.1 sqrt(620 / width of the embeddings): 0.1 for the published 620 (Kiros
+et al. 2015, section 3). With 0.1 at every width, narrow embeddings would tell the layers too little.
+"""
 
-_KEPT = 6
+_KEPT = 7
 """Numbers that torch's GRU keeps for a position and each unit, at most (torch 2.13, fp32)."""
 
 
@@ -20,7 +22,7 @@ class GruConfig(PreTrainedConfig):
     of the encoder; a decoder has one layer.
     """
 
-    model_type = "sentence_gru"
+    model_type = "gru"
 
     vocab_size: int = 20000
     hidden_size: int = 2400
@@ -32,12 +34,18 @@ class GruConfig(PreTrainedConfig):
     pad_token_id: int | None = None
     tie_word_embeddings: bool = False
 
+    @property
+    def bound(self) -> float:
+        """The bound of initial weights."""
+        return float(_BOUND * (_EMBEDDING / self.embedding_size) ** 0.5)
+
 
 class GruLayer(torch.nn.Module):
     """A GRU layer with the weights of `torch.nn.GRU`, gates in the order reset, update, new."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, bound: float) -> None:
         super().__init__()
+        self.bound = bound
         self.input_weight = torch.nn.Parameter(torch.empty(3 * outputs, inputs))
         self.recurrent_weight = torch.nn.Parameter(torch.empty(3 * outputs, outputs))
         self.input_bias = torch.nn.Parameter(torch.empty(3 * outputs))
@@ -62,10 +70,10 @@ class GruLayer(torch.nn.Module):
         return made + (kept * made.mean()).mean()
 
     def initialise(self) -> None:
-        """Draw recurrent matrices that are orthogonal, one for each gate, and the others as `_BOUND` says."""
+        """Draw recurrent matrices that are orthogonal, one for each gate, and others from U(-bound, bound)."""
         for gate in self.recurrent_weight.chunk(3):
             torch.nn.init.orthogonal_(gate)
-        torch.nn.init.uniform_(self.input_weight, -_BOUND, _BOUND)
+        torch.nn.init.uniform_(self.input_weight, -self.bound, self.bound)
         torch.nn.init.zeros_(self.input_bias)
         torch.nn.init.zeros_(self.recurrent_bias)
 
@@ -77,7 +85,9 @@ class GruStack(torch.nn.Module):
         super().__init__()
         self.embed = torch.nn.Embedding(config.vocab_size, config.embedding_size)
         widths = [config.embedding_size, *[config.hidden_size] * config.num_hidden_layers]
-        self.layers = torch.nn.ModuleList(GruLayer(widths[k], widths[k + 1]) for k in range(config.num_hidden_layers))
+        self.layers = torch.nn.ModuleList(
+            GruLayer(widths[k], widths[k + 1], config.bound) for k in range(config.num_hidden_layers)
+        )
 
     def forward(self, ids: Any, positions: Any) -> Any:
         """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows, length]."""
@@ -97,8 +107,8 @@ class SentenceGru(PreTrainedModel):
         super().__init__(config)
         self.encoder = GruStack(config)
         inputs = config.embedding_size + config.hidden_size
-        self.next_decoder = GruLayer(inputs, config.hidden_size)
-        self.previous_decoder = GruLayer(inputs, config.hidden_size)
+        self.next_decoder = GruLayer(inputs, config.hidden_size, config.bound)
+        self.previous_decoder = GruLayer(inputs, config.hidden_size, config.bound)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
@@ -112,7 +122,7 @@ class SentenceGru(PreTrainedModel):
 
     def _init_weights(self, module: Any) -> None:
         if isinstance(module, torch.nn.Embedding | torch.nn.Linear):
-            torch.nn.init.uniform_(module.weight, -_BOUND, _BOUND)
+            torch.nn.init.uniform_(module.weight, -self.config.bound, self.config.bound)
         if isinstance(module, torch.nn.Linear):
             torch.nn.init.zeros_(module.bias)
         if isinstance(module, GruLayer):
