@@ -52,9 +52,8 @@ class ForwardPass:
         """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss overwrites, and the
         tokens int64 [n] that the generator draws from them; None without a generator.
         """
-        decodes = (
-            self.architecture.neighbours is not None and "documents" in self.arrays
-        )  # which rows of sentences have
+        # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
+        decodes = self.architecture.neighbours is not None and "documents" in self.arrays
         predicting = self.neighbours[0] if decodes else self.states
         chosen, states = self.arrays.get("chosen"), predicting.flatten(0, 1)
         logits = self.architecture.logits(self.network, states if chosen is None else states[chosen])

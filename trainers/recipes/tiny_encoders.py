@@ -133,15 +133,20 @@ def tiny_simcse() -> Pretraining:
 
 
 def tiny_quick_thought() -> Pretraining:
-    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with rows of 512 tokens, which hold 8 sentences on average."""
+    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with rows of 1,024 tokens, which hold 17 sentences on average.
+
+    At a temperature of 1 and a rate of 4e-3, all vectors of rows of 512 were equal after 75 steps, and stayed so.
+    """
     roberta = tiny_roberta()
     return replace(
         roberta,
         name="tiny_quick_thought",
-        model=replace(roberta.model, positions=512),
-        objective=QuickThought(temperature=8.0),
-        data=replace(roberta.data, sequence_length=512, packing="full_sentences"),
+        model=replace(roberta.model, positions=1024),
+        objective=QuickThought(temperature=32.0),
+        data=replace(roberta.data, sequence_length=1024, packing="full_sentences"),
+        batch=BatchSize(sequences=8),
         budget=TrainingBudget(steps=300),
+        optimizer=replace(roberta.optimizer, learning_rate=2e-3),
         validation=replace(roberta.validation, every=100),
     )
 

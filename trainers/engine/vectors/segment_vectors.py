@@ -40,21 +40,17 @@ def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any
     `states` are [rows, length, width], the others int64 [rows, length]. A sentence is a segment; its vector is the state of its
     last token but one, which is the last before its end mark.
     """
-    rows, length = segments.shape
-    columns = torch.arange(length, device=segments.device).expand(rows, length)
+    columns = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
     following = torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING)
     ends = at_segments(columns - 1, segments, (segments >= 0) & (following != segments), count).clamp(min=0)
     owners = at_segments(documents, segments, (segments >= 0) & (positions == 0), count)
     vectors = states.gather(1, ends[..., None].expand(-1, -1, states.shape[2]))
     joined = (owners[:, 1:] == owners[:, :-1]) & (owners[:, 1:] != PADDING)  # a sentence and the next
-    made = []
-    for own, there in (
-        (vectors[:, :-1], torch.nn.functional.pad(joined, (1, 0))),
-        (vectors[:, 1:], torch.nn.functional.pad(joined, (0, 1))),
-    ):
-        its = torch.nn.functional.pad(own, (0, 0, 1, 0) if not made else (0, 0, 0, 1)) * there[..., None]
-        at = segments.clamp(min=0)
-        here = there.gather(1, at) & (segments >= 0)
-        made.append((its.gather(1, at[..., None].expand(-1, -1, its.shape[2])) * here[..., None], here))
-    (before, has_before), (after, has_after) = made
-    return (before, after), (has_before, has_after)
+    before = torch.nn.functional.pad(vectors[:, :-1] * joined[..., None], (0, 0, 1, 0))
+    after = torch.nn.functional.pad(vectors[:, 1:] * joined[..., None], (0, 0, 0, 1))
+    members = segments[..., None] == torch.arange(count, device=segments.device)
+    has_before, has_after = (
+        (members & torch.nn.functional.pad(joined, padding)[:, None]).any(2) for padding in ((1, 0), (0, 1))
+    )
+    own = members.to(states.dtype)  # a product, because a gather would add gradients in no fixed order on a GPU
+    return (own @ before, own @ after), (has_before, has_after)

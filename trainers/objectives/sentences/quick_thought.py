@@ -31,8 +31,8 @@ class QuickThought(TrainingObjective):
     Needs shards with `sentences`. Sentences with fewer than `min_tokens` tokens are left out, and those around one are then
     neighbours. `pooling` says which states are the vector, as in `trainers similarity`: that of the `first` token, or the
     `mean` of the tokens between the marks. The paper has no temperature: the states of its GRU are between -1 and 1. The last
-    norm of a transformer makes a state about sqrt(width) long, so its inner products begin far apart, and training first makes
-    all vectors equal. About sqrt(width) is a temperature that prevents this.
+    norm of a transformer makes a state about sqrt(width) long, so its inner products begin far apart, and at a high rate
+    training soon makes all vectors equal, where the gradient is 0. A temperature above 1 brings them together without that.
 
     Differs from the paper in that one encoder reads both a sentence and its candidates, not two with parameters of their own,
     whose vectors are concatenated. The authors' code (lajanugen/S2V) leaves the sentence itself among the candidates, with an
