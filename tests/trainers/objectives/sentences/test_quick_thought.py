@@ -4,6 +4,7 @@ is refused.
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from tokenizer.vocabulary.specials import CLS, SEP, SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import corpus_of, training_data
+from trainers.data.packed_corpus import corpus_of, training_data, validation_data
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
 from trainers.engine.vectors.contrastive_losses import CONTRASTS, neighbour_nats
+from trainers.evaluation.evaluate import _add_chance
 from trainers.models import build_model
 from trainers.objectives.sentences.quick_thought import QuickThought
 from trainers.objectives.shared.training_objective import NeighbourContrast
@@ -127,11 +129,35 @@ def test_an_excluded_document_is_no_candidate():
     assert one[0].sum() < before[0].sum()
 
 
-def quick_data(directory, packing="full_sentences", **changes):
+def configuration(directory, packing="full_sentences", **changes):
     recipe = RECIPES["tiny_quick_thought"]()
     data = replace(recipe.data, corpora=(str(directory),), packing=packing, weights={"plays": 1.0})
-    config = replace(recipe, data=data, objective=QuickThought(**changes), batch=BatchSize(sequences=8))
+    return replace(recipe, data=data, objective=QuickThought(**changes), batch=BatchSize(sequences=8))
+
+
+def quick_data(directory, packing="full_sentences", **changes):
+    config = configuration(directory, packing, **changes)
     return training_data(corpus_of(config), config)
+
+
+def test_chance_stands_beside_the_loss_of_every_source(corpus_directory):
+    """The mean over targets of log(sentences of the row - 1), and over sources by their weights."""
+    config = configuration(corpus_directory)
+    data = validation_data(corpus_of(config), config, 2000)
+    expected = {source.name: [] for source in data.sources}
+    for batch in data.batches(64, 0, 1):
+        for row, count in enumerate(batch.segments.max(1) + 1):
+            if count > 2:
+                documents = [batch.documents[row][batch.segments[row] == segment][0] for segment in range(count)]
+                pairs = [one == other for one, other in pairwise(documents)]
+                neighbours = sum(map(any, zip([False, *pairs], [*pairs, False], strict=True)))
+                expected[data.sources[batch.source[row]].name] += [math.log(count - 1)] * neighbours
+    fields = {"sources": {name: {} for name, its in expected.items() if its}}
+    _add_chance(fields, data, config.objective.contrast, config.data.weights)
+    assert len(fields["sources"]) == 2
+    for name, its in fields["sources"].items():
+        assert its["chance_loss"] == pytest.approx(np.mean(expected[name]))
+    assert fields["chance_loss"] == fields["sources"]["plays"]["chance_loss"]
 
 
 @pytest.mark.parametrize("packing", ["full_sentences", "doc_sentences", "best_fit"])
