@@ -12,8 +12,8 @@ from trainers.engine.forward import Forward
 from trainers.engine.hardware.mfu import flops_of
 from trainers.evaluation.scoring.pieces import Piece, sum_pieces
 from trainers.models import build_model
-from trainers.models.decoders.awd_lstm_network import drop_variational
-from trainers.models.packed_sequences import Sequences
+from trainers.models.recurrent.awd_lstm_network import drop_variational
+from trainers.models.recurrent.packed_sequences import Sequences
 from trainers.rows.batch import IGNORED
 
 MODEL = fill(Model("awd_lstm", layers=3, width=12, heads=1, positions=64, feed_forward=20, vocab_size=200), 200)

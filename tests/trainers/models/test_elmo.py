@@ -12,7 +12,7 @@ from trainers.engine.hardware.mfu import flops_of
 from trainers.models import MODELS, build_model
 from trainers.models.heads.task_head import recorded_layers
 from trainers.models.interface import Inputs
-from trainers.models.packed_sequences import Sequences
+from trainers.models.recurrent.packed_sequences import Sequences
 from trainers.recipes import RECIPES
 
 MODEL = fill(Model("elmo", layers=3, width=24, heads=1, positions=64, feed_forward=20, vocab_size=200), 200)

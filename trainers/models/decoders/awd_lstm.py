@@ -15,7 +15,7 @@ _RATES = ("dropout", *RECURRENT_RATES)
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.decoders.awd_lstm_network import AwdLstmConfig
+    from trainers.models.recurrent.awd_lstm_network import AwdLstmConfig
 
     return AwdLstmConfig(
         vocab_size=model.vocab_size,
@@ -42,7 +42,7 @@ def _sizes(configuration: Any) -> Model:
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.decoders.awd_lstm_network import AwdLstm
+    from trainers.models.recurrent.awd_lstm_network import AwdLstm
 
     return AwdLstm._from_config(configuration)
 
@@ -52,7 +52,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 
 def _register() -> None:
-    import trainers.models.decoders.awd_lstm_network  # noqa: F401
+    import trainers.models.recurrent.awd_lstm_network  # noqa: F401
 
 
 _OUTPUT = HeadForm(None, "output")

@@ -15,7 +15,7 @@ from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, 
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.encoders.elmo_network import ElmoConfig
+    from trainers.models.recurrent.elmo_network import ElmoConfig
 
     return ElmoConfig(
         vocab_size=model.vocab_size,
@@ -42,7 +42,7 @@ def _sizes(configuration: Any) -> Model:
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.encoders.elmo_network import Elmo
+    from trainers.models.recurrent.elmo_network import Elmo
 
     return Elmo._from_config(configuration)
 
@@ -53,7 +53,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 
 def _register() -> None:
-    import trainers.models.encoders.elmo_network  # noqa: F401
+    import trainers.models.recurrent.elmo_network  # noqa: F401
 
 
 _OUTPUT = HeadForm(None, "output")

@@ -13,7 +13,7 @@ from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, 
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.encoders.gru_network import GruConfig
+    from trainers.models.recurrent.gru_network import GruConfig
 
     return GruConfig(
         vocab_size=model.vocab_size,
@@ -38,7 +38,7 @@ def _sizes(configuration: Any) -> Model:
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    from trainers.models.encoders.gru_network import SentenceGru
+    from trainers.models.recurrent.gru_network import SentenceGru
 
     return SentenceGru._from_config(configuration)
 
@@ -48,7 +48,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
 
 def _register() -> None:
-    import trainers.models.encoders.gru_network  # noqa: F401
+    import trainers.models.recurrent.gru_network  # noqa: F401
 
 
 _OUTPUT = HeadForm(None, "output")

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from trainers.models.packed_sequences import Sequences
+from trainers.models.recurrent.packed_sequences import Sequences
 
 _KEPT = 10
 """Numbers that torch's own LSTM keeps for a position and each cell of a direction, at most (torch 2.13, fp32)."""

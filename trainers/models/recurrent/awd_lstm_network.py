@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from trainers.models.packed_sequences import Sequences
+from trainers.models.recurrent.packed_sequences import Sequences
 
 _INITIAL = 2.0
 """Embeddings are drawn from U(-b, b) with b = 2 / sqrt(width): 0.1 for a width of 400, as in the authors' code

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.models.packed_sequences import Sequences
+from trainers.models.recurrent.packed_sequences import Sequences
 
 _BOUND, _EMBEDDING = 0.1, 620
 """Weights that are not recurrent begin in U(-b, b), b = 0.1 sqrt(620 / width of the embeddings): 0.1 for the published 620 (Kiros
