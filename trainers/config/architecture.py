@@ -53,6 +53,11 @@ class Traits:
         """Whether it is recurrent: it has neither attention nor positions."""
         return self.positions == ("none",)
 
+    @property
+    def folder(self) -> str:
+        """The folder of its module in `trainers.models`."""
+        return "recurrent" if self.recurrent else f"{self.family}s"
+
 
 # Schemes for architectures with a position table. Clipped relative positions (Shaw et al., 2018) are our own
 # implementation.
@@ -90,7 +95,7 @@ ARCHITECTURES: dict[str, Traits] = {
     "t5": Traits("encoder_decoder", ("t5_bias",), ("dropout", "gated", "head_width", "tied", *_STACKS), "<pad>"),
     "xlnet": Traits("encoder", ("transformer_xl",), _COMMON, token_types=True, permutes=True),
 }
-"""Every architecture by name. Its module has the same name, in the folder of its family in `trainers.models`."""
+"""Every architecture by name. Its module has the same name, in `Traits.folder` of `trainers.models`."""
 
 if TYPE_CHECKING:
     ArchitectureName = str

@@ -1,6 +1,6 @@
 """Models: `transformers` architectures by name, initialised from a seed.
 
-To add an architecture, write a file in the folder of its family and add a line with the same name to
+To add an architecture, write a file in its folder (`Traits.folder`) and add a line with the same name to
 `trainers.config.architecture.ARCHITECTURES`.
 """
 
@@ -12,7 +12,7 @@ from trainers.config.architecture import ARCHITECTURES, Model, generator_of
 from trainers.models.interface import Architecture
 
 MODELS: dict[str, Architecture] = {
-    name: importlib.import_module(f"trainers.models.{traits.family}s.{name}").ARCHITECTURE
+    name: importlib.import_module(f"trainers.models.{traits.folder}.{name}").ARCHITECTURE
     for name, traits in ARCHITECTURES.items()
 }
 _STOCK = {

@@ -1,1 +1,1 @@
-"""The networks of recurrent architectures as `transformers` models, and the sequences that their layers read."""
+"""Recurrent architectures by name, their networks as `transformers` models, and the sequences that their layers read."""
