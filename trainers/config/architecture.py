@@ -27,8 +27,9 @@ class Traits:
     the width; with `fixed_feed_forward` no other size is allowed. A `causal_only` architecture cannot attend
     in both directions within a prefix. `token_types` says whether token types tell the second of two texts from
     the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
-    `bidirectional_lm` says the same of a forward and a backward language model. `characters` says that positions are those of
-    characters, which it reads in the place of tokens.
+    `bidirectional_lm` says the same of a forward and a backward language model, `decodes_neighbours` of decoders that write the
+    sentences before and after a sentence. `characters` says that positions are those of characters, which it reads in the place
+    of tokens.
     """
 
     family: Family
@@ -42,6 +43,12 @@ class Traits:
     permutes: bool = False
     bidirectional_lm: bool = False
     characters: bool = False
+    decodes_neighbours: bool = False
+
+    @property
+    def predicts_no_masks(self) -> bool:
+        """Whether it is an encoder that is never pretrained on masked tokens."""
+        return self.permutes or self.bidirectional_lm or self.decodes_neighbours
 
     @property
     def recurrent(self) -> bool:
@@ -85,6 +92,7 @@ ARCHITECTURES: dict[str, Traits] = {
     "elmo": Traits("encoder", ("none",), ("dropout", *_CHARACTERS), bidirectional_lm=True),
     "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
     "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
+    "gru": Traits("encoder", ("none",), ("embedding_size",), None, Fraction(1), True, decodes_neighbours=True),
     "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),
     "modernbert": Traits("encoder", ("rope",), _COMMON, feed_forward=Fraction(3, 2)),
     "roberta": Traits("encoder", _TABLE, _COMMON),
@@ -177,6 +185,9 @@ class Model:
 
     In CANINE, `positions` are those of characters; each of the eight tables of hashed embeddings has as many rows (16,384 as
     published).
+
+    In GRU, `width` is that of the states of the encoder and of both decoders, `embedding_size` that of the embeddings, which no
+    matrix maps, and `layers` the depth of the encoder (2,400, 620 and 1 in uni-skip, Kiros et al., 2015, section 3).
 
     `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
     singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside

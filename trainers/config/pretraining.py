@@ -11,6 +11,7 @@ from trainers.config.job import Job
 from trainers.config.loss_weighting import OnlineWeighting
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
+from trainers.objectives.shared.training_objective import CopyContrast
 from trainers.rows.sentence_pairs import PAIR_PACKINGS
 
 _SHORTEST_PAIR = 8
@@ -234,6 +235,7 @@ class Pretraining(Job):
         self._check_order()
         self._check_directions()
         self._check_characters()
+        self._check_decoders()
         self._check_contrast()
         self._check_isolation()
         for number, phase in enumerate(self.data.phases):
@@ -285,13 +287,27 @@ class Pretraining(Job):
             f"of tokens; use canine, or objective masked",
         )
 
+    def _check_decoders(self) -> None:
+        """Require an architecture with decoders of sentences for the objective that trains them, and only for that."""
+        decodes = self.objective.decodes_neighbours
+        require(
+            decodes == self.model.traits.decodes_neighbours,
+            f"objective: got {self.objective.kind} with model.architecture {self.model.architecture}; skip_thought is "
+            f"trained with gru, and gru with skip_thought",
+        )
+        require(
+            self.data.isolation or not decodes,
+            f"data.isolation: got false with objective {self.objective.kind}, whose sentences are read alone; set it to true",
+        )
+
     def _check_contrast(self) -> None:
-        """Require what sets copies of a text apart from one another and from other texts, for an objective that compares them."""
-        if self.objective.contrast is None:
+        """Require what sets texts apart, and copies of a text from one another, for an objective that compares their vectors."""
+        contrast = self.objective.contrast
+        if contrast is None:
             return
         kind = self.objective.kind
         require(
-            self.model.dropout > 0,
+            self.model.dropout > 0 or not isinstance(contrast, CopyContrast),
             f"model.dropout: got {self.model.dropout} with objective {kind}, whose two copies of a sentence are then equal; set "
             f"it above 0, such as 0.1",
         )

@@ -351,6 +351,7 @@ def _pack(
             f"{wants} needs sentence starts, which {corpus.directory} does not have; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
+    _check_sentences(corpus, objective, sources)
     family = config.model.family
     length = objective.stream_length(sequence_length, family)
     room = objective.room(sequence_length, family)
@@ -359,6 +360,23 @@ def _pack(
     elif packing != "concatenate" or room is not None:
         sources = tuple(source.packed(packing, length, seed, room) for source in sources)
     return PackedCorpus(sources, length, objective, _context(corpus, config, sequence_length, seed))
+
+
+def _check_sentences(corpus: TrainingCorpus, objective: TrainingObjective, sources: tuple[SourceStream, ...]) -> None:
+    """Raise ConfigError if no document has as many sentences as the objective needs. Opens shards up to the first with one."""
+    least = objective.least_sentences
+    if least < 2 or not sources:
+        return
+    for source in sources:
+        for number in range(len(source.shards)):
+            offsets = source.shard(number).sentence_offsets
+            if offsets is not None and np.diff(offsets).max(initial=0) >= least:
+                return
+    names = ", ".join(source.name for source in sources)
+    raise ConfigError(
+        f"objective: {objective.kind} needs documents of {least} or more sentences, and in {corpus.directory} {names} has none; "
+        f"use sources of longer documents, or simcse with `unit: documents`"
+    )
 
 
 def stream_length(config: Pretraining) -> int:

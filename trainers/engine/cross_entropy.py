@@ -1,5 +1,5 @@
 """Cross-entropy that is computed in place, in the memory of the logits; and tokens drawn from logits with given random numbers,
-so that they depend on neither workers nor micro-batches. Beside it the contrastive loss, a cross-entropy over cosines.
+so that they depend on neither workers nor micro-batches.
 
 With a vocabulary of 16,384, the logits cause most of a small model's memory traffic.
 `torch.nn.functional.cross_entropy` reads or writes five arrays of their size. This implementation uses one,
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trainers.rows.batch import IGNORED, PADDING
+from trainers.rows.batch import IGNORED
 
 _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 
@@ -95,31 +95,3 @@ def _choose(shares: Any, draws: Any) -> Any:
     """Return the entry of each row of `shares` [n, k] in which the number of `draws` [n] falls, int64 [n]."""
     limits = shares.double().cumsum(1)
     return (limits <= draws.double()[:, None] * limits[:, -1:]).sum(1)
-
-
-def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, count: int) -> tuple[Any, Any]:
-    """Return the vectors of the segments of each row, fp32 [rows, count, width], and which exist, bool [rows, count].
-
-    `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in every segment. A
-    vector is the state of the `first` token of a segment, or the `mean` of those between its first and its last token.
-    """
-    begins = positions == 0
-    if pooling == "mean":
-        chosen = ~begins & (segments == torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING))
-    else:
-        chosen = begins
-    members = segments[:, None, :] == torch.arange(count, device=segments.device)[None, :, None]
-    shares = (members & chosen[:, None]).float()
-    shares = shares / shares.sum(2, keepdim=True).clamp(min=1)
-    return shares @ states.float(), members.any(2)
-
-
-def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
-    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` and `keys` [rows, n, width]: fp32
-    [rows, n]. i and j run over the entries of a row that are `there`, bool [rows, n]; 0 elsewhere, and in rows with one entry.
-    """
-    normalise = torch.nn.functional.normalize
-    cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)
-    logits = (cosines / temperature).masked_fill(~there[:, None], torch.finfo(cosines.dtype).min)
-    nats = -logits.log_softmax(2).diagonal(dim1=1, dim2=2)
-    return torch.where(there & (there.sum(1, keepdim=True) > 1), nats, 0.0)

@@ -15,13 +15,16 @@ model.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from trainers.engine.cross_entropy import contrastive_nats, cross_entropy, draw_tokens, pooled_segments
+from trainers.engine.cross_entropy import cross_entropy, draw_tokens
+from trainers.engine.vectors.contrastive_losses import CONTRASTS
+from trainers.engine.vectors.segment_vectors import neighbour_vectors
 from trainers.models.interface import Architecture, Inputs
+from trainers.objectives.shared.sentence_neighbours import sentence_neighbours
 from trainers.objectives.shared.training_objective import Contrast
 from trainers.rows.batch import IGNORED, PADDING, Batch
 
@@ -49,12 +52,27 @@ class ForwardPass:
         """The logits [n, vocabulary] at the n targets (the positions `chosen` in `arrays`), which a loss overwrites, and the
         tokens int64 [n] that the generator draws from them; None without a generator.
         """
-        chosen, states = self.arrays.get("chosen"), self.states.flatten(0, 1)
+        # Only rows of sentences have `documents`, and the decoders of sentences read nothing else.
+        decodes = self.architecture.neighbours is not None and "documents" in self.arrays
+        predicting = self.neighbours[0] if decodes else self.states
+        chosen, states = self.arrays.get("chosen"), predicting.flatten(0, 1)
         logits = self.architecture.logits(self.network, states if chosen is None else states[chosen])
         if self.discriminator is None:
             return logits, None
         draws = self.arrays["draws"].flatten(0, 1)
         return logits, draw_tokens(logits.detach(), draws if chosen is None else draws[chosen])
+
+    @cached_property
+    def neighbours(self) -> tuple[Any, Any, Any]:
+        """The states [rows, length, width] of the decoders of the next and the previous sentence, and whether a sentence follows
+        that of a position, bool [rows, length].
+        """
+        arrays = self.arrays
+        count = max(arrays["segment_range"][1], 0) + 1  # a batch may hold padding only
+        sentences = (arrays["segments"], arrays["positions"], arrays["documents"])
+        vectors, (_, has_after) = neighbour_vectors(self.states, *sentences, count)
+        assert self.architecture.neighbours is not None
+        return *self.architecture.neighbours(self.network, self.inputs, vectors), has_after
 
     @cached_property
     def judged(self) -> tuple[Any, Any]:
@@ -167,6 +185,28 @@ def _backward_nats(made: ForwardPass) -> Any:
     return torch.nn.functional.pad(nats, (1, 0))
 
 
+def _previous_targets(batch: Batch) -> np.ndarray:
+    """Return the positions that a token of the same sentence follows, in sentences that a sentence of their document follows."""
+    _, has_after = sentence_neighbours(batch)
+    follows = np.zeros_like(has_after)
+    follows[:, :-1] = has_after[:, :-1] & (batch.segments[:, 1:] == batch.segments[:, :-1])
+    return follows
+
+
+def _previous_nats(made: ForwardPass) -> Any:
+    """Return the nats of the next token, by the decoder of the previous sentence, at every target of it. Logits are computed at
+    these only.
+    """
+    import torch
+
+    _, states, has_after = made.neighbours
+    segments, targets = made.arrays["segments"], torch.nn.functional.pad(made.inputs.ids[:, 1:], (0, 1))
+    follows = torch.nn.functional.pad(has_after[:, :-1] & (segments[:, 1:] == segments[:, :-1]), (0, 1)).flatten()
+    at = torch.arange(len(follows), device="meta") if follows.is_meta else follows.nonzero()[:, 0]
+    logits = made.architecture.logits(made.network, states.flatten(0, 1)[at])
+    return _everywhere(cross_entropy(logits[None], targets.flatten()[at][None])[0], at, targets.shape)
+
+
 def _read_targets(batch: Batch) -> np.ndarray:
     read: np.ndarray = batch.segments != PADDING
     return read
@@ -190,30 +230,10 @@ LOSSES: dict[str, Loss] = {
         Loss("sentence_loss", _label_targets, _label_nats),
         Loss("boundary_loss", _boundary_targets, _boundary_nats),
         Loss("backward_loss", _backward_targets, _backward_nats),
+        Loss("previous_loss", _previous_targets, _previous_nats),
         Loss("discriminator_loss", _read_targets, _discriminator_nats),
     )
 }
-
-
-def _contrast_targets(batch: Batch) -> np.ndarray:
-    """Return the beginnings of the first of two copies of a text, in rows that have other texts."""
-    begins = (batch.positions == 0) & (batch.segments >= 0) & (batch.segments % 2 == 0)
-    several: np.ndarray = begins & (begins.sum(axis=1, keepdims=True) > 1)
-    return several
-
-
-def _contrast_nats(contrast: Contrast, made: ForwardPass) -> Any:
-    """Return the nats of finding the second copy of a text among all second copies of its row (Gao et al., 2021, equation 4), at
-    the beginning of its first copy.
-    """
-    import torch
-
-    segments, positions = made.arrays["segments"], made.arrays["positions"]
-    count = max(made.arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
-    vectors, there = pooled_segments(made.states, segments, positions, contrast.pooling, 2 * count)
-    nats = contrastive_nats(vectors[:, 0::2], vectors[:, 1::2], there[:, 0::2], contrast.temperature)
-    begins = (positions == 0) & (segments >= 0) & (segments % 2 == 0)
-    return torch.where(begins, nats.gather(1, segments.clamp(min=0) // 2), 0.0)
 
 
 @dataclass(frozen=True)
@@ -255,5 +275,6 @@ def losses_of(weights: Mapping[str, float], contrast: Contrast | None = None) ->
     """Return the losses of an objective, in the order of its `losses`. With its `contrast`, `loss` is the contrastive loss."""
     known = LOSSES
     if contrast is not None:
-        known = {**LOSSES, "loss": Loss("loss", _contrast_targets, partial(_contrast_nats, contrast))}
+        its = CONTRASTS[type(contrast)]
+        known = {**LOSSES, "loss": Loss("loss", its.targets, lambda made: its.nats(contrast, made.states, made.arrays))}
     return tuple(replace(known[name], weight=weight) for name, weight in weights.items())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainers.config.pretraining import Pretraining
     from trainers.data.packed_corpus import TrainingCorpus, ValidationData
     from trainers.data.stream import SourceStream
+    from trainers.objectives.shared.training_objective import Contrast
     from trainers.rows.batch import Batch
 
 _UNIGRAM_TOKENS = 1 << 20  # tokens per source, spread evenly over its training documents
@@ -35,7 +36,7 @@ def evaluate(
     `tokens` tokens per source (default: as in the run). Each `loss` is accompanied by `unigram_loss`, the
     loss of a model that ignores the context and knows only how often each token is a target in training
     documents. It counts the training documents of the source, or those of all sources for the total and for a
-    source without training documents. A contrastive loss has none.
+    source without training documents. Beside a contrastive loss there is `chance_loss`, that of guessing among the candidates.
 
     Raises UserError if the corpus was made with a tokenizer other than the model's, or lacks the split.
     """
@@ -85,6 +86,8 @@ def evaluate(
         fields = add_document_fields(fields, documents.fields(measured[0]))
     if config.objective.contrast is None:
         _add_unigram(fields, counts, corpus, config)
+    else:
+        _add_chance(fields, data, config.objective.contrast, config.data.weights)
     return fields
 
 
@@ -99,6 +102,23 @@ def _held_out(corpus: "TrainingCorpus", split: str) -> dict[str, "SourceStream"]
         f"it has {others[0]}" if others else "give a source a `split`, or raise validation_share of its `shards` step"
     )
     raise UserError(f"{corpus.directory}: no source has {split} documents; {hint}")
+
+
+def _add_chance(
+    fields: dict[str, Any], data: "ValidationData", contrast: "Contrast", weights: Mapping[str, float]
+) -> None:
+    """Add `chance_loss` to the fields of a validation."""
+    from trainers.engine.loss_metrics import loss_fields, no_sums
+    from trainers.engine.vectors.contrastive_losses import CONTRASTS
+
+    loss, sums = CONTRASTS[type(contrast)], no_sums(1, len(data.sources))
+    for rows in data.batches(64, 0, 1):
+        for source, nats, targets in zip(rows.source, loss.chance(rows), loss.targets(rows), strict=True):
+            sums[0, :, source] += nats.sum(), targets.sum()
+    chances = loss_fields(sums, ["loss"], data.sources, False, weights)
+    fields["chance_loss"] = chances["loss"]
+    for name, its in fields["sources"].items():
+        its["chance_loss"] = chances["sources"][name]["loss"]
 
 
 def _add_unigram(

@@ -26,7 +26,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     sizes = trained.config.model
     if sizes.family != "encoder":
         raise ConfigError(f"{path}: holds a {sizes.architecture}, which is not an encoder; use `generate`")
-    if sizes.traits.permutes or sizes.traits.bidirectional_lm:
+    if sizes.traits.predicts_no_masks:
         raise ConfigError(f"{path}: holds {sizes.architecture}, which predicts no masks; give another encoder")
     objective = trained.config.objective
     if objective.contrast is not None:

@@ -110,7 +110,9 @@ class Architecture:
     maps states [..., width] to [..., vocabulary], `sentence` maps states [rows, length, width] to the two
     classes of sentence pairs [rows, 2]. `boundary` maps the states outside of the spans of n tokens [n, 2, width] and the
     tokens' places in these, int64 [n], to logits [n, vocabulary]. `backward` maps states like `logits`, to the token before
-    each position, in an architecture whose `logits` are of the token after it.
+    each position, in an architecture whose `logits` are of the token after it. `neighbours` returns the states [rows, length,
+    width] of the decoders of the next and of the previous sentence, which `logits` maps, given two vectors for each position
+    [rows, length, width]: of the sentence before and of the sentence after its own.
 
     `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
@@ -154,6 +156,7 @@ class Architecture:
     sentence: Callable[[Any, Any], Any] | None = None
     backward: Callable[[Any, Any], Any] | None = None
     boundary: Callable[[Any, Any, Any], Any] | None = None
+    neighbours: Callable[[Any, Inputs, tuple[Any, Any]], tuple[Any, Any]] | None = None
     tables: Callable[[Any], list[tuple[Any, int]]] | None = None
     attentions: Callable[[Any], list[Any]] | None = None
     decoder_name: Callable[[str], str] | None = None

@@ -13,12 +13,14 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
-from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
-from trainers.objectives.sentence_order import SentenceOrder
-from trainers.objectives.simcse import SimCSE
+from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.quick_thought import QuickThought
+from trainers.objectives.sentences.sentence_order import SentenceOrder
+from trainers.objectives.sentences.simcse import SimCSE
+from trainers.objectives.sentences.skip_thought import SkipThought
 from trainers.objectives.span_boundary import SpanBoundary
 from trainers.objectives.span_corruption import SpanCorruption
 
@@ -33,9 +35,11 @@ Objective = (
     | NextSentence
     | Permutation
     | PrefixLM
+    | QuickThought
     | ReplacedTokens
     | SentenceOrder
     | SimCSE
+    | SkipThought
     | SpanBoundary
     | SpanCorruption
 )

@@ -6,10 +6,10 @@ from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, LengthPhase, Pretraining, Validation
 from trainers.objectives.masked import Masked
-from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.replaced_tokens import ReplacedTokens
-from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.objectives.span_boundary import SpanBoundary
 
 

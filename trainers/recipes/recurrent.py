@@ -1,4 +1,4 @@
-"""Recipes of recurrent language models: AWD-LSTM as in ULMFiT, ELMo, and both of toy size."""
+"""Recipes of recurrent models: AWD-LSTM as in ULMFiT, ELMo, skip-thoughts, and all of toy size."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining, Validation
 from trainers.objectives.bidirectional_lm import BidirectionalLM
+from trainers.objectives.sentences.skip_thought import SkipThought
 from trainers.recipes.decoders import llama_tiny
 
 
@@ -104,3 +105,43 @@ def tiny_character_elmo() -> Pretraining:
     elmo = tiny_elmo()
     model = replace(elmo.model, character_filters=64, highway_layers=1)
     return replace(elmo, name="tiny_character_elmo", model=model)
+
+
+def skip_thought() -> Pretraining:
+    """Uni-skip (Kiros et al., 2015, section 3) over the corpus's tokens: a GRU of 2,400 on embeddings of 620, and two decoders.
+
+    Adam, batches of 128 sentences, clipping at 10. The sentences of BookCorpus have 13 words (table 1), so 12 rows, with 170
+    tokens of text each, hold as many. The paper trains for two weeks and gives no steps; here one pass over as many words.
+
+    Left out: the learning rate, which the paper does not give either, here Adam's default; the vocabulary of 20,000 words and
+    its expansion from word2vec.
+    """
+    return Pretraining(
+        name="skip_thought",
+        model=Model("gru", layers=1, width=2400, heads=1, positions=256, embedding_size=620),
+        objective=SkipThought(),
+        data=Data(sequence_length=256, packing="full_sentences"),
+        batch=BatchSize(sequences=12),
+        budget=TrainingBudget(tokens=985_000_000),
+        optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.0, gradient_clipping=10.0),
+        schedule=Schedule(kind="constant", warmup_steps=0),
+        precision="bf16",
+        validation=Validation(every=5000, tokens=262_144),
+        checkpoints=Checkpoints(every=5000, keep=3),
+        execution=Execution(zero_stage=1),
+    )
+
+
+def tiny_skip_thought() -> Pretraining:
+    """Skip-thoughts of toy size: `llama_tiny` with the layers and the objective of `skip_thought`, in rows of 256."""
+    llama = llama_tiny()
+    return replace(
+        llama,
+        name="tiny_skip_thought",
+        model=Model("gru", layers=1, width=128, heads=1, positions=256, embedding_size=64),
+        objective=SkipThought(),
+        data=Data(sequence_length=256, packing="full_sentences"),
+        batch=BatchSize(sequences=8),
+        budget=TrainingBudget(steps=200),
+        optimizer=replace(llama.optimizer, learning_rate=1e-2),
+    )

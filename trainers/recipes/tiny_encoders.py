@@ -7,11 +7,12 @@ from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Sc
 from trainers.config.pretraining import Data, Pretraining, Validation
 from trainers.objectives.characters.masked_subwords import MaskedSubwords
 from trainers.objectives.masked import Masked
-from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.replaced_tokens import ReplacedTokens
-from trainers.objectives.sentence_order import SentenceOrder
-from trainers.objectives.simcse import SimCSE
+from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.quick_thought import QuickThought
+from trainers.objectives.sentences.sentence_order import SentenceOrder
+from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.span_boundary import SpanBoundary
 
 
@@ -144,6 +145,25 @@ def tiny_simcse() -> Pretraining:
         budget=TrainingBudget(steps=100),
         optimizer=replace(roberta.optimizer, learning_rate=2e-4),
         validation=replace(roberta.validation, every=50),
+    )
+
+
+def tiny_quick_thought() -> Pretraining:
+    """Quick thoughts with a RoBERTa of toy size: `tiny_roberta` with rows of 1,024 tokens, which hold 17 sentences on average.
+
+    At a temperature of 1 and a rate of 4e-3, all vectors of rows of 512 were equal after 75 steps, and stayed so.
+    """
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_quick_thought",
+        model=replace(roberta.model, positions=1024),
+        objective=QuickThought(temperature=32.0),
+        data=replace(roberta.data, sequence_length=1024, packing="full_sentences"),
+        batch=BatchSize(sequences=8),
+        budget=TrainingBudget(steps=300),
+        optimizer=replace(roberta.optimizer, learning_rate=2e-3),
+        validation=replace(roberta.validation, every=100),
     )
 
 

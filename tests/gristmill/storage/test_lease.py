@@ -121,7 +121,10 @@ def test_a_lease_that_stands_still_is_taken_over(place):
 def test_a_process_that_stops_while_it_takes_over_is_not_waited_for_without_end(tmp_path):
     foreign(tmp_path)
     watch = Watch()
-    with Host().lock(str(tmp_path)), pytest.raises(ConflictError, match="has stopped and keeps others from it; end the"):
+    with (
+        Host().lock(str(tmp_path)),
+        pytest.raises(ConflictError, match="has stopped and keeps others from it; end the"),
+    ):
         watch.take(tmp_path)
     assert 3 * TIMEOUT_SECONDS <= watch.passed < 4 * TIMEOUT_SECONDS
     assert watch.take(tmp_path).holder == holder(tmp_path)

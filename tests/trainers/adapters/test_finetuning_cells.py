@@ -62,7 +62,7 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
         ((0, "adapter"), (1, "xlnet")),
         *(
             ((0, method), (1, name))
-            for name in ("awd_lstm", "elmo")
+            for name in ("awd_lstm", "elmo", "gru")
             for method in AXES[0]
             if method not in ("bitfit", "features", "full", "head")
         ),

@@ -44,6 +44,14 @@ NAMES = {
         "elmo.layers.1.forward_lstm.bias": 1,
         "lm_head.bias": 0,
     },
+    "gru": {
+        "encoder.embed.weight": 3,
+        "encoder.layers.0.recurrent_weight": 2,
+        "encoder.layers.1.input_bias": 1,
+        "next_decoder.input_weight": 0,
+        "previous_decoder.input_bias": 0,
+        "lm_head.bias": 0,
+    },
     "roberta": {
         "roberta.embeddings.word_embeddings.weight": 3,
         "roberta.embeddings.LayerNorm.bias": 3,

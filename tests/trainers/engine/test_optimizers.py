@@ -83,7 +83,7 @@ def gradients(name, recompute):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in TINY if name not in ("gpt", "awd_lstm", "elmo")])
+@pytest.mark.parametrize("name", [name for name in TINY if name not in ("gpt", "awd_lstm", "elmo", "gru")])
 def test_blocks_that_are_computed_again_give_the_same_gradients_in_less_memory(name):
     expected, all_kept = gradients(name, recompute=False)
     found, kept = gradients(name, recompute=True)
@@ -95,7 +95,8 @@ def test_blocks_that_are_computed_again_give_the_same_gradients_in_less_memory(n
 
 @pytest.mark.parametrize("field", ["activation_checkpointing", "compile"])
 @pytest.mark.parametrize(
-    ("name", "model"), [("gpt", "OpenAIGPTLMHeadModel"), ("awd_lstm", "AwdLstm"), ("elmo", "Elmo")]
+    ("name", "model"),
+    [("gpt", "OpenAIGPTLMHeadModel"), ("awd_lstm", "AwdLstm"), ("elmo", "Elmo"), ("gru", "SentenceGru")],
 )
 def test_a_model_without_such_blocks_is_refused(field, name, model):
     with pytest.raises(ConfigError, match=rf"execution\.{field}: got true, {model} does not allow it"):

@@ -76,6 +76,7 @@ def test_every_execution_gives_the_same_losses(launched, world, name):
         "backward_loss",
         "boundary_loss",
         "discriminator_loss",
+        "previous_loss",
         "replaced_share",
         "replaced_accuracy",
         "sentence_loss",

@@ -26,7 +26,8 @@ from trainers.training.loop import train
 
 FAMILIES = (
     *("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert", "tiny_deberta"),
-    *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo", "tiny_simcse"),
+    *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
+    *("tiny_simcse", "tiny_quick_thought", "tiny_skip_thought"),
 )
 FAMILY_STEPS = 4
 # One worker trains every family, two and three every other one.

@@ -62,6 +62,7 @@ RUNS = {
     "elmo, characters": changed("tiny_character_elmo"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
+    "gru": changed("tiny_skip_thought"),
     "mixture": changed("tiny_t5", ObjectiveMixture()),
     "mixture, one stack": changed("tiny_prefix_lm", ObjectiveMixture()),
     "modernbert": changed("tiny_modernbert"),
@@ -75,7 +76,7 @@ RUNS = {
     "t5, tied stacks": changed("tiny_t5_shared"),
     "xlnet": changed("tiny_xlnet"),
 }
-NOT_STOCK = {"awd_lstm", "elmo", "elmo, characters", "gpt2, relative"}
+NOT_STOCK = {"awd_lstm", "elmo", "elmo, characters", "gru", "gpt2, relative"}
 CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",

@@ -33,6 +33,7 @@ MODELS = {
     "elmo, characters": ("tiny_character_elmo", {}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),
+    "gru": ("tiny_skip_thought", {}),
     "modernbert": ("tiny_modernbert", {}),
     "roberta, sinusoids": ("tiny_roberta", {"position": "sinusoidal"}),
     "t5, tied stacks": ("tiny_t5_shared", {}),

@@ -24,6 +24,8 @@ def tiny(architecture, **others):
     sizes = {"layers": 4, "width": 32, "heads": 4, "positions": 160, "feed_forward": 64, "vocab_size": 200}
     if architecture == "gpt":
         sizes["feed_forward"] = 128
+    if architecture == "gru":
+        sizes["feed_forward"] = 32
     if ARCHITECTURES[architecture].recurrent:
         sizes["heads"] = 1
     model = Model(architecture, **{**sizes, **others})
@@ -135,7 +137,7 @@ def stock(network, batch, segment):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [name for name in TINY if name != "gru"])
 def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_alone(name):
     architecture, batch = MODELS[TINY[name].architecture], packed(TINY[name].family)
     model = replace(TINY[name], positions=96)  # enough for the longest document, not for the row
@@ -158,7 +160,7 @@ def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [name for name in TINY if name != "gru"])
 def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_elsewhere(name):
     network, batch = build(name), packed(TINY[name].family)
     with torch.no_grad():
@@ -342,7 +344,7 @@ def test_the_states_of_shared_layers_are_those_of_the_stock_model(name):
 
 def test_what_plain_transformers_cannot_compute_is_known():
     found = {name for name, model in TINY.items() if why_not_stock(model)}
-    assert found == {"awd_lstm", "elmo", *(name for name in TINY if "clipped" in name)}
+    assert found == {"awd_lstm", "elmo", "gru", *(name for name in TINY if "clipped" in name)}
 
 
 @pytest.mark.parametrize(

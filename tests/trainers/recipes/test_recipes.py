@@ -11,7 +11,7 @@ from trainers.config.architecture import Model, fill
 from trainers.config.pretraining import LengthPhase
 from trainers.models import build_model
 from trainers.objectives.masked import Masked
-from trainers.objectives.next_sentence import NextSentence
+from trainers.objectives.sentences.next_sentence import NextSentence
 from trainers.recipes import RECIPES
 
 COUNTS = {

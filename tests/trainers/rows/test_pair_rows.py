@@ -18,8 +18,8 @@ from trainers.config.pretraining import Data, LengthPhase, Pretraining
 from trainers.data.packed_corpus import corpus_of, training_data, validation_data
 from trainers.data.sequence_documents import documents_of, ids_of
 from trainers.objectives.masked import Masked
-from trainers.objectives.next_sentence import NextSentence
-from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.rows.batch import IGNORED
 from trainers.runs.resolve import resolve
 

@@ -21,6 +21,7 @@ SIZES = {
     "deberta_v2": tiny("deberta_v2", layers=2, position_buckets=32, convolution=True),
     "modernbert": tiny("modernbert", layers=4, rope_base=160000.0),
     "gpt2": tiny("gpt2", layers=2, tied=False),
+    "gru": tiny("gru", layers=2, embedding_size=16),
     "t5 1.1": tiny("t5", layers=2, decoder_layers=3, head_width=16, gated=True, tied=False),
     "bart": tiny("bart", layers=2, decoder_layers=3),
 }
@@ -209,8 +210,8 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         (
             "llama",
             {"model_type": "mistral"},
-            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, canine, deberta-v2, electra, elmo, gpt2, llama, "
-            "modernbert, openai-gpt, roberta, t5, xlnet",
+            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, canine, deberta-v2, electra, elmo, gpt2, gru, "
+            "llama, modernbert, openai-gpt, roberta, t5, xlnet",
         ),
         ("modernbert", {"local_attention": 64}, "local_attention: .* has 64"),
         (

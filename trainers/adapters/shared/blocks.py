@@ -67,6 +67,7 @@ BLOCKS: dict[str, BlockNames] = {
     "elmo": BlockNames(("elmo",), prefixes="none"),
     "gpt": BlockNames(("transformer",), r".*\.attn", _GPT, prefixes="ours"),
     "gpt2": BlockNames(("transformer",), r".*\.attn", _GPT),
+    "gru": BlockNames(("encoder",), prefixes="none"),
     "llama": BlockNames(
         ("model",),
         r".*\.self_attn",

@@ -61,8 +61,9 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     targets. A parameter that layers of a stack share counts once for each of them, and a layer that runs twice counts twice.
     Disentangled attention also multiplies queries and keys with the 2 k rows of a table of distances, 24 W k for each token
     and layer. A second stream of states costs each target what it multiplies there. The head of span boundaries, and the
-    output layer once more, count for each target, and so does the output layer of a second direction. What runs at
-    every character of a token counts as often, with the mean length of the vocabulary's tokens.
+    output layer once more, count for each target, and so does the output layer of a second direction, or of a second
+    decoder of sentences. What runs at every character of a token counts as often, with the mean length of the vocabulary's
+    tokens.
     """
     import torch
 
@@ -89,7 +90,7 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     predicted, boundary = 6.0 * head.numel(), multiplied(*([model.boundary_head] if sizes.boundary_head else []))
     if boundary:
         predicted += predicted + 6.0 * boundary
-    if sizes.traits.bidirectional_lm:
+    if sizes.traits.bidirectional_lm or sizes.traits.decodes_neighbours:
         predicted *= 2
     if sizes.family != "encoder_decoder":
         networks = [(model, sizes)]

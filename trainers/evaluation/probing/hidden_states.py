@@ -5,7 +5,7 @@ encoder           <cls> text <sep>
 encoder-decoder   text <eos> in the encoder, and the start token and the text in the decoder
 
 Layer 0 is the embedding layer. The last layer of a stack is read after the final norm, if the architecture
-has one.
+has one. Layers of a recurrent model that are not as wide as the last are left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,6 +49,13 @@ class _Chunk:
     ids: np.ndarray
 
 
+def _layer_width(model: Model, layer: int) -> int | None:
+    """Return the width of the states after a layer; 0 is the embedding layer."""
+    if model.architecture == "awd_lstm" and 0 < layer < model.layers:
+        return model.feed_forward
+    return model.embedding_size if model.architecture == "gru" and layer == 0 else model.width
+
+
 class StateReader:
     """Runs a model on texts and returns its hidden states. `name` is used in messages. Open one with
     `StateReader.open`.
@@ -68,7 +75,10 @@ class StateReader:
         self.forward = Forward(network.to(compute_device()), model.architecture).eval()
         stacks = {"encoder.": model.layers, "decoder.": model.decoder_layers} if self._both else {"": model.layers}
         self.layers = tuple(
-            f"{stack}{n}" for stack, count in stacks.items() for n in range((count or model.layers) + 1)
+            f"{stack}{n}"
+            for stack, count in stacks.items()
+            for n in range((count or model.layers) + 1)
+            if _layer_width(model, n) == model.width
         )
 
     @classmethod

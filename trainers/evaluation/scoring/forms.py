@@ -233,7 +233,7 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
 def _masks(
     where: str, before: tuple[int, ...], after: tuple[int, ...], model: Model, encoder: Encoder, pseudo: Pseudo
 ) -> Masks:
-    if model.traits.permutes or model.traits.bidirectional_lm:
+    if model.traits.predicts_no_masks:
         raise UserError(
             f"{where}: holds {model.architecture}, which predicts no masks and scores no texts; give another model"
         )

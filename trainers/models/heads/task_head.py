@@ -93,18 +93,19 @@ def build_head(
     """Return a new fp32 head with one output per class or tag, 1 (regress, choose) or 2 (span: scores of
     starts and ends).
 
-    If `pooling` is None, it is the family's: the first token for encoders, the last for others. In ELMo it is the mean,
-    because half of a token's state knows only the tokens before it. If `dropout` is None, it is the model's rate wherever
-    the stock head has dropout. The weights depend only on the sizes and the seed. Raises ConfigError if `pooling` or
-    `layers` does not apply.
+    If `pooling` is None, it is the family's: the first token for encoders, the last for others. In recurrent encoders
+    it is the mean, because the first token's state knows no other token, or half of it does. If `dropout` is None, it
+    is the model's rate wherever the stock head has dropout. The weights depend only on the sizes and the seed. Raises
+    ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"
+    recurrent = model.traits.recurrent and model.family == "encoder"
     if kind in PER_POSITION and pooling not in (None, usual):
         raise ConfigError(
             f"head.pooling: got {pooling}, a head of kind {kind} predicts at every position; leave it out"
         )
-    pooling = pooling or ("mean" if model.traits.bidirectional_lm and kind not in PER_POSITION else usual)
+    pooling = pooling or ("mean" if recurrent and kind not in PER_POSITION else usual)
     if pooling in ("first", "last") and pooling != usual:
         others = ", ".join(name for name in get_args(Pooling) if name not in ("first", "last"))
         raise ConfigError(

@@ -12,11 +12,28 @@ from trainers.rows.batch import Batch, Frame, Room
 
 @dataclass(frozen=True)
 class Contrast:
-    """How vectors are compared with one another: the states that make the vector of a segment, that of its `first` token or the
-    `mean` of the tokens between its marks, and the temperature that divides their cosines.
+    """How the vectors of the segments of a row are compared with one another. A vector is the state of the `first` token of a
+    segment, or the `mean` of those between its marks.
     """
 
     pooling: Literal["first", "mean"]
+
+
+@dataclass(frozen=True)
+class CopyContrast(Contrast):
+    """Segments 2i and 2i + 1 are two copies of one text. The copy of a text is found among those of all texts of the row, by
+    cosines that are divided by `temperature`.
+    """
+
+    temperature: float
+
+
+@dataclass(frozen=True)
+class NeighbourContrast(Contrast):
+    """Segments are the sentences of documents. The neighbours of a sentence in its document are found among all other sentences
+    of the row, by inner products that are divided by `temperature`.
+    """
+
     temperature: float
 
 
@@ -60,8 +77,8 @@ class TrainingObjective(Protocol):
 
     @property
     def contrast(self) -> Contrast | None:
-        """How segments 2i and 2i + 1 of a row, two copies of one text, are compared with the other segments of the row; `loss` is
-        then the contrastive loss. None for objectives that predict tokens.
+        """How the vectors of segments are compared; `loss` is then one of `trainers.engine.vectors.contrastive_losses`. None for
+        objectives that predict tokens.
         """
         return None
 
@@ -83,6 +100,11 @@ class TrainingObjective(Protocol):
     @property
     def bidirectional_lm(self) -> bool:
         """Whether a forward and a backward language model are trained, whose states know one side of a token each."""
+        return False
+
+    @property
+    def decodes_neighbours(self) -> bool:
+        """Whether the sentences before and after a sentence are written from its vector."""
         return False
 
     @property
@@ -128,6 +150,11 @@ class TrainingObjective(Protocol):
     def needs_sentences(self) -> bool:
         """Whether `apply` needs the batch's `sentence_starts`."""
         return False
+
+    @property
+    def least_sentences(self) -> int:
+        """The number of sentences that a document must have to give a target."""
+        return 1
 
     @property
     def needs_words(self) -> bool:

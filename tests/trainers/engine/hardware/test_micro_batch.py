@@ -47,6 +47,7 @@ def forward_of(name):
         "elmo",
         "gpt",
         "gpt2",
+        "gru",
         "llama",
         "modernbert",
         "roberta",

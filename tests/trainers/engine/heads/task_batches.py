@@ -23,6 +23,8 @@ def tiny(architecture, **others):
     sizes = {"layers": 4, "width": 32, "heads": 4, "positions": 64, "feed_forward": 64, "vocab_size": 200}
     if architecture == "gpt":
         sizes["feed_forward"] = 128
+    if architecture == "gru":
+        sizes["feed_forward"] = 32
     if ARCHITECTURES[architecture].recurrent:
         sizes["heads"] = 1
     if "initializer_range" in ARCHITECTURES[architecture].has:

@@ -75,7 +75,7 @@ def test_losses_and_predictions_are_the_same_packed_or_padded(name, kind):
 @pytest.mark.parametrize("name", MODELS)
 def test_pooled_states_and_layers_are_the_same_packed_or_padded(name, head):
     model = SIZES[name]
-    if name == "awd_lstm" and "layers" in head:
+    if name in ("awd_lstm", "gru") and "layers" in head:
         with pytest.raises(
             ConfigError, match=f"head.layers: got {head['layers']}, the layers of {name} have different widths"
         ):
@@ -265,6 +265,7 @@ def test_the_heads_of_pretraining_are_frozen():
         expected = {"bert": {"cls"}, "modernbert": {"head", "decoder"}, "roberta": {"lm_head"}, "llama": set()}
         expected["albert"], expected["deberta_v2"], expected["canine"] = {"predictions"}, {"cls"}, {"cls"}
         expected["awd_lstm"] = expected["elmo"] = {"lm_head"}
+        expected["gru"] = {"lm_head", "next_decoder", "previous_decoder"}
         expected["electra"] = {"generator_predictions", "generator_lm_head"}
         expected["xlnet"] = {"lm_loss", "transformer"}  # of this, what begins the second stream
         assert frozen == expected.get(name, set()), name
@@ -331,6 +332,7 @@ def test_cells_without_a_stock_head_say_so():
         *(("elmo", kind) for kind in sorted(KINDS)),
         *(("gpt", kind) for kind in ("choose", "span", "tag")),
         ("gpt2", "choose"),
+        *(("gru", kind) for kind in sorted(KINDS)),
         ("llama", "choose"),
         ("t5", "choose"),
         ("t5", "tag"),

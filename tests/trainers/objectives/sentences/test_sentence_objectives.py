@@ -12,10 +12,10 @@ from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
-from trainers.objectives.next_sentence import NextSentence
-from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.sentence_order import SentenceOrder
+from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.shared.context import Context
-from trainers.objectives.simcse import SimCSE
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.sentence_pairs import PairPacking, pair_sentences

@@ -11,8 +11,8 @@ from trainers.config.architecture import Model, fill
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
 from trainers.models import build_model
-from trainers.objectives.next_sentence import NextSentence
-from trainers.objectives.sentence_order import SentenceOrder
+from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.objectives.shared.context import Context
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.sentence_pairs import PairPacking, pair_sentences

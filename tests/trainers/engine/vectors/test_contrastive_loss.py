@@ -13,13 +13,14 @@ from gristmill.errors import UserError
 from tests.trainers.evaluation.scored_models import encoder
 from tokenizer.vocabulary.specials import CLS, SEP, SPECIAL_IDS
 from trainers.config.architecture import Model, fill
-from trainers.engine.cross_entropy import contrastive_nats
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
+from trainers.engine.vectors.contrastive_losses import CONTRASTS, contrastive_nats
 from trainers.evaluation.scoring.scorer import Scorer
 from trainers.models import build_model
+from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.shared.context import Context
-from trainers.objectives.simcse import SimCSE
+from trainers.objectives.shared.training_objective import CopyContrast
 from trainers.rows.batch import IGNORED, PADDING, Batch
 
 VOCABULARY = 200
@@ -92,6 +93,9 @@ def test_the_loss_is_that_of_the_paper_and_its_negatives_are_those_of_the_row(po
     (loss,) = forward.losses
     assert (loss.name, loss.targets(made).sum(1).tolist()) == ("loss", [4, 2, 0, 0])
     assert ((expected > 0) == loss.targets(made)).all()
+    chance = CONTRASTS[CopyContrast].chance(made)
+    np.testing.assert_allclose(chance[loss.targets(made)], np.log([4] * 4 + [2] * 2))
+    assert not chance[~loss.targets(made)].any()
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "albert", "electra", "deberta_v2", "modernbert"])

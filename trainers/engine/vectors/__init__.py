@@ -1,0 +1,1 @@
+"""The vectors of segments of rows, and losses over them."""

@@ -1,0 +1,113 @@
+"""Losses over the vectors of segments: a cross-entropy over their cosines or inner products with others of the same row.
+
+A row is compared with nothing but itself, so how a step is divided into micro-batches and workers changes nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainers.engine.vectors.segment_vectors import at_segments, pooled_segments
+from trainers.objectives.shared.sentence_neighbours import sentence_neighbours
+from trainers.objectives.shared.training_objective import Contrast, CopyContrast, NeighbourContrast
+from trainers.rows.batch import Batch
+
+
+def contrastive_nats(queries: Any, keys: Any, there: Any, temperature: float) -> Any:
+    """Return -log(exp(cos(q_i, k_i) / t) / sum_j exp(cos(q_i, k_j) / t)) for `queries` and `keys` [rows, n, width]: fp32
+    [rows, n]. i and j run over the entries of a row that are `there`, bool [rows, n]; 0 elsewhere, and in rows with one entry.
+    """
+    normalise = torch.nn.functional.normalize
+    cosines = normalise(queries, dim=2) @ normalise(keys, dim=2).transpose(1, 2)
+    logits = (cosines / temperature).masked_fill(~there[:, None], torch.finfo(cosines.dtype).min)
+    nats = -logits.log_softmax(2).diagonal(dim1=1, dim2=2)
+    return torch.where(there & (there.sum(1, keepdim=True) > 1), nats, 0.0)
+
+
+def _begins(batch: Batch) -> np.ndarray:
+    """Return where segments begin: bool [rows, length]."""
+    begins: np.ndarray = (batch.positions == 0) & (batch.segments >= 0)
+    return begins
+
+
+def copy_targets(batch: Batch) -> np.ndarray:
+    """Return the beginnings of the first of two copies of a text, in rows that have other texts."""
+    begins = _begins(batch) & (batch.segments % 2 == 0)
+    several: np.ndarray = begins & (begins.sum(axis=1, keepdims=True) > 1)
+    return several
+
+
+def _copy_nats(contrast: CopyContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return the nats of finding the second copy of a text among all second copies of its row (Gao et al., 2021, equation 4), at
+    the beginning of its first copy.
+    """
+    segments, positions = arrays["segments"], arrays["positions"]
+    count = max(arrays["segment_range"][1], 0) // 2 + 1  # a batch may hold padding only
+    vectors, there = pooled_segments(states, segments, positions, contrast.pooling, 2 * count)
+    nats = contrastive_nats(vectors[:, 0::2], vectors[:, 1::2], there[:, 0::2], contrast.temperature)
+    begins = (positions == 0) & (segments >= 0) & (segments % 2 == 0)
+    return torch.where(begins, nats.gather(1, segments.clamp(min=0) // 2), 0.0)
+
+
+def neighbour_targets(batch: Batch) -> np.ndarray:
+    """Return the beginnings of sentences that have a neighbour in their document, in rows of three sentences or more: of two, the
+    other is the only candidate.
+    """
+    begins, (has_before, has_after) = _begins(batch), sentence_neighbours(batch)
+    targets: np.ndarray = begins & (has_before | has_after) & (begins.sum(axis=1, keepdims=True) > 2)
+    return targets
+
+
+def neighbour_nats(vectors: Any, there: Any, documents: Any, temperature: float) -> Any:
+    """Return the mean over the neighbours k of sentence i, one or two, of -log(exp(v_i . v_k / t) / sum_j exp(v_i . v_j /
+    t)): fp32 [rows, n]. j runs over the sentences of the row but i (Logeswaran and Lee, 2018, section 3, where t is 1).
+
+    `vectors` are [rows, n, width], `there`, bool [rows, n], says which exist, and `documents`, int64 [rows, n], to which document
+    each belongs. 0 for sentences without a neighbour, and in rows with two sentences or fewer.
+    """
+    count = vectors.shape[1]
+    number = torch.arange(count, device=vectors.device)
+    exists = there[:, :, None] & there[:, None, :]
+    near = exists & (documents[:, :, None] == documents[:, None, :]) & ((number[:, None] - number).abs() == 1)
+    scores = vectors @ vectors.transpose(1, 2) / temperature
+    hidden = ~there[:, None] | (number[:, None] == number)
+    shares = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).log_softmax(2)
+    neighbours = near.sum(2)
+    nats = -shares.masked_fill(~near, 0.0).sum(2) / neighbours.clamp(min=1)
+    return torch.where((neighbours > 0) & (there.sum(1, keepdim=True) > 2), nats, 0.0)
+
+
+def _neighbour_nats(contrast: NeighbourContrast, states: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return `neighbour_nats` at the beginnings of the sentences."""
+    segments, positions = arrays["segments"], arrays["positions"]
+    count = max(arrays["segment_range"][1], 0) + 1
+    vectors, there = pooled_segments(states, segments, positions, contrast.pooling, count)
+    begins = (positions == 0) & (segments >= 0)
+    owners = at_segments(arrays["documents"], segments, begins, count)
+    nats = neighbour_nats(vectors, there, owners, contrast.temperature)
+    return torch.where(begins, nats.gather(1, segments.clamp(min=0)), 0.0)
+
+
+@dataclass(frozen=True)
+class ContrastiveLoss:
+    """Where a batch has targets, bool [rows, length]; the number of candidates in each of its rows, int64 [rows]; and the nats at
+    the targets, from states [rows, length, width] and the arrays of the batch: fp32 [rows, length], 0 elsewhere.
+    """
+
+    targets: Callable[[Batch], np.ndarray]
+    candidates: Callable[[Batch], np.ndarray]
+    nats: Callable[[Any, Any, Mapping[str, Any]], Any]
+
+    def chance(self, batch: Batch) -> np.ndarray:
+        """Return the nats of guessing among the candidates at every target, float64 [rows, length], 0 elsewhere."""
+        nats: np.ndarray = self.targets(batch) * np.log(np.maximum(1, self.candidates(batch)))[:, None]
+        return nats
+
+
+CONTRASTS: dict[type[Contrast], ContrastiveLoss] = {
+    CopyContrast: ContrastiveLoss(copy_targets, lambda batch: _begins(batch).sum(1) // 2, _copy_nats),
+    NeighbourContrast: ContrastiveLoss(neighbour_targets, lambda batch: _begins(batch).sum(1) - 1, _neighbour_nats),
+}

@@ -1,0 +1,56 @@
+"""One vector, or one number, for each segment of a row."""
+
+from typing import Any
+
+import torch
+
+from trainers.rows.batch import PADDING
+
+
+def pooled_segments(states: Any, segments: Any, positions: Any, pooling: str, count: int) -> tuple[Any, Any]:
+    """Return the vectors of the segments of each row, fp32 [rows, count, width], and which exist, bool [rows, count].
+
+    `states` are [rows, length, width], `segments` and `positions` int64 [rows, length]; positions restart in every segment. A
+    vector is the state of the `first` token of a segment, or the `mean` of those between its first and its last token.
+    """
+    begins = positions == 0
+    if pooling == "mean":
+        chosen = ~begins & (segments == torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING))
+    else:
+        chosen = begins
+    members = segments[:, None, :] == torch.arange(count, device=segments.device)[None, :, None]
+    shares = (members & chosen[:, None]).float()
+    shares = shares / shares.sum(2, keepdim=True).clamp(min=1)
+    return shares @ states.float(), members.any(2)
+
+
+def at_segments(values: Any, segments: Any, chosen: Any, count: int) -> Any:
+    """Return the value at the one position of each segment that is `chosen`: int64 [rows, count], -1 for segments without one.
+
+    `values` and `segments` are int64 [rows, length], `chosen` is bool [rows, length].
+    """
+    found = segments.new_full((len(segments), count + 1), PADDING)
+    return found.scatter(1, torch.where(chosen, segments, count), values)[:, :count]
+
+
+def neighbour_vectors(states: Any, segments: Any, positions: Any, documents: Any, count: int) -> tuple[Any, Any]:
+    """Return the vectors of the sentences before and after that of each position, two [rows, length, width]; and of which
+    positions there is one in the same document, two bool [rows, length]. Without one, a vector is zeros.
+
+    `states` are [rows, length, width], the others int64 [rows, length]. A sentence is a segment; its vector is the state of its
+    last token but one, which is the last before its end mark.
+    """
+    columns = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)
+    following = torch.nn.functional.pad(segments[:, 1:], (0, 1), value=PADDING)
+    ends = at_segments(columns - 1, segments, (segments >= 0) & (following != segments), count).clamp(min=0)
+    owners = at_segments(documents, segments, (segments >= 0) & (positions == 0), count)
+    vectors = states.gather(1, ends[..., None].expand(-1, -1, states.shape[2]))
+    joined = (owners[:, 1:] == owners[:, :-1]) & (owners[:, 1:] != PADDING)  # a sentence and the next
+    before = torch.nn.functional.pad(vectors[:, :-1] * joined[..., None], (0, 0, 1, 0))
+    after = torch.nn.functional.pad(vectors[:, 1:] * joined[..., None], (0, 0, 0, 1))
+    members = segments[..., None] == torch.arange(count, device=segments.device)
+    has_before, has_after = (
+        (members & torch.nn.functional.pad(joined, padding)[:, None]).any(2) for padding in ((1, 0), (0, 1))
+    )
+    own = members.to(states.dtype)  # a product, because a gather would add gradients in no fixed order on a GPU
+    return (own @ before, own @ after), (has_before, has_after)

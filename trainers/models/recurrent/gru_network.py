@@ -1,0 +1,153 @@
+"""The network of skip-thoughts as a `transformers` model, so that all that reads and writes models handles it, too."""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from trainers.models.recurrent.packed_sequences import Sequences
+
+_BOUND, _EMBEDDING = 0.1, 620
+"""Weights that are not recurrent begin in U(-b, b), b = 0.1 sqrt(620 / width of the embeddings): 0.1 for the published 620 (Kiros
+et al. 2015, section 3). With 0.1 at every width, narrow embeddings would tell the layers too little.
+"""
+
+_KEPT = 7
+"""Numbers that torch's GRU keeps for a position and each unit, at most (torch 2.13, fp32)."""
+
+
+class GruConfig(PreTrainedConfig):
+    """Sizes. `hidden_size` is the width of all states, `embedding_size` that of the embeddings, and `num_hidden_layers` the depth
+    of the encoder; a decoder has one layer.
+    """
+
+    model_type = "gru"
+
+    vocab_size: int = 20000
+    hidden_size: int = 2400
+    embedding_size: int = 620
+    num_hidden_layers: int = 1
+    max_position_embeddings: int = 512
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = False
+
+    @property
+    def bound(self) -> float:
+        """The bound of initial weights."""
+        return float(_BOUND * (_EMBEDDING / self.embedding_size) ** 0.5)
+
+
+class GruLayer(torch.nn.Module):
+    """A GRU layer with the weights of `torch.nn.GRU`, gates in the order reset, update, new."""
+
+    def __init__(self, inputs: int, outputs: int, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+        self.input_weight = torch.nn.Parameter(torch.empty(3 * outputs, inputs))
+        self.recurrent_weight = torch.nn.Parameter(torch.empty(3 * outputs, outputs))
+        self.input_bias = torch.nn.Parameter(torch.empty(3 * outputs))
+        self.recurrent_bias = torch.nn.Parameter(torch.empty(3 * outputs))
+
+    def forward(self, states: Any, sequences: Sequences) -> Any:
+        """Return the states [rows, length, outputs] after `states` [rows, length, inputs]. Each sequence begins with zeros."""
+        packed = sequences.pack(states)
+        weights = [self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias]
+        if packed.is_meta:
+            made = self._estimate(packed)
+        else:
+            zeros = packed.new_zeros(1, sequences.count, self.recurrent_weight.shape[1])
+            made = torch.gru(packed, sequences.batch_sizes, zeros, weights, True, 1, 0.0, self.training, False)[0]
+        return sequences.unpack(made, len(states))
+
+    def _estimate(self, packed: Any) -> Any:
+        """Return states that keep as much for a backward pass as torch's, which no pass on `meta` shows."""
+        outputs = self.recurrent_weight.shape[1]
+        kept = packed.new_empty(len(packed), _KEPT * outputs)
+        made = packed @ self.input_weight[:outputs].T
+        return made + (kept * made.mean()).mean()
+
+    def initialise(self) -> None:
+        """Draw recurrent matrices that are orthogonal, one for each gate, and others from U(-bound, bound)."""
+        for gate in self.recurrent_weight.chunk(3):
+            torch.nn.init.orthogonal_(gate)
+        torch.nn.init.uniform_(self.input_weight, -self.bound, self.bound)
+        torch.nn.init.zeros_(self.input_bias)
+        torch.nn.init.zeros_(self.recurrent_bias)
+
+
+class GruStack(torch.nn.Module):
+    """Embeddings and the layers of the encoder."""
+
+    def __init__(self, config: GruConfig) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(config.vocab_size, config.embedding_size)
+        widths = [config.embedding_size, *[config.hidden_size] * config.num_hidden_layers]
+        self.layers = torch.nn.ModuleList(
+            GruLayer(widths[k], widths[k + 1], config.bound) for k in range(config.num_hidden_layers)
+        )
+
+    def forward(self, ids: Any, positions: Any) -> Any:
+        """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows, length]."""
+        sequences, states = Sequences.of(positions), self.embed(ids)
+        for layer in self.layers:
+            states = layer(states, sequences)
+        return states
+
+
+class SentenceGru(PreTrainedModel):
+    """An encoder, two decoders that read its embeddings, and one output layer for both."""
+
+    config_class = GruConfig
+    base_model_prefix = "encoder"
+
+    def __init__(self, config: GruConfig) -> None:
+        super().__init__(config)
+        self.encoder = GruStack(config)
+        inputs = config.embedding_size + config.hidden_size
+        self.next_decoder = GruLayer(inputs, config.hidden_size, config.bound)
+        self.previous_decoder = GruLayer(inputs, config.hidden_size, config.bound)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_input_embeddings(self) -> Any:
+        """Return the embeddings."""
+        return self.encoder.embed
+
+    def get_output_embeddings(self) -> Any:
+        """Return the output layer."""
+        return self.lm_head
+
+    def _init_weights(self, module: Any) -> None:
+        if isinstance(module, torch.nn.Embedding | torch.nn.Linear):
+            torch.nn.init.uniform_(module.weight, -self.config.bound, self.config.bound)
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.zeros_(module.bias)
+        if isinstance(module, GruLayer):
+            module.initialise()
+
+    def decode(self, ids: Any, positions: Any, vectors: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return the states [rows, length, width] of the decoder of the next sentence and of that of the previous one. They read
+        the sentences of rows, `ids` and `positions`, int64 [rows, length], and `vectors` [rows, length, width], of the sentence
+        before each and of the one after.
+
+        A decoder multiplies the vector with matrices of its own at every position (equations 5 to 7), as part of its input.
+        """
+        sequences, embedded = Sequences.of(positions), self.encoder.embed(ids)
+        decoders = (self.next_decoder, self.previous_decoder)
+        after, before = (
+            decoder(torch.cat([embedded, its], 2), sequences) for decoder, its in zip(decoders, vectors, strict=True)
+        )
+        return after, before
+
+    def forward(self, input_ids: Any, position_ids: Any = None, **_: Any) -> BaseModelOutput:
+        """Return the states of the encoder [rows, length, width]; without positions, every row is one sentence."""
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        return BaseModelOutput(self.encoder(input_ids, position_ids))
+
+
+AutoConfig.register(GruConfig.model_type, GruConfig)
+AutoModelForPreTraining.register(GruConfig, SentenceGru)

@@ -1,0 +1,1 @@
+"""Objectives that read the sentences of documents."""

@@ -1,0 +1,71 @@
+"""Skip-thoughts (Kiros et al., 2015, section 2.1): from the vector of a sentence, one decoder writes the next sentence of its
+document, and another the previous one.
+
+row        <cls> the quick fox . <sep>  <cls> it ran away . <sep>
+next       -                            it    ran away .   <sep>     given the vector of "the quick fox ."
+previous   the   quick fox .  <sep>     -                            given the vector of "it ran away ."
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tokenizer.vocabulary.specials import CLS, SEP
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.sentence_neighbours import sentence_neighbours
+from trainers.objectives.shared.sentence_rows import sentence_rows, stream_of_sentences
+from trainers.objectives.shared.training_objective import TrainingObjective
+from trainers.rows.batch import IGNORED, Batch, Frame
+
+
+@dataclass(frozen=True)
+class SkipThought(TrainingObjective):
+    """Predict the next sentence of a document from the vector of a sentence (`loss`), and the previous one (`previous_loss`).
+
+    A row holds whole sentences, each by itself. The decoders read the tokens of the sentence that they write, from `<cls>` on;
+    its targets are the following tokens and `<sep>`. A sentence is a target of `loss` if its row and its document have one before
+    it, and of `previous_loss` if they have one after it. The vector of a sentence is the encoder's state at its last token,
+    as `trainers similarity` has it with `pooling=last`. Training minimises the sum of both losses, each per token.
+
+    Requires architecture gru, shards with `sentences`, and documents of two sentences. Sentences with fewer than `min_tokens`
+    tokens are left out, and those around one are then neighbours. Best with packing `full_sentences`, which cuts only
+    sentences that are longer than a row.
+    """
+
+    min_tokens: int = 4
+    kind: Literal["skip_thought"] = "skip_thought"
+
+    families: ClassVar[tuple[str, ...]] = ("encoder",)
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "previous_loss": 1.0}
+    needs_sentences: ClassVar[bool] = True
+    least_sentences: ClassVar[int] = 2
+    decodes_neighbours: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Validate ranges."""
+        if self.min_tokens < 1:
+            raise ValueError(f"min_tokens: got {self.min_tokens}, allowed 1 or more")
+
+    @property
+    def frame(self) -> Frame:
+        """`<cls>` before every document and `<sep>` after it. Rows have them around every sentence instead."""
+        return Frame(CLS, SEP)
+
+    def stream_length(self, sequence_length: int, family: str) -> int:
+        """Return the number of tokens of the stream whose sentences fit in a row, with their marks, if all are as short as
+        allowed. Raises ConfigError if two do not fit.
+        """
+        return stream_of_sentences(sequence_length, self.min_tokens, 1, 2, "two sentences")
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Return rows of sentences, each between marks, with the targets of `loss`. Those of `previous_loss` follow from the
+        inputs.
+        """
+        made = sentence_rows(batch, context, self.min_tokens)
+        targets = np.full_like(made.inputs, IGNORED)
+        has_before, _ = sentence_neighbours(made)
+        follows = has_before[:, :-1] & (made.segments[:, 1:] == made.segments[:, :-1])
+        targets[:, :-1] = np.where(follows, made.inputs[:, 1:], IGNORED)
+        return replace(made, targets=targets)

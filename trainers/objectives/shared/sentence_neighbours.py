@@ -1,0 +1,22 @@
+"""Which sentences of a row have a neighbour in their document."""
+
+import numpy as np
+
+from trainers.rows.batch import Batch
+
+
+def sentence_neighbours(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Return for every position whether a sentence comes before its own in its document and row, and whether one comes after:
+    two bool [rows, length]. The sentences are the segments of `sentence_rows`; padding has none.
+    """
+    assert batch.documents is not None
+    segments, documents = batch.segments, batch.documents
+    begins = (batch.positions == 0) & (segments >= 0)
+    rows, columns = np.nonzero(begins)
+    after = rows[columns > 0], columns[columns > 0]
+    joined = np.zeros((len(segments), int(segments.max(initial=0)) + 2), dtype=bool)
+    same = documents[after] == documents[after[0], after[1] - 1]
+    joined[after[0], segments[after]] = same & (segments[after[0], after[1] - 1] >= 0)
+    row = np.arange(len(segments))[:, None]
+    there, own = segments >= 0, segments.clip(min=0)
+    return joined[row, own] & there, joined[row, own + 1] & there

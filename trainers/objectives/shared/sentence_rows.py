@@ -1,0 +1,80 @@
+"""Rows of sentences that are read one by one: each between marks, once or several times, apart from all others."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+from tokenizer.vocabulary.specials import CLS, SEP
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.ragged import Ragged
+from trainers.rows.batch import IGNORED, PADDING, Batch
+
+_MULTIPLE = 8
+_MARKS = 2
+
+
+def stream_of_sentences(sequence_length: int, min_tokens: int, copies: int, least: int, what: str) -> int:
+    """Return the number of tokens of the stream whose sentences fit in a row, `copies` times each and with their marks, if all
+    are as short as `min_tokens`. Raises ConfigError if `least` such sentences do not fit; `what` says in words what they are.
+    """
+    needed = least * copies * (min_tokens + _MARKS)
+    if sequence_length < needed:
+        raise ConfigError(
+            f"data.sequence_length: got {sequence_length}, too short for {what} of {min_tokens} tokens, each "
+            f"{'twice and ' if copies == 2 else ''}with its marks; allowed {needed} or more, or lower objective.min_tokens"
+        )
+    return sequence_length * min_tokens // (copies * (min_tokens + _MARKS))
+
+
+def sentence_rows(batch: Batch, context: Context, min_tokens: int, copies: int = 1) -> Batch:
+    """Return rows of sentences, each between `<cls>` and `<sep>`, a segment by itself, and `copies` times in succession.
+    Sentences of fewer than `min_tokens` tokens are left out. Rows are as long as the fullest, rounded up to a multiple of 8.
+
+    `batch` is of framed documents. Without its `sentence_starts`, a document counts as one sentence. Positions restart in
+    every segment, `documents` are those of the batch, and nothing is a target.
+    """
+    cls, sep = context.special(CLS), context.special(SEP)
+    texts, rows, documents = _texts(batch, (cls, sep), min_tokens)
+    texts = texts.with_marks(cls, sep)
+    sizes, rows, documents = (np.repeat(each, copies) for each in (texts.sizes, rows, documents))
+    ends = np.cumsum(sizes)
+    begins, count = ends - sizes, len(batch.inputs)
+    held = np.bincount(rows, minlength=count)
+    first = (np.cumsum(held) - held)[rows]  # the number of the first segment in the row of each
+    width = -(-int(np.bincount(rows, sizes, minlength=count).max(initial=1)) // _MULTIPLE) * _MULTIPLE
+    inside = np.arange(sizes.sum()) - np.repeat(begins, sizes)
+    columns = inside + np.repeat(begins - begins[first], sizes) if len(sizes) else inside
+    there = (np.repeat(rows, sizes), columns)
+    inputs = np.full((count, width), context.padding, np.int64)
+    positions, segments = np.zeros_like(inputs), np.full_like(inputs, PADDING)
+    origin = segments.copy()
+    inputs[there] = texts.tokens[inside + np.repeat(np.repeat(texts.offsets[:-1], copies), sizes)]
+    positions[there], origin[there] = inside, np.repeat(documents, sizes)
+    segments[there] = np.repeat(np.arange(len(sizes)) - first, sizes)
+    targets = np.full_like(inputs, IGNORED)
+    return replace(
+        batch,
+        inputs=inputs,
+        targets=targets,
+        positions=positions,
+        segments=segments,
+        documents=origin,
+        sentence_starts=None,
+    )
+
+
+def _texts(batch: Batch, marks: Sequence[int], min_tokens: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
+    """Return the sentences of a batch that are long enough, without marks, and the row and the document of each."""
+    starts = np.ones(batch.segments.shape, dtype=bool)
+    starts[:, 1:] = batch.segments[:, 1:] != batch.segments[:, :-1]
+    if batch.sentence_starts is not None:
+        starts |= batch.sentence_starts
+    number = np.cumsum(starts.ravel()) - 1
+    is_text = (batch.segments != PADDING) & ~np.isin(batch.inputs, marks)
+    sizes = np.bincount(number[is_text.ravel()], minlength=number[-1] + 1)
+    kept = sizes >= min_tokens
+    tokens = batch.inputs[is_text & kept[number].reshape(starts.shape)]
+    rows, columns = (at[kept] for at in np.nonzero(starts))
+    return Ragged(tokens, np.concatenate([[0], np.cumsum(sizes[kept])])), rows, batch.segments[rows, columns]
