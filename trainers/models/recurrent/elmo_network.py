@@ -1,6 +1,5 @@
 """The network of ELMo as a `transformers` model, so that all that reads and writes models handles it, too."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,9 +10,7 @@ from transformers.utils import ModelOutput
 
 from trainers.models.recurrent.character_cnn import CharacterCnn
 from trainers.models.recurrent.packed_sequences import Sequences
-
-_KEPT = 10
-"""Numbers that torch's own LSTM keeps for a position and each cell of a direction, at most (torch 2.13, fp32)."""
+from trainers.models.recurrent.projected_lstm import ProjectedLstm
 
 
 class ElmoConfig(PreTrainedConfig):
@@ -44,49 +41,6 @@ class BidirectionalOutput(ModelOutput):
 
     logits: Any = None
     backward_logits: Any = None
-
-
-class ProjectedLstm(torch.nn.Module):
-    """An LSTM layer whose output is a projection of its cells' (Sak et al. 2014), with one bias. Gates are in the order input,
-    forget, cell, output.
-    """
-
-    def __init__(self, width: int, cells: int) -> None:
-        super().__init__()
-        self.input_weight = torch.nn.Parameter(torch.empty(4 * cells, width))
-        self.recurrent_weight = torch.nn.Parameter(torch.empty(4 * cells, width))
-        self.bias = torch.nn.Parameter(torch.empty(4 * cells))
-        self.projection = torch.nn.Parameter(torch.empty(width, cells))
-
-    def forward(self, packed: Any, sequences: Sequences) -> Any:
-        """Return the states [tokens, width] after `packed` [tokens, width], both in the order of `sequences`."""
-        width, cells = self.projection.shape
-        if packed.is_meta:
-            return self._estimate(packed, cells)
-        begin = packed.new_zeros(1, sequences.count, width), packed.new_zeros(1, sequences.count, cells)
-        biases = (self.bias, torch.zeros_like(self.bias))  # torch has one for the input and one for the state
-        weights = [self.input_weight, self.recurrent_weight, *biases, self.projection]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
-            return torch.lstm(packed, sequences.batch_sizes, begin, weights, True, 1, 0.0, self.training, False)[0]
-
-    def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return states that keep as much for a backward pass as torch's, which no pass on `meta` shows."""
-        kept = packed.new_empty(len(packed), _KEPT * cells)
-        return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
-
-    def initialise(self) -> None:
-        """Draw weights as the authors' code does (allenai/bilm-tf, training.py): Glorot and Bengio's uniform distribution over
-        the matrix of all gates, and 1 added to the forget gate.
-        """
-        width, cells = self.projection.shape
-        for weight in (self.input_weight, self.recurrent_weight):
-            bound = (6 / (2 * width + 4 * cells)) ** 0.5
-            torch.nn.init.uniform_(weight, -bound, bound)
-        torch.nn.init.xavier_uniform_(self.projection)
-        torch.nn.init.zeros_(self.bias)
-        with torch.no_grad():
-            self.bias[cells : 2 * cells] = 1.0
 
 
 class ElmoLayer(torch.nn.Module):
