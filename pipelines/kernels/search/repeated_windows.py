@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.compilation import kernel
-from pipelines.kernels.search.substrings import Blocks
 from pipelines.kernels.text.eight_bytes import load_eight
 
 _DIGITS, _DIGIT = 8, 256  # 64-bit keys are sorted by one byte after the other
@@ -50,13 +49,13 @@ def find_keys(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return found
 
 
-def first_equal(data: np.ndarray, begins: np.ndarray, blocks: Blocks, size: int) -> np.ndarray:
-    """Return for each block the index of the first one with the same minimizer and the same bytes; the block k
-    begins at data[begins[k]].
+def first_equal(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Return for each data[begins[k]:begins[k] + lengths[k]] of eight bytes or more the index of the first one that is
+    equal, int64 [n]. Equal ones must have equal hashes.
     """
-    order = sort_by(blocks.minima, blocks.hashes)
+    order = sort_by(hashes)
     first = np.empty(len(order), np.int64)
-    _first_equal(data, begins, blocks.counts + size - 1, blocks.minima, blocks.hashes, order, first)
+    _first_equal(data, begins, lengths, hashes, order, first)
     return first
 
 
@@ -165,7 +164,6 @@ def _first_equal(
     data: np.ndarray,
     begins: np.ndarray,
     lengths: np.ndarray,
-    minima: np.ndarray,
     hashes: np.ndarray,
     order: np.ndarray,
     first: np.ndarray,
@@ -173,10 +171,10 @@ def _first_equal(
     low = 0
     for k in range(len(order)):
         block = order[k]
-        if minima[block] != minima[order[low]] or hashes[block] != hashes[order[low]]:
+        if hashes[block] != hashes[order[low]]:
             low = k
         first[block] = block
-        for j in range(low, k):  # one comparison, but for blocks that differ and have the same hash
+        for j in range(low, k):  # one comparison, unless different bytes have the same hash
             other = order[j]
             if (
                 first[other] == other
