@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 22  # windows of a long document that are read at once, which bounds the memory of a task
 _ROW_BYTES = 48  # of a block besides its text, while a partition compares it
-_GROUP_BYTES = 1 << 23  # of the blocks with the same minimizer; a partition needs about 8 times as much to compare them
+_GROUP_BYTES = 1 << 23  # of the blocks with the same minimizer; to compare them takes up to 25 times as much memory
 _MINIMA = pa.schema([("minimum", pa.uint64()), ("times", pa.int32()), ("blocks", pa.int32()), ("part", pa.int32())])
 _KNOWN = pa.schema([("minimum", pa.uint64()), ("split", pa.bool_())])
 _INSTANCES = pa.schema([("row", pa.int32()), ("start", pa.int32()), ("windows", pa.int32()), ("number", pa.int32())])
@@ -107,8 +107,8 @@ class RepeatSearch:
         size = sum(part.text_bytes for part in self.parts)
         partitions = partitions_for(int(size / average_windows(self.size)))
         votes = self.over_parts(vote_minima, election, (), partitions)
-        shared = self._over_partitions(share_minima, election, self._list("minima", election, votes), partitions)
-        known = self._list("shared", election, [file for file, _ in shared])
+        shared = self._over_partitions(share_minima, election, self._list("minimizers", election, votes), partitions)
+        known = self._list("known", election, [file for file, _ in shared])
         partitions = partitions_for(sum(sent for _, sent in shared) // _ROW_BYTES)
         votes = self.over_parts(vote_blocks, election, (known,), partitions)
         won = self._over_partitions(elect_firsts, election, self._list("blocks", election, votes), partitions)
@@ -182,7 +182,7 @@ def vote_minima(task: PartTask) -> FileRecord:
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import find_blocks
 
-    unit = task.unit("minima")
+    unit = task.unit("minimizers")
     receipt = task.out.receipt(unit)
     if receipt is None:
         found = [np.zeros((2, 0), np.uint64)]
@@ -227,7 +227,7 @@ def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
     from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import average_windows
 
-    unit = f"shared{task.election}.{task.partition:05d}"
+    unit = f"known{task.election}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         votes = task.files.gather_rows(task.partition)

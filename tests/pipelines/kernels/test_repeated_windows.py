@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from pipelines.kernels.search.repeated_windows import (
+    Runs,
     changes,
     copy_ranges,
     elect_windows,
     find_keys,
+    find_repeats,
     first_equal,
     sort_by,
 )
@@ -72,3 +74,31 @@ def test_each_window_is_named_for_the_first_block_of_its_group_that_has_it(size)
     assert found == expected
     assert changes(runs.blocks).sum() == len({*runs.blocks.tolist()})  # the runs of a block are neighbours
     assert len(runs.blocks) > len({*runs.blocks.tolist()}) > 100
+
+
+def test_a_block_may_have_more_runs_than_there_are_blocks():
+    text = bytes(range(50))
+    short = [text[low : low + 10] for low in range(0, 41, 2)]
+    blocks = [*short, *[text] * 4]
+    bounds = np.append(0, np.cumsum([*map(len, blocks)]))
+    runs = elect_windows(np.zeros(len(blocks), np.uint64), bounds, read_only(b"".join(blocks)), 10)
+    for block in range(len(short), len(blocks)):
+        mine = runs.blocks == block
+        lows = np.arange(0, 41, 1 if block > len(short) else 2)
+        assert runs.lows[mine].tolist() == lows.tolist()
+        assert runs.highs[mine].tolist() == (lows + 1).tolist()
+        owners = np.where(lows % 2, len(short), lows // 2)
+        assert runs.owners[mine].tolist() == owners.tolist()
+        assert runs.shifts[mine].tolist() == np.where(lows % 2, 0, -lows).tolist()
+
+
+def test_windows_of_a_block_repeat_elsewhere_or_here_without_overlap():
+    lows = np.arange(0, 20, 2)
+    nothing = np.zeros(len(lows), np.int64)
+    runs = Runs(nothing, lows, lows + 1, nothing - 1, nothing)
+    one = np.zeros(1, np.int64)
+    found = find_repeats(one, one + 3, one + 20, one, runs, 10)  # the other windows occur here first
+    assert np.stack(found).T.tolist() == [[0, 3 + low, 4 + low, -1 - run] for run, low in enumerate(lows.tolist())]
+    documents, starts = np.array([0, 0, 0, 1]), np.array([0, 9, 10, 0])
+    found = find_repeats(documents, starts, one.repeat(4) + 1, one.repeat(4), Runs(*[nothing[:0]] * 5), 10)
+    assert np.stack(found).T.tolist() == [[0, 10, 11, 0], [1, 0, 1, 0]]
