@@ -40,12 +40,17 @@ def changes(values: np.ndarray) -> np.ndarray:
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
-def find_keys(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the index of each wanted one of `keys`, which are different and hashes already; -1 if it is not there."""
-    bits = max(1, (2 * len(keys)).bit_length())
-    slots = np.full(1 << bits, -1, np.int64)
+def index_keys(keys: np.ndarray) -> np.ndarray:
+    """Return an open hash table of different uint64 keys: their indices, -1 in a free slot, int64."""
+    slots = np.full(1 << max(1, (2 * len(keys)).bit_length()), -1, np.int64)
+    _index_keys(keys, slots)
+    return slots
+
+
+def find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the index of each wanted key in the keys whose table is `slots`; -1 if it is not there."""
     found = np.empty(len(wanted), np.int64)
-    _find_keys(keys, wanted, slots, found)
+    _find_keys(keys, slots, wanted, found)
     return found
 
 
@@ -133,19 +138,26 @@ def _radix_sort(keys: np.ndarray, order: np.ndarray, next_keys: np.ndarray, next
         next_keys[:], next_order[:] = keys, order
 
 
-@kernel()
-def _find_keys(keys: np.ndarray, wanted: np.ndarray, slots: np.ndarray, found: np.ndarray) -> None:
+@kernel(inline="always")
+def _slot_of(keys: np.ndarray, slots: np.ndarray, key: np.uint64) -> np.uint64:
+    """Return the slot of a key, or the free one where it belongs."""
     mask = np.uint64(len(slots) - 1)
+    slot = (key * _BASE >> np.uint64(20)) & mask
+    while slots[slot] >= 0 and keys[slots[slot]] != key:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@kernel()
+def _index_keys(keys: np.ndarray, slots: np.ndarray) -> None:
     for k in range(len(keys)):
-        slot = (keys[k] * _BASE >> np.uint64(20)) & mask
-        while slots[slot] >= 0:
-            slot = (slot + np.uint64(1)) & mask
-        slots[slot] = k
+        slots[_slot_of(keys, slots, keys[k])] = k
+
+
+@kernel()
+def _find_keys(keys: np.ndarray, slots: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> None:
     for k in range(len(wanted)):
-        slot = (wanted[k] * _BASE >> np.uint64(20)) & mask
-        while slots[slot] >= 0 and keys[slots[slot]] != wanted[k]:
-            slot = (slot + np.uint64(1)) & mask
-        found[k] = slots[slot]
+        found[k] = slots[_slot_of(keys, slots, wanted[k])]
 
 
 @kernel(inline="always")

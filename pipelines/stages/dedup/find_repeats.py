@@ -282,16 +282,16 @@ def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
     """Return the competing texts of a part, and their blocks with known minimizers in order; of a minimizer with too many
     blocks, each window with its hash in place of the minimizer.
     """
-    from pipelines.kernels.search.repeated_windows import find_keys
+    from pipelines.kernels.search.repeated_windows import find_keys, index_keys
     from pipelines.kernels.search.substrings import Blocks, find_blocks, split_blocks
 
     known = task.inputs[0].gather_rows(task.number)
     minima, splits = known["minimum"].to_numpy(), known["split"].to_numpy(zero_copy_only=False)
-    texts = _texts(task)
+    texts, slots = _texts(task), index_keys(minima)
     found = [Blocks(*([np.zeros(0, np.int64)] * 3 + [np.zeros(0, np.uint64)] * 2))]
     for first, low, offsets, data in texts.pieces(task.size):
         blocks = find_blocks(offsets, data, task.size)
-        places = find_keys(minima, blocks.minima)
+        places = find_keys(minima, slots, blocks.minima)
         rows = np.flatnonzero(places >= 0)
         blocks, split = Blocks(*(values[rows] for values in blocks)), splits[places[rows]]
         if split.any():

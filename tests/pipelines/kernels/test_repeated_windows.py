@@ -13,6 +13,7 @@ from pipelines.kernels.search.repeated_windows import (
     find_keys,
     find_repeats,
     first_equal,
+    index_keys,
     sort_by,
 )
 
@@ -32,9 +33,12 @@ def test_rows_are_sorted_by_several_keys_and_equal_ones_keep_their_order(most):
 
 
 def test_keys_are_found_and_others_are_not():
-    keys = np.array([0, 5, 1 << 63, (1 << 64) - 1], np.uint64)
-    assert find_keys(keys, np.array([5, 4, 1 << 63, 0], np.uint64)).tolist() == [1, -1, 2, 0]
-    assert find_keys(keys[:0], keys).tolist() == [-1] * 4
+    keys = np.random.default_rng(3).permutation(np.array([*range(500), 1 << 63, (1 << 64) - 1], np.uint64))
+    wanted = np.array([*range(600), 1 << 63, 1 << 62, (1 << 64) - 1], np.uint64)
+    places = {key: place for place, key in enumerate(keys.tolist())}
+    found = find_keys(keys, index_keys(keys), wanted)
+    assert found.tolist() == [places.get(key, -1) for key in wanted.tolist()]
+    assert find_keys(keys[:0], index_keys(keys[:0]), wanted[:3]).tolist() == [-1] * 3
 
 
 def test_bytes_with_the_same_hash_are_compared():
