@@ -344,8 +344,8 @@ def _find_cuts(task: PartTask) -> pa.Table:
     won = task.inputs[0].gather_rows(task.number)
     order = np.argsort(won["number"].to_numpy(), kind="stable")
     runs = Runs(*(won[name].to_numpy()[order].astype(np.int64) for name in _RUNS.names[:5]))
-    columns = [column.to_numpy().astype(np.int64) for column in instances.columns]
-    rows, starts, ends, winners = find_repeats(*columns, runs, task.size)
+    rows, starts, windows, numbers = (column.to_numpy().astype(np.int64) for column in instances.columns)
+    rows, starts, ends, winners = find_repeats(rows, starts, windows, numbers, runs, task.size)
     table = task.part.table(("id", task.text))
     # A character in a run of windows is whole in one of them, as windows are longer than one.
     starts, ends = whole_characters(*text_buffers(table[task.text.name]), rows, starts, ends + task.size - 1)
