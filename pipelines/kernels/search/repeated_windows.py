@@ -16,7 +16,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 _ZERO = np.uint64(0)
 
 
-class Runs(NamedTuple):
+class WindowRuns(NamedTuple):
     """Windows that occur in an earlier block of the same group, by group, block and window, int64 [runs]."""
 
     blocks: np.ndarray  # index of the block
@@ -71,7 +71,7 @@ def copy_ranges(data: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np
     return copied
 
 
-def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size: int) -> Runs:
+def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size: int) -> WindowRuns:
     """Find the runs of the blocks data[offsets[k]:offsets[k + 1]], in groups by key; a block that comes before
     another of its group is earlier.
     """
@@ -87,11 +87,11 @@ def elect_windows(keys: np.ndarray, offsets: np.ndarray, data: np.ndarray, size:
         room = max(room, found)
         columns = np.empty((5, room), np.int64)
         found = _elect_windows(order, bounds, windows, offsets, data, size, *table, columns)
-    return Runs(*columns[:, :found])
+    return WindowRuns(*columns[:, :found])
 
 
 def find_repeats(
-    documents: np.ndarray, starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray, runs: Runs, size: int
+    documents: np.ndarray, starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray, runs: WindowRuns, size: int
 ) -> tuple[np.ndarray, ...]:
     """Return (document, first window, after the last one, winner) of the ranges of windows that occur before.
 

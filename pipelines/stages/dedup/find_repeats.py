@@ -336,14 +336,14 @@ def find_cuts(task: PartTask) -> None:
 
 
 def _find_cuts(task: PartTask) -> pa.Table:
-    from pipelines.kernels.search.repeated_windows import Runs, find_repeats
+    from pipelines.kernels.search.repeated_windows import WindowRuns, find_repeats
     from pipelines.kernels.search.substrings import whole_characters
     from pipelines.kernels.text.buffers import text_buffers
 
     instances = task.table(task.unit("blocks"), _INSTANCES, 1)
     won = task.inputs[0].gather_rows(task.number)
     order = np.argsort(won["number"].to_numpy(), kind="stable")
-    runs = Runs(*(won[name].to_numpy()[order].astype(np.int64) for name in _RUNS.names[:5]))
+    runs = WindowRuns(*(won[name].to_numpy()[order].astype(np.int64) for name in _RUNS.names[:5]))
     rows, starts, windows, numbers = (column.to_numpy().astype(np.int64) for column in instances.columns)
     rows, starts, ends, winners = find_repeats(rows, starts, windows, numbers, runs, task.size)
     table = task.part.table(("id", task.text))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.kernels.search.repeated_windows import (
-    Runs,
+    WindowRuns,
     changes,
     copy_ranges,
     elect_windows,
@@ -99,10 +99,10 @@ def test_a_block_may_have_more_runs_than_there_are_blocks():
 def test_windows_of_a_block_repeat_elsewhere_or_here_without_overlap():
     lows = np.arange(0, 20, 2)
     nothing = np.zeros(len(lows), np.int64)
-    runs = Runs(nothing, lows, lows + 1, nothing - 1, nothing)
+    runs = WindowRuns(nothing, lows, lows + 1, nothing - 1, nothing)
     one = np.zeros(1, np.int64)
     found = find_repeats(one, one + 3, one + 20, one, runs, 10)  # the other windows occur here first
     assert np.stack(found).T.tolist() == [[0, 3 + low, 4 + low, -1 - run] for run, low in enumerate(lows.tolist())]
     documents, starts = np.array([0, 0, 0, 1]), np.array([0, 9, 10, 0])
-    found = find_repeats(documents, starts, one.repeat(4) + 1, one.repeat(4), Runs(*[nothing[:0]] * 5), 10)
+    found = find_repeats(documents, starts, one.repeat(4) + 1, one.repeat(4), WindowRuns(*[nothing[:0]] * 5), 10)
     assert np.stack(found).T.tolist() == [[0, 10, 11, 0], [1, 0, 1, 0]]
