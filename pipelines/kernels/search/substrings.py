@@ -67,15 +67,6 @@ def split_blocks(offsets: np.ndarray, data: np.ndarray, blocks: Blocks, size: in
     return Blocks(documents, starts, np.ones(len(owner), np.int64), minima, hashes)
 
 
-def find_pairs(minima: np.ndarray, hashes: np.ndarray, in_minima: np.ndarray, in_hashes: np.ndarray) -> np.ndarray:
-    """Return the index of each (minimum, hash) in a list of different ones that is sorted by hash, then by
-    minimum; -1 if it is not there.
-    """
-    found = np.empty(len(hashes), np.int64)
-    _find_pairs(minima, hashes, in_minima, in_hashes, found)
-    return found
-
-
 def join_ranges(
     documents: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -176,22 +167,6 @@ def _mark_blocks(
 def _hash_ranges(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, hashes: np.ndarray) -> None:
     for k in range(len(starts)):
         hashes[k] = xxh64(data, starts[k], ends[k])
-
-
-@kernel()
-def _find_pairs(
-    minima: np.ndarray, hashes: np.ndarray, in_minima: np.ndarray, in_hashes: np.ndarray, found: np.ndarray
-) -> None:
-    for k in range(len(hashes)):
-        low, high = 0, len(in_hashes)
-        while low < high:
-            middle = (low + high) // 2
-            if in_hashes[middle] < hashes[k] or (in_hashes[middle] == hashes[k] and in_minima[middle] < minima[k]):
-                low = middle + 1
-            else:
-                high = middle
-        same = low < len(in_hashes) and in_hashes[low] == hashes[k] and in_minima[low] == minima[k]
-        found[k] = low if same else -1
 
 
 @kernel()

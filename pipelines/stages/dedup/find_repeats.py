@@ -3,14 +3,14 @@
 Each part compares its windows of `size` bytes by their minimizers (pipelines/kernels/search/substrings.py), of
 which there is one for about size / 4 bytes of text.
 
-1. A part sends each of its minimizers, with the hash of the block around it, to the partition of the
-   minimizer, which says which ones occur elsewhere and whether all their blocks are equal.
-2. Of these, a part sends a **unit** for each block if all are equal, otherwise for each window in it. The
-   partition of a unit elects the first part that has it.
-3. A part cuts all units whose first occurrence is in an earlier part, or before in its own text.
+1. A part sends each of its minimizers to a partition, which says which ones occur more than once.
+2. Of these, a part sends the text of each different block, about 5 bytes for each byte of text. The partition
+   compares the windows of all blocks with the same minimizer (pipelines/kernels/search/repeated_windows.py) and
+   says which ones occur before.
+3. A part cuts all windows whose first occurrence is in an earlier part, or before in its own text.
 
-Units are compared by two hashes of 64 bits, their own and their minimizer. Two different ones are taken for
-equal in one of 2^64 cases if they share the size / 2 bytes of the minimizer, otherwise in one of 2^128.
+All blocks with the same minimizer are in one partition. Where these would be too much text for its memory, a
+part sends each window as a block of its own, and its hash in place of the minimizer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,11 +34,15 @@ if TYPE_CHECKING:
     from pipelines.kernels.search.substrings import Blocks
 
 _PIECE = 1 << 22  # windows of a long document that are read at once, which bounds the memory of a task
-_KNOWN = pa.schema([("minimum", pa.uint64()), ("many", pa.bool_())])
-_MINIMA = pa.schema([*_KNOWN, ("block", pa.uint64()), ("windows", pa.int64()), ("part", pa.int64())])
-_FIRSTS = pa.schema([("minimum", pa.uint64()), ("hash", pa.uint64()), ("row", pa.int64()), ("start", pa.int64())])
-_UNITS = pa.schema([("minimum", pa.uint64()), ("hash", pa.uint64()), ("part", pa.int64()), ("id", ID)])
-_WINNERS = pa.schema([("minimum", pa.uint64()), ("hash", pa.uint64()), ("winner", ID)])
+_ROW_BYTES = 48  # of a block besides its text, while a partition compares it
+_GROUP_BYTES = 1 << 23  # of the blocks with the same minimizer; to compare them takes up to 25 times as much memory
+_MINIMA = pa.schema([("minimum", pa.uint64()), ("times", pa.int32()), ("blocks", pa.int32()), ("part", pa.int32())])
+_KNOWN = pa.schema([("minimum", pa.uint64()), ("split", pa.bool_())])
+_INSTANCES = pa.schema([("row", pa.int32()), ("start", pa.int32()), ("windows", pa.int32()), ("number", pa.int32())])
+_BLOCKS = pa.schema(
+    [("minimum", pa.uint64()), ("part", pa.int32()), ("number", pa.int32()), ("id", ID), ("text", pa.large_binary())]
+)
+_RUNS = pa.schema([(name, pa.int32()) for name in ("number", "low", "high", "owner", "shift")] + [("winner", ID)])
 CUTS = pa.schema([("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("winner", ID)])
 """Ranges of documents in order, in bytes of the text that is compared, and the document with the first occurrence
 of each."""
@@ -74,6 +78,7 @@ class PartTask:
 
 @dataclass(frozen=True)
 class _PartitionTask:
+    size: int
     out: StepOutput
     files: FileList
     partition: int
@@ -102,12 +107,12 @@ class RepeatSearch:
         size = sum(part.text_bytes for part in self.parts)
         partitions = partitions_for(int(size / average_windows(self.size)))
         votes = self.over_parts(vote_minima, election, (), partitions)
-        shared = self._over_partitions(share_minima, election, self._list("minima", election, votes), partitions)
-        known = self._list("shared", election, [file for file, _ in shared])
-        partitions = partitions_for(sum(units for _, units in shared))
-        votes = self.over_parts(vote_units, election, (known,), partitions)
-        won = self._over_partitions(elect_firsts, election, self._list("units", election, votes), partitions)
-        self.over_parts(find_cuts, election, (known, self._list("winners", election, won)))
+        shared = self._over_partitions(share_minima, election, self._list("minimizers", election, votes), partitions)
+        known = self._list("known", election, [file for file, _ in shared])
+        partitions = partitions_for(sum(sent for _, sent in shared) // _ROW_BYTES)
+        votes = self.over_parts(vote_blocks, election, (known,), partitions)
+        won = self._over_partitions(elect_firsts, election, self._list("blocks", election, votes), partitions)
+        self.over_parts(find_cuts, election, (self._list("runs", election, won),))
 
     def over_parts(
         self, function: Any, election: int, inputs: tuple[FileList, ...] = (), partitions: int = 1
@@ -121,7 +126,7 @@ class RepeatSearch:
         return gather(self.cluster, function, tasks, lambda task: f"{self.rule}: part {task.part.name}")
 
     def _over_partitions(self, function: Any, election: int, files: FileList, partitions: int) -> list[Any]:
-        tasks = [_PartitionTask(self.out, files, p, len(self.parts), election) for p in range(partitions)]
+        tasks = [_PartitionTask(self.size, self.out, files, p, len(self.parts), election) for p in range(partitions)]
         return gather(self.cluster, function, tasks, lambda task: f"{self.rule}: partition {task.partition}")
 
     def _list(self, phase: str, election: int, files: Sequence[FileRecord]) -> FileList:
@@ -129,9 +134,10 @@ class RepeatSearch:
 
 
 class _Texts(NamedTuple):
-    """The competing documents of a part: their rows, offsets and bytes."""
+    """The competing documents of a part: their rows, ids, offsets and bytes."""
 
     rows: np.ndarray
+    ids: pa.Array
     offsets: np.ndarray
     data: np.ndarray
 
@@ -155,12 +161,13 @@ class _Texts(NamedTuple):
 def _texts(task: PartTask) -> _Texts:
     from pipelines.kernels.text.buffers import text_buffers
 
-    table = task.part.table((task.text, DROP))
+    table = task.part.table(("id", task.text, DROP))
     compete = pc.is_null(table[DROP]).to_numpy() & ~task.part.held_out()
     if task.election > 1:
         compete[gone_rows(task)] = False
     rows = np.flatnonzero(compete)
-    return _Texts(rows, *text_buffers(table[task.text.name].take(pa.array(rows))))
+    table = table.take(pa.array(rows))
+    return _Texts(rows, table["id"].combine_chunks(), *text_buffers(table[task.text.name]))
 
 
 def gone_rows(task: PartTask) -> np.ndarray:
@@ -171,169 +178,152 @@ def gone_rows(task: PartTask) -> np.ndarray:
 
 
 def vote_minima(task: PartTask) -> FileRecord:
-    """Commit the distinct minimizers of a part, by partition, and those that occur in it more than once."""
+    """Commit the distinct minimizers of a part, by partition, with the numbers of their blocks and different blocks."""
+    from pipelines.kernels.search.repeated_windows import changes, sort_by
     from pipelines.kernels.search.substrings import find_blocks
 
-    unit, size = task.unit("minima"), task.size
+    unit = task.unit("minimizers")
     receipt = task.out.receipt(unit)
     if receipt is None:
-        found = [
-            _distinct_blocks(blocks.minima, blocks.hashes, blocks.counts, np.ones(len(blocks.counts), np.int64))
-            for blocks in (find_blocks(offsets, data, size) for _, _, offsets, data in _texts(task).pieces(size))
-        ]
-        empty = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))
-        minima, hashes, windows, times = _distinct_blocks(*map(np.concatenate, zip(empty, *found, strict=True)))
-        starts = np.flatnonzero(_changes(minima))
-        many = np.diff(np.append(starts, len(minima))) > 1
-        times, windows = (_sums(values, starts) for values in (times, windows))
-        columns = [minima[starts], many, hashes[starts], windows, np.full(len(starts), task.number, np.int64)]
+        found = [np.zeros((2, 0), np.uint64)]
+        for _, _, offsets, data in _texts(task).pieces(task.size):
+            blocks = find_blocks(offsets, data, task.size)
+            found.append(np.stack((blocks.minima, blocks.hashes)))
+        minima, hashes = np.concatenate(found, axis=1)
+        hashes >>= np.uint64(32)  # fewer bytes are sorted faster, and one block less makes no difference
+        order = sort_by(minima, hashes)
+        minima, hashes = minima[order], hashes[order]
+        new = changes(minima)
+        starts = np.flatnonzero(new)
+        times = np.diff(np.append(starts, len(minima)))
+        columns = [minima[starts], times, _sums(new | changes(hashes), starts), np.full(len(starts), task.number)]
         votes = _table(columns, _MINIMA)
-        partition = (minima[starts] % np.uint64(task.partitions)).astype(np.int64)
-        files = {
-            f"work/{unit}.arrow": scatter_rows(votes, partition, task.partitions),
-            f"work/own-{unit}.arrow": write_table(votes.select(_KNOWN.names).filter(pa.array(times > 1))),
-        }
-        receipt = task.out.commit(unit, files, {})
+        content = scatter_rows(votes, _partitions(minima[starts], task.partitions), task.partitions)
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
     return receipt.files[0]
 
 
-def _distinct_blocks(
-    minima: np.ndarray, hashes: np.ndarray, windows: np.ndarray, times: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct blocks by minimizer and hash, with the sums of `times`."""
-    order = np.lexsort((hashes, minima))
-    minima, hashes = minima[order], hashes[order]
-    starts = np.flatnonzero(_changes(minima) | _changes(hashes))
-    return minima[starts], hashes[starts], windows[order][starts], _sums(times[order], starts)
-
-
-def _changes(values: np.ndarray) -> np.ndarray:
-    """Whether each value is the first or differs from the one before it, bool [n]."""
-    return np.append(True, values[1:] != values[:-1])[: len(values)]
+def _partitions(keys: np.ndarray, partitions: int) -> np.ndarray:
+    return (keys % np.uint64(partitions)).astype(np.int64)
 
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    return np.add.reduceat(values, starts) if len(starts) else values[:0]
+    """Return the sums of the values from each start to the next one, int64 [starts]."""
+    return np.add.reduceat(values, starts, dtype=np.int64) if len(starts) else np.zeros(0, np.int64)
 
 
 def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    return pa.table(
-        [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns], schema=schema
-    )
+    arrays = [
+        pa.array(column.astype(field.type.to_pandas_dtype(), copy=False)) if isinstance(column, np.ndarray) else column
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.table(arrays, schema=schema)
 
 
 def share_minima(task: _PartitionTask) -> tuple[FileRecord, int]:
-    """Commit, by part, the minimizers of a partition that several parts have. Returns the file and the number of
-    units that the parts will send, or a few more.
+    """Commit, by part, the minimizers of a partition that occur more than once. Returns the file and the number of
+    bytes that the parts will send, or more.
     """
-    unit = f"shared{task.election}.{task.partition:05d}"
+    from pipelines.kernels.search.repeated_windows import changes, sort_by
+    from pipelines.kernels.search.substrings import average_windows
+
+    unit = f"known{task.election}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         votes = task.files.gather_rows(task.partition)
-        votes = votes.take(pa.array(np.argsort(votes["minimum"].to_numpy(), kind="stable")))
-        minima, blocks, windows, part = (votes[name].to_numpy() for name in ("minimum", "block", "windows", "part"))
-        starts = np.flatnonzero(_changes(minima))
+        minima, times, blocks, part = (votes[name].to_numpy() for name in _MINIMA.names)
+        order = sort_by(minima)
+        starts = np.flatnonzero(changes(minima[order]))
         sizes = np.diff(np.append(starts, len(minima)))
-        group = np.repeat(np.arange(len(starts)), sizes)
-        differs = votes["many"].to_numpy(zero_copy_only=False) | (blocks != blocks[starts][group])
-        many = _sums(differs.astype(np.int64), starts) > 0
-        shared = (sizes > 1)[group]
-        table = _table([minima[shared], many[group][shared]], _KNOWN)
-        units = int(np.where(many, _sums(windows, starts), sizes)[sizes > 1].sum())
-        content = scatter_rows(table, part[shared], task.parts)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"units": units})
-    return receipt.files[0], receipt.counts["units"]
+        known = _sums(times[order], starts) > 1
+        block_bytes = average_windows(task.size) + task.size
+        blocks = _sums(blocks[order], starts)
+        split = blocks * block_bytes > _GROUP_BYTES
+        sent = blocks * np.where(split, average_windows(task.size) * (task.size + _ROW_BYTES), block_bytes + _ROW_BYTES)
+        rows = order[np.repeat(known, sizes)]
+        table = _table([minima[rows], np.repeat(split[known], sizes[known])], _KNOWN)
+        content = scatter_rows(table, part[rows], task.parts)
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"bytes": int(sent[known].sum())})
+    return receipt.files[0], receipt.counts["bytes"]
 
 
-class _Known(NamedTuple):
-    """The minimizers that occur in several places, ascending; whether their blocks differ; whether another part
-    has them.
-    """
+def vote_blocks(task: PartTask) -> FileRecord:
+    """Commit the different blocks of a part with known minimizers, by partition, and where each of them occurs."""
+    from pipelines.kernels.search.repeated_windows import copy_ranges, first_equal
 
-    minima: np.ndarray
-    many: np.ndarray
-    elsewhere: np.ndarray
-
-    @classmethod
-    def of(cls, task: PartTask) -> "_Known":
-        """Combine those that other parts have too with those that only this part has more than once."""
-        shared = task.inputs[0].gather_rows(task.number)
-        own = task.table(task.unit("minima"), _KNOWN, 1)
-        minima, many = shared["minimum"].to_numpy(), shared["many"].to_numpy(zero_copy_only=False)
-        alone = ~np.isin(own["minimum"].to_numpy(), minima)
-        minima = np.concatenate([minima, own["minimum"].to_numpy()[alone]])
-        many = np.concatenate([many, own["many"].to_numpy(zero_copy_only=False)[alone]])
-        order = np.argsort(minima)
-        return cls(minima[order], many[order], order < len(shared))
-
-    def units(self, task: PartTask, texts: _Texts) -> Iterator[tuple["Blocks", np.ndarray]]:
-        """Yield the units of the texts, in order, and whether other parts may have them; `documents` are rows of
-        the part.
-        """
-        from pipelines.kernels.search.substrings import Blocks, find_blocks, split_blocks
-
-        size = task.size
-        for first, low, offsets, data in texts.pieces(size):
-            blocks = find_blocks(offsets, data, size)
-            places = np.minimum(np.searchsorted(self.minima, blocks.minima), max(0, len(self.minima) - 1))
-            known = np.flatnonzero(self.minima[places] == blocks.minima) if len(self.minima) else places[:0]
-            many = self.many[places[known]] if len(known) else known.astype(bool)
-            whole = Blocks(*(values[known[~many]] for values in blocks))
-            split = split_blocks(offsets, data, Blocks(*(values[known[many]] for values in blocks)), size)
-            units = [np.concatenate(pair) for pair in zip(whole, split, strict=True)]
-            order = np.lexsort((units[1], units[0]))
-            documents, starts, counts, minima, hashes = (values[order] for values in units)
-            elsewhere = self.elsewhere[np.searchsorted(self.minima, minima)]
-            yield Blocks(texts.rows[first + documents], low + starts, counts, minima, hashes), elsewhere
-
-
-def vote_units(task: PartTask) -> FileRecord:
-    """Commit the distinct units of a part that others may have, by partition, and the first occurrence of all."""
-    unit = task.unit("units")
+    unit = task.unit("blocks")
     receipt = task.out.receipt(unit)
     if receipt is None:
-        found: list[Sequence[np.ndarray]] = [
-            (np.zeros(0, np.uint64), np.zeros(0, np.uint64), *[np.zeros(0, np.int64)] * 2, np.zeros(0, bool))
-        ]
-        for units, elsewhere in _Known.of(task).units(task, _texts(task)):
-            columns = (units.minima, units.hashes, units.documents, units.starts, elsewhere)
-            found.append(_first_units(columns))
-        minima, hashes, rows, starts, elsewhere = _first_units([*map(np.concatenate, zip(*found, strict=True))])
-        ids = task.part.table(("id",))["id"].take(pa.array(rows[elsewhere]))
-        here = np.full(int(elsewhere.sum()), task.number, np.int64)
-        votes = _table([minima[elsewhere], hashes[elsewhere], here, ids.combine_chunks()], _UNITS)
-        partition = (hashes[elsewhere] % np.uint64(task.partitions)).astype(np.int64)
+        texts, blocks = _known_blocks(task)
+        begins = texts.offsets[blocks.documents] + blocks.starts
+        first = first_equal(texts.data, begins, blocks.counts + task.size - 1, blocks.hashes)
+        new = first == np.arange(len(first))
+        numbers = (np.cumsum(new) - 1)[first]
+        rows, lengths = texts.rows[blocks.documents], blocks.counts[new] + task.size - 1
+        bounds = np.append(0, np.cumsum(lengths))
+        text = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(),
+            len(lengths),
+            [None, pa.py_buffer(bounds), pa.py_buffer(copy_ranges(texts.data, begins[new], lengths))],
+        )
+        ids = texts.ids.take(pa.array(blocks.documents[new]))
+        minima = blocks.minima[new]
+        votes = _table([minima, np.full(len(minima), task.number), numbers[new], ids, text], _BLOCKS)
+        instances = _table([rows, blocks.starts, blocks.counts, numbers], _INSTANCES)
         files = {
-            f"work/{unit}.arrow": scatter_rows(votes, partition, task.partitions),
-            f"work/own-{unit}.arrow": write_table(_table([minima, hashes, rows, starts], _FIRSTS)),
+            f"work/{unit}.arrow": scatter_rows(votes, _partitions(minima, task.partitions), task.partitions),
+            f"work/own-{unit}.arrow": write_table(instances),
         }
         receipt = task.out.commit(unit, files, {})
     return receipt.files[0]
 
 
-def _first_units(columns: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """Return the first of the units with equal minimizer and hash, sorted by hash, then by minimizer."""
-    order = np.lexsort((columns[0], columns[1]))
-    columns = [values[order] for values in columns]
-    first = _changes(columns[0]) | _changes(columns[1])
-    return [values[first] for values in columns]
+def _known_blocks(task: PartTask) -> tuple[_Texts, "Blocks"]:
+    """Return the competing texts of a part, and their blocks with known minimizers in order; of a minimizer with too many
+    blocks, each window with its hash in place of the minimizer.
+    """
+    from pipelines.kernels.search.repeated_windows import find_keys, index_keys
+    from pipelines.kernels.search.substrings import Blocks, find_blocks, split_blocks
+
+    known = task.inputs[0].gather_rows(task.number)
+    minima, splits = known["minimum"].to_numpy(), known["split"].to_numpy(zero_copy_only=False)
+    texts, slots = _texts(task), index_keys(minima)
+    found = [Blocks(*([np.zeros(0, np.int64)] * 3 + [np.zeros(0, np.uint64)] * 2))]
+    for first, low, offsets, data in texts.pieces(task.size):
+        blocks = find_blocks(offsets, data, task.size)
+        places = find_keys(minima, slots, blocks.minima)
+        rows = np.flatnonzero(places >= 0)
+        blocks, split = Blocks(*(values[rows] for values in blocks)), splits[places[rows]]
+        if split.any():
+            windows = split_blocks(offsets, data, Blocks(*(values[split] for values in blocks)), task.size)
+            windows = windows._replace(minima=windows.hashes)
+            pairs = zip((values[~split] for values in blocks), windows, strict=True)
+            blocks = Blocks(*map(np.concatenate, pairs))
+            order = np.lexsort((blocks.starts, blocks.documents))
+            blocks = Blocks(*(values[order] for values in blocks))
+        found.append(blocks._replace(documents=first + blocks.documents, starts=low + blocks.starts))
+    return texts, Blocks(*map(np.concatenate, zip(*found, strict=True)))
 
 
 def elect_firsts(task: _PartitionTask) -> FileRecord:
-    """Commit, by part, the units of a partition that an earlier part has, with the document that holds the
-    first.
+    """Commit, by part, the runs of windows of a partition that occur in an earlier block, and if that is in another
+    part, the document with the first occurrence.
     """
-    unit = f"winners{task.election}.{task.partition:05d}"
+    from pipelines.kernels.search.repeated_windows import elect_windows
+    from pipelines.kernels.text.buffers import text_buffers
+
+    unit = f"runs{task.election}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         votes = task.files.gather_rows(task.partition)
-        order = np.lexsort((votes["minimum"].to_numpy(), votes["hash"].to_numpy()))
-        votes = votes.take(pa.array(order)).combine_chunks()
-        first = _changes(votes["minimum"].to_numpy()) | _changes(votes["hash"].to_numpy())
-        leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-        winners = votes["id"].take(pa.array(leader))
-        table = pa.table([votes["minimum"], votes["hash"], winners], schema=_WINNERS).filter(pa.array(~first))
-        content = scatter_rows(table, votes["part"].to_numpy()[~first], task.parts)
+        minima, part, number = (votes[name].to_numpy() for name in _BLOCKS.names[:3])
+        text = votes["text"].combine_chunks().view(pa.large_string())  # whose bytes need not be whole characters
+        runs = elect_windows(minima, *text_buffers(text), task.size)
+        here = part[runs.blocks]
+        own = part[runs.owners] == here
+        columns = [number[runs.blocks], runs.lows, runs.highs, np.where(own, number[runs.owners], -1), runs.shifts]
+        winners = votes["id"].combine_chunks().take(pa.array(runs.owners))
+        content = scatter_rows(_table([*columns, winners], _RUNS), here, task.parts)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
     return receipt.files[0]
 
@@ -346,33 +336,24 @@ def find_cuts(task: PartTask) -> None:
 
 
 def _find_cuts(task: PartTask) -> pa.Table:
-    from pipelines.kernels.search.substrings import find_pairs, join_ranges, whole_characters
+    from pipelines.kernels.search.repeated_windows import WindowRuns, find_repeats
+    from pipelines.kernels.search.substrings import whole_characters
+    from pipelines.kernels.text.buffers import text_buffers
 
-    size, texts = task.size, _texts(task)
-    firsts = task.table(task.unit("units"), _FIRSTS, 1)
-    won = task.inputs[1].gather_rows(task.number)
-    won = won.take(pa.array(np.lexsort((won["minimum"].to_numpy(), won["hash"].to_numpy())))).combine_chunks()
-    own, others = ((table["minimum"].to_numpy(), table["hash"].to_numpy()) for table in (firsts, won))
-    first_rows, first_starts = firsts["row"].to_numpy(), firsts["start"].to_numpy()
-    nothing = np.zeros(0, np.int64)
-    found: list[tuple[np.ndarray, ...]] = [(nothing, nothing, nothing, nothing)]
-    for units, _ in _Known.of(task).units(task, texts):
-        earlier = find_pairs(units.minima, units.hashes, *others)
-        here = find_pairs(units.minima, units.hashes, *own)
-        same = first_rows[here] == units.documents
-        repeats = (earlier >= 0) | ~same | (first_starts[here] + size <= units.starts)
-        winners = np.where(earlier >= 0, earlier, len(won) + first_rows[here])[repeats]
-        rows, starts = units.documents[repeats], units.starts[repeats]
-        # Runs of neighbouring windows: a character inside is whole in one of them, as windows are longer than one.
-        index, starts, ends = join_ranges(rows, starts, starts + units.counts[repeats])
-        rows, winners = rows[index], winners[index]
-        places = np.searchsorted(texts.rows, rows)
-        starts, ends = whole_characters(texts.offsets, texts.data, places, starts, ends + size - 1)
-        some = starts < ends
-        found.append(_joined(rows[some], starts[some], ends[some], winners[some]))
-    rows, starts, ends, winners = _joined(*map(np.concatenate, zip(*found, strict=True)))
-    ids = pa.concat_arrays([won["winner"].combine_chunks(), task.part.table(("id",))["id"].combine_chunks()])
-    return _table([rows, starts, ends, ids.take(pa.array(winners))], CUTS)
+    instances = task.table(task.unit("blocks"), _INSTANCES, 1)
+    won = task.inputs[0].gather_rows(task.number)
+    order = np.argsort(won["number"].to_numpy(), kind="stable")
+    runs = WindowRuns(*(won[name].to_numpy()[order].astype(np.int64) for name in _RUNS.names[:5]))
+    rows, starts, windows, numbers = (column.to_numpy().astype(np.int64) for column in instances.columns)
+    rows, starts, ends, winners = find_repeats(rows, starts, windows, numbers, runs, task.size)
+    table = task.part.table(("id", task.text))
+    # A character in a run of windows is whole in one of them, as windows are longer than one.
+    starts, ends = whole_characters(*text_buffers(table[task.text.name]), rows, starts, ends + task.size - 1)
+    some = starts < ends
+    rows, starts, ends, winners = _joined(rows[some], starts[some], ends[some], winners[some])
+    ids = pa.concat_arrays([table["id"].combine_chunks(), won["winner"].combine_chunks().take(pa.array(order))])
+    places = np.where(winners < 0, len(table) - 1 - winners, winners)
+    return _table([rows, starts, ends, ids.take(pa.array(places))], CUTS)
 
 
 def _joined(

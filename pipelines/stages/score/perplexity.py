@@ -15,6 +15,10 @@ from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
 
 _ROWS = 1024  # documents held as Python strings at a time
+# How KenLM tells its binary files and compressed ones (gzip, bzip2, xz) from ARPA, which begins with \data\ after blank
+# lines and comments (lm/binary_format.cc, lm/read_arpa.cc, util/read_compressed.cc).
+_BINARY = (b"mmap lm http://kheafield.com/code", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0")
+_ARPA = (b"\\data\\", b"#")
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,18 @@ class Perplexity(ReadsText, PartStage):
         return versions | unicode_version() if self.lower else versions
 
     def check(self) -> None:
-        """Check that the library is installed and the model exists."""
+        """Check that the library is installed and that the model exists and begins as one."""
         if find_spec("kenlm") is None:
             raise ValueError(f"model: KenLM is not installed; run: {install_extra('kenlm')}")
         if not Path(self.model).is_file():
             raise ValueError(f"model: got {self.model!r}, which is not a file; expected the path of a KenLM model")
+        with Path(self.model).open("rb") as file:
+            begin = file.read(4096)
+        if not (begin.startswith(_BINARY) or begin.lstrip().startswith(_ARPA)):
+            raise ValueError(
+                f"model: {self.model} does not begin as a KenLM model does, ARPA or binary; other files, such as pickles, are "
+                "not read"
+            )
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
         super().check()

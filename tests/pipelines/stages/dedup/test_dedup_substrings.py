@@ -150,6 +150,7 @@ def test_parts_partitions_pieces_and_the_order_of_tasks_change_nothing(tmp_path,
             monkeypatch.setattr("pipelines.kernels.text.buffers.BLOCK_BYTES", 1)
             monkeypatch.setattr("pipelines.kernels.text.buffers.blocks.__defaults__", (1,))
             monkeypatch.setattr("pipelines.stages.dedup.find_repeats._PIECE", 7)
+            monkeypatch.setattr("pipelines.stages.dedup.find_repeats._GROUP_BYTES", 60)  # of four blocks or more
         root = tmp_path / f"{number}"
         root.mkdir()
         parts = [part_of(root, "s", i, texts[low:high]) for i, (low, high) in enumerate(itertools.pairwise(cuts))]

@@ -1,5 +1,6 @@
 """Perplexity under a hand-written model of a few words, whose probabilities can be summed by hand."""
 
+import gzip
 import importlib.util
 import pickle
 import sys
@@ -100,6 +101,25 @@ def test_knobs_out_of_range(knobs, message, model, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: "found")
     with pytest.raises(UserError, match=message):
         parse(Perplexity, {"model": str(model), **knobs}, where="corpus.yaml")
+
+
+def test_files_that_do_not_begin_as_a_model_are_refused_before_the_step_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: "found")
+    path = tmp_path / "model"
+    for begin in (pickle.dumps({}), b"", b"ngram 1=5\n", b"mmap lm of another kind"):
+        path.write_bytes(begin)
+        with pytest.raises(UserError, match=r"model: .*model does not begin as a KenLM model does"):
+            parse(Perplexity, {"model": str(path)}, where="corpus.yaml")
+    binary = b"mmap lm http://kheafield.com/code format version 5\n\0"
+    for begin in (
+        ARPA.encode(),
+        b"\n \n" + ARPA.encode(),
+        b"# a comment\n" + ARPA.encode(),
+        gzip.compress(ARPA.encode()),
+        binary,
+    ):
+        path.write_bytes(begin)
+        assert parse(Perplexity, {"model": str(path)}, where="corpus.yaml").model == str(path)
 
 
 def test_without_the_library_the_message_says_what_to_install(model, monkeypatch):
