@@ -8,8 +8,10 @@ from torch.autograd.function import once_differentiable
 
 from trainers.models.recurrent.packed_sequences import Sequences
 
-_KEPT = 10
-"""Numbers that torch's own LSTM keeps for a position and each cell of a direction, at most (torch 2.13, fp32)."""
+_KEPT, _KEPT_BY_TORCH = 6, 10
+"""Numbers that a layer keeps for a position and each cell: here the four gates, the cell and the output; and torch's own LSTM,
+at most (torch 2.13).
+"""
 
 
 class ProjectedLstm(torch.nn.Module):
@@ -29,7 +31,7 @@ class ProjectedLstm(torch.nn.Module):
         width, cells = self.projection.shape
         if packed.is_meta:
             return self._estimate(packed, cells)
-        if packed.device.type == "cpu" and packed.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+        if packed.device.type == "cpu" and _is_single(packed):
             weights = (self.input_weight, self.recurrent_weight, self.bias, self.projection)
             states: Any = _LstmOnCpu.apply(packed, sequences.batch_sizes.tolist(), *weights)
             return states
@@ -41,8 +43,8 @@ class ProjectedLstm(torch.nn.Module):
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]
 
     def _estimate(self, packed: Any, cells: int) -> Any:
-        """Return states that keep as much for a backward pass as torch's, which no pass on `meta` shows."""
-        kept = packed.new_empty(len(packed), _KEPT * cells)
+        """Return states that keep as much for a backward pass as a layer on the CPU, which no pass on `meta` shows."""
+        kept = packed.new_empty(len(packed), (_KEPT if _is_single(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
 
     def initialise(self) -> None:
@@ -57,6 +59,11 @@ class ProjectedLstm(torch.nn.Module):
         torch.nn.init.zeros_(self.bias)
         with torch.no_grad():
             self.bias[cells : 2 * cells] = 1.0
+
+
+def _is_single(states: Any) -> bool:
+    """Whether a layer computes in fp32."""
+    return states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 class _LstmOnCpu(torch.autograd.Function):
