@@ -79,6 +79,7 @@ def test_what_other_files_hold_is_never_stale(run, tmp_path):
     assert run(factor=3) == (31, 1)  # as in a clone of another version, in turn with this one
 
 
+@pytest.mark.long
 def test_the_place_of_a_clone_does_not_matter(run, tmp_path, monkeypatch):
     assert run() == (11, 0)
     (tmp_path / "clone").mkdir()

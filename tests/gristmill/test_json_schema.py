@@ -53,6 +53,7 @@ def test_shipped_files_are_valid(main, arguments, files):
         assert not [error.message for error in check.iter_errors(load_yaml(file))], file
 
 
+@pytest.mark.long
 def test_recipes_are_valid():
     check = validator(trainers, "training")
     for name, recipe in RECIPES.items():
@@ -103,6 +104,7 @@ def test_an_unknown_field_is_refused_where_the_parser_refuses_it(tmp_path, monke
         assert check.is_valid(wrong) == accepted_by_the_parser(tmp_path, wrong), path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("field", "value", "valid"),
     [

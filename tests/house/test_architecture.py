@@ -96,6 +96,7 @@ def test_heavy_libraries_have_one_home():
     assert not wrong
 
 
+@pytest.mark.long
 def test_layers():
     """The contracts of import-linter, in pyproject.toml."""
     linter = Path(sys.executable).with_name("lint-imports")
@@ -200,6 +201,7 @@ def test_a_cycle_is_found():
     assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
+@pytest.mark.long
 def test_no_module_imports_itself_by_way_of_others():
     assert find_cycle(import_edges()) == []
 

@@ -12,6 +12,7 @@ from trainers.objectives import OBJECTIVES
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["corpus_file", "training_file", "task_file", "study_file", "python_api"])
 def test_the_references_are_current(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")

@@ -47,6 +47,7 @@ def test_every_command_has_an_example(module):
     assert set(choice.choices) - {command for package, command, *_ in EXAMPLES if package == module} == set()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fetched")
 def test_the_plans_of_the_readme_are_valid(tmp_path):
     (tmp_path / "corpora_configs").symlink_to(ROOT / "corpora_configs")

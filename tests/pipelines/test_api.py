@@ -143,6 +143,7 @@ def test_a_history_says_what_became_of_a_document(corpus):
         corpus.inspect("web/a.jsonl#1000")
 
 
+@pytest.mark.long
 def test_what_if_agrees_with_the_build(corpus, tmp_path):
     config = corpus.corpus.directory.parent / "corpus.yaml"
     impact = pipelines.what_if(config, ["filter.word_count.at_least=8"], full=True)["web"]

@@ -99,6 +99,7 @@ def test_sentences_within_a_word(both):
     assert len(set(found[2].tolist())) == 4
 
 
+@pytest.mark.long
 def test_batches_and_what_is_remembered_change_nothing(both, documents, monkeypatch):
     words, whole = both
     expected = [side.tolist() for side in whole.encode(documents)]

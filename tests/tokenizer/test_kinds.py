@@ -93,6 +93,7 @@ def test_no_text_yields_a_reserved_id(any_kind, texts):
     assert set(tokens[tokens < len(SPECIALS)].tolist()) <= {any_kind.definition.unknown_id}
 
 
+@pytest.mark.long
 def test_a_literal_special_is_the_characters_it_is(any_kind):
     for token in SPECIALS:
         (ids,) = each(*any_kind.encode(strings([f"a {token} b"])))
@@ -100,6 +101,7 @@ def test_a_literal_special_is_the_characters_it_is(any_kind):
         assert "".join(any_kind.decode(ids).split()) == f"a{token}b"
 
 
+@pytest.mark.long
 def test_transformers_reads_the_file_and_gives_the_same_ids(kind, any_kind, documents):
     from transformers import PreTrainedTokenizerFast
 

@@ -103,6 +103,7 @@ def test_text_arguments_need_a_name(encoder, capsys):
     assert "--text: got 'file.txt', expected NAME=FILE" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_run_as_a_module():
     finished = subprocess.run([sys.executable, "-m", "tokenizer", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert finished.returncode == 0

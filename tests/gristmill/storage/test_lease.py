@@ -95,6 +95,7 @@ def test_leases_do_not_fill_the_cache_of_remote_files(s3, tmp_path, monkeypatch)
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.long
 def test_who_comes_second_waits_until_the_first_is_done(place):
     beat = foreign(place)
     watch = Watch(due=[*((second, beat) for second in range(20, 61, 20)), (75, (place / LEASE).unlink)])
@@ -191,6 +192,7 @@ def test_without_waiting_a_live_holder_is_a_conflict_and_a_dead_one_is_none(plac
     assert TIMEOUT_SECONDS <= watch.passed < TIMEOUT_SECONDS + 3
 
 
+@pytest.mark.long
 def test_of_several_that_come_at_once_one_holds_the_lease(tmp_path):
     for stale in (False, True) * 10:
         if stale:

@@ -108,6 +108,7 @@ def test_shards_hold_the_kept_texts(built_corpus_file, tmp_path):
     assert len(texts) == len(set(raw)) - 2 + len(code)  # but for the short one and one near-copy
 
 
+@pytest.mark.long
 def test_a_second_build_recomputes_nothing_and_reports_it(corpus_file, tmp_path):
     run(corpus_file)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*-*/**/*")}
@@ -267,6 +268,7 @@ def test_a_directory_that_belongs_to_something_else_is_refused(built_corpus_file
         run(built_corpus_file, f"output={tmp_path}/full")
 
 
+@pytest.mark.long
 def test_a_corrupted_count_is_refused(corpus_file, tmp_path, monkeypatch):
     """A receipt that claims one document more or fewer than there are stops the publication of its step."""
     real = manifests.StepOutput.finish_unit
@@ -283,6 +285,7 @@ def test_a_corrupted_count_is_refused(corpus_file, tmp_path, monkeypatch):
         assert not list((tmp_path / victim).glob(f"{victim}-*/manifest.json"))
 
 
+@pytest.mark.long
 def test_a_flipped_bit_is_found_where_it_is_read(built_corpus_file, tmp_path):
     plan, _, _ = run(built_corpus_file)
 
@@ -353,6 +356,7 @@ def edited(plan, corpus):
     return [text for part in parts for text in part.table(["edited_text"])["edited_text"].to_pylist()]
 
 
+@pytest.mark.long
 def test_a_stage_that_reads_edited_text_edits_the_stored_text(corpus_file):
     steps = (
         StepConfig("a", Shout("jane.roe@example.org", "<EMAIL>"), "shout"),

@@ -24,6 +24,8 @@ from pipelines.cluster.tasks import Usage
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 
+pytestmark = pytest.mark.long
+
 
 def work(seconds):
     until = time.process_time() + seconds
@@ -70,7 +72,6 @@ def test_what_no_process_accounts_for_is_rays():
     assert "Ray" not in on_other_machines["by_purpose"]
 
 
-@pytest.mark.long
 def test_a_build_writes_its_budget_and_one_that_builds_nothing_does_not(corpus_file, tmp_path):
     command = [sys.executable, "-m", "pipelines", "build", str(corpus_file), "--in-process"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -109,7 +110,6 @@ def built(corpus_file, monkeypatch):
 STRICTER = "steps.filter=[{signal: word_count, at_least: 9}]"
 
 
-@pytest.mark.long
 def test_a_changed_rule_of_a_small_corpus_starts_no_ray_and_gives_the_same_corpus(built, tmp_path, capsys):
     quick = run_build(load_corpus_config(built, [STRICTER]), workers=2)
     assert "they run in this process" in capsys.readouterr().out

@@ -67,6 +67,7 @@ def remote_config(corpus_file: Path, raw_text: Path, root: RemotePath, s3) -> Co
     return load_corpus_config(path)
 
 
+@pytest.mark.long
 def test_files_of_a_store_are_whole_or_absent(s3, tmp_path: Path, own_cache: Path) -> None:
     root = prefix(s3, tmp_path)
     assert not root.exists()

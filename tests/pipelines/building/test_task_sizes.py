@@ -91,6 +91,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: type(stage).__name__)
 def test_a_task_carries_no_records_of_other_parts(tmp_path, monkeypatch, stage):
     monkeypatch.setattr("pipelines.cluster.shuffle.partitions_for.__defaults__", (400,))

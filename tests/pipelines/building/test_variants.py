@@ -21,6 +21,7 @@ def steps(path):
     return {step["step"]: step["directory"] for step in load_corpus(path).steps}
 
 
+@pytest.mark.long
 def test_a_variant_shares_steps_and_leaves_the_corpus_alone(built_corpus_file, tmp_path, capsys):
     out = tmp_path / "out"
     before = (out / "manifest.json").read_bytes()
@@ -40,6 +41,7 @@ def test_a_variant_shares_steps_and_leaves_the_corpus_alone(built_corpus_file, t
     assert not (out / "report.html").exists()
 
 
+@pytest.mark.long
 def test_gc_keeps_the_steps_of_a_variant_until_its_manifest_is_removed(built_corpus_file, tmp_path, capsys):
     build(built_corpus_file, "--variant", "strict", *STRICTER)
     capsys.readouterr()
@@ -52,6 +54,7 @@ def test_gc_keeps_the_steps_of_a_variant_until_its_manifest_is_removed(built_cor
     open_corpus(tmp_path / "out")
 
 
+@pytest.mark.long
 def test_forget_removes_variants_and_the_next_build_leaves_the_document_out(built_corpus_file, tmp_path, capsys):
     build(built_corpus_file, "--variant", "loose", "steps.shards.validation_share=0.3")
     (tmp_path / "ids.txt").write_text("web/0.jsonl#5\n")

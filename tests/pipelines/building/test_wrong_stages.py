@@ -81,6 +81,7 @@ def test_the_document_is_named_and_can_be_set_aside(build, way, reason):
     assert [row["length"] for row in rows] == [10] * 5 + [None] + [10] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "message"),
     [

@@ -12,6 +12,8 @@ from pipelines.__main__ import main
 from tests.pipelines.scored_corpora import build_corpus, plan_corpus
 from tests.pipelines.stages.score.small_encoder import save_encoder
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 
@@ -64,7 +66,6 @@ def test_a_linear_classifier_of_embeddings(place):
     assert sum(sum(row["dropped"].values()) for row in funnel) > 0
 
 
-@pytest.mark.long
 def test_topics(place):
     ((_, config),) = blocks("domains.md", "Topics")
     (place / "raw").mkdir()

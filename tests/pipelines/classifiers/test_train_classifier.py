@@ -141,6 +141,7 @@ def test_a_classifier_that_learned_its_sources_says_so(three_sources, tmp_path, 
     ]
 
 
+@pytest.mark.long
 def test_unequal_classes_are_told_and_balanced(three_sources, tmp_path, capsys):
     path = config_of(tmp_path, three_sources, ["left"], ["other"])
     assert main(["classifier", "train", str(path)]) == 0
@@ -164,6 +165,7 @@ def test_unequal_classes_are_told_and_balanced(three_sources, tmp_path, capsys):
         )
 
 
+@pytest.mark.long
 def test_sources_of_a_class_count_the_same(three_sources, tmp_path):
     path = config_of(tmp_path, three_sources, ["left", "other"], ["alike"])
     assert main(["classifier", "train", str(path), "balance=sources"]) == 0
@@ -187,6 +189,7 @@ def test_sources_of_a_class_count_the_same(three_sources, tmp_path):
     assert [e.line for e in balanced["negative"]] == ["c", "d"] * 3
 
 
+@pytest.mark.long
 def test_what_is_there_is_not_replaced_silently(config_file, tmp_path):
     output = tmp_path / "model"
     output.mkdir()

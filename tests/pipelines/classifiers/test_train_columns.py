@@ -75,6 +75,7 @@ def test_exported_trees_predict_as_scikit_learn(knobs, signs):
     np.testing.assert_allclose(rest, rest[0], atol=1e-9)  # what no column contributes is the same for all
 
 
+@pytest.mark.long
 def test_a_regression_is_scikit_learns():
     linear = pytest.importorskip("sklearn.linear_model")
     rows, positive = values()

@@ -25,5 +25,6 @@ assert measured(lambda _: pa.Table.from_pandas(pandas.DataFrame({"a": [1]})).to_
 """
 
 
+@pytest.mark.long
 def test_a_task_loads_no_pandas_and_pandas_still_works():
     subprocess.run([sys.executable, "-c", CODE], check=True)

@@ -67,6 +67,7 @@ def test_a_partition_costs_its_own_bytes(s3, tmp_path: Path, answers) -> None:
     assert len(answers) == 3 + (FILES - 1)
 
 
+@pytest.mark.long
 def test_entries_far_from_the_end_are_requested_singly(s3, tmp_path: Path, answers, monkeypatch) -> None:
     monkeypatch.setattr(shuffle, "_NEAR", 24)
     monkeypatch.setattr(shuffle, "_FILES", 2)

@@ -96,6 +96,7 @@ def test_modules_that_fail_or_crash_are_named(tmp_path, monkeypatch):
     assert [check.level for check in doctor._imports([("json 1", "json")])] == ["ok"]
 
 
+@pytest.mark.long
 def test_missing_and_wrong_versions_are_named(monkeypatch):
     monkeypatch.setattr(
         doctor.metadata, "requires", lambda name: ["nowhere-at-all>=2", "numpy==0.1", 'kenlm; extra == "kenlm"']

@@ -26,6 +26,8 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from tests.pipelines.building.test_remote_build import tree
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def environment(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -81,7 +83,6 @@ def corpora(s3, tmp_path_factory: pytest.TempPathFactory) -> Corpora:
         return Corpora(root, root / "near", far, build(root, "first", far, s3))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_export_from_and_to_a_store(s3, corpora: Corpora, tmp_path: Path, kind: str, capsys) -> None:
     near, far, top = str(corpora.near), corpora.far, f"s3://bucket/{tmp_path.name}"
@@ -102,7 +103,6 @@ def test_export_from_and_to_a_store(s3, corpora: Corpora, tmp_path: Path, kind: 
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_a_partial_export_is_not_mistaken_for_a_complete_one(s3, corpora: Corpora, tmp_path: Path, monkeypatch) -> None:
     export_corpus(corpora.near, tmp_path / "whole", "jsonl", None)
     output = parse_location(f"s3://bucket/{tmp_path.name}/e")
@@ -149,7 +149,6 @@ def test_deduplication_against_a_corpus_on_a_store(s3, corpora: Corpora, tmp_pat
     assert fingerprints[0] == fingerprints[1]  # wherever the other corpus lies
 
 
-@pytest.mark.long
 def test_what_a_store_cannot_do_is_refused_before_anything_is_done(
     s3, corpora: Corpora, tmp_path: Path, capsys
 ) -> None:
@@ -209,7 +208,6 @@ def test_what_is_searched_compared_and_read_is_the_same_in_a_store(corpora: Corp
     assert far.verdicts().read_all().equals(near.verdicts().read_all())
 
 
-@pytest.mark.long
 def test_diff_with_an_earlier_build_in_a_store(s3, corpora: Corpora, tmp_path: Path, capsys) -> None:
     place = f"s3://bucket/{tmp_path.name}/again"
     build(corpora.root, "again", place, s3)

@@ -285,6 +285,7 @@ def test_another_machine_needs_its_interpreter_named(capsys, monkeypatch):
     assert "--python" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_refusing_needs_no_ray():
     code = (
         "import sys; from pipelines.__main__ import main\n"

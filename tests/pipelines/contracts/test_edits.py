@@ -50,6 +50,7 @@ def large(texts):
     return pa.array(texts, pa.large_string())
 
 
+@pytest.mark.long
 @given(documents())
 def test_apply_equals_editing_each_document(case):
     texts, edits = case
@@ -61,6 +62,7 @@ def test_apply_equals_editing_each_document(case):
     assert edited_lengths(lengths, column).tolist() == [len(text.encode()) for text in expected]
 
 
+@pytest.mark.long
 @given(documents())
 def test_apply_honours_slices(case):
     texts, edits = case
@@ -70,6 +72,7 @@ def test_apply_honours_slices(case):
     ]
 
 
+@pytest.mark.long
 @given(documents(), st.data())
 def test_later_edits_of_edited_text_map_back_to_the_stored_text(case, data):
     """With deletions and separate edits, applying both composed equals applying one after the other."""
@@ -82,6 +85,7 @@ def test_later_edits_of_edited_text_map_back_to_the_stored_text(case, data):
     assert apply_edits(large(texts), compose([first, mapped])).to_pylist() == apply_edits(edited, second).to_pylist()
 
 
+@pytest.mark.long
 @given(TEXT, st.data())
 def test_no_byte_that_a_step_removed_comes_back(text, data):
     columns = [edits_column([[(low, high, "", "r") for low, high, *_ in data.draw(edits_of(text))]]) for _ in range(3)]
@@ -95,6 +99,7 @@ def test_no_byte_that_a_step_removed_comes_back(text, data):
     assert apply_edits(large([text]), composed)[0].as_py().encode() == kept
 
 
+@pytest.mark.long
 @given(TEXT, st.data())
 def test_composed_edits_are_the_unions_of_those_that_overlap(text, data):
     """Whatever order they come in: edits that only touch stay apart, and each union has what one of its edits puts there."""
@@ -124,6 +129,7 @@ def origins(text, edits):
     return [*ranges, *((k, k + 1) for k in range(at, len(text.encode())))]
 
 
+@pytest.mark.long
 @given(TEXT, st.data())
 def test_mapping_back_covers_what_the_edited_bytes_stand_for(text, data):
     first = data.draw(edits_of(text))
@@ -171,6 +177,7 @@ def test_where_edits_overlap_text_that_was_put_there_stays():
     assert composed([(0, 6, "", "x")], [(4, 6, "<X>", "y")]) == [(0, 6, "", "x")]
 
 
+@pytest.mark.long
 @given(documents(), st.data())
 def test_a_document_is_emptied_by_the_step_after_which_it_is_blank(case, data):
     texts, first = case
@@ -184,6 +191,7 @@ def test_a_document_is_emptied_by_the_step_after_which_it_is_blank(case, data):
             assert found[k][row] == (edited and is_empty(left))
 
 
+@pytest.mark.long
 @given(TEXT, st.data())
 def test_edits_that_put_text_there_empty_no_document(text, data):
     removals = [edits_column([[(low, high, "", "r") for low, high, *_ in data.draw(edits_of(text))]]) for _ in range(2)]
@@ -248,6 +256,7 @@ def test_bad_edits_are_refused(edits, message):
         check_edits(large(["aé!"]), edits_column([edits]))
 
 
+@pytest.mark.long
 @given(documents(), st.data())
 def test_steps_composed_at_once_equal_steps_composed_one_after_another(case, data):
     texts, first = case

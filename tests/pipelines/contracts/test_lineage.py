@@ -131,6 +131,7 @@ def documents_of_shards(corpus: Corpus) -> Iterator[tuple[bytes, str, str, int, 
             yield identifier, shard.split, shard.path, row, int(tokens)
 
 
+@pytest.mark.long
 def test_shard_rows_are_found_among_many_shards(corpus: Corpus) -> None:
     expected = {entry[0]: entry[1:] for entry in documents_of_shards(corpus)}
     assert len({path for _, path, _, _ in expected.values()}) > 4

@@ -20,6 +20,7 @@ def built(path, *overrides):
     return corpus, list(open_corpus(config.place).parts())
 
 
+@pytest.mark.long
 def test_rows_of_a_part_equal_those_of_the_whole(corpus_file):
     _, found = built(corpus_file)
     columns = ("id", "text", "edited_text", "drop", "word_count", "url")
@@ -54,6 +55,7 @@ class Refusing(LocalCluster):
         raise AssertionError(f"{function.__name__} runs")
 
 
+@pytest.mark.long
 def test_no_overlap_is_measured_where_nothing_is_held_out(corpus_file):
     corpus, found = built(corpus_file, "steps.shards.validation_share=0")
     none = {"validation": 0, "near_copies_in_training": 0}

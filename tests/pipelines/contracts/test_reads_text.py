@@ -73,6 +73,7 @@ def test_every_stage_that_reads_text_has_the_knob():
     assert {name for name, stage in STAGES.items() if issubclass(stage, ReadsText)} == measure | others
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stage", [QualitySignals(), PeerSignals(), TextHash(), Language(), MinhashSignatures()], ids=type
 )
@@ -87,6 +88,7 @@ def test_edited_text_is_measured_as_if_it_were_stored(stage, planned):
     assert part.table(("edited_text",))["edited_text"][0].as_py() == paragraph(0)
 
 
+@pytest.mark.long
 def test_text_up_to_a_step_has_the_edits_of_no_later_one(planned):
     texts = [f"{MENU}\nJane writes to jane.roe@example.org today.\n{paragraph(1)}"]
     pii = "pii: {entities: [EMAIL_ADDRESS], text: edited_text}"
@@ -98,6 +100,7 @@ def test_text_up_to_a_step_has_the_edits_of_no_later_one(planned):
     assert sizes["n_bytes"] == len(left.replace("jane.roe@example.org", "<EMAIL_ADDRESS>"))
 
 
+@pytest.mark.long
 def test_a_filter_tests_the_columns_of_either_text(planned):
     """FineWeb's rule on short lines would drop all pages by the stored text, and none by what C4's lines leave."""
     signals = ["quality_signals: {}", "peer_signals: {}", C4,

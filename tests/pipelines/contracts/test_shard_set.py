@@ -38,6 +38,7 @@ def flat(lists):
     return np.array([value for each in lists for value in each], np.int64), np.cumsum([0, *map(len, lists)])
 
 
+@pytest.mark.long
 @given(shards())
 def test_round_trip(tmp_path_factory, case):
     documents, starts, dtype = case

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 import pipelines.contracts.parts as annotations
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
@@ -23,6 +25,7 @@ class Noting(LocalCluster):
         return pair[0](pair[1])
 
 
+@pytest.mark.long
 def test_deduplication_and_the_overlap_of_splits_read_no_text(corpus_file, monkeypatch):
     monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
     cluster, read = Noting(), Counter()

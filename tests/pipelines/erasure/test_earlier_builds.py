@@ -62,6 +62,7 @@ def test_a_build_keeps_what_it_replaces(out, build, capsys):
         open_corpus(out / name)
 
 
+@pytest.mark.long
 def test_diff_with_the_build_before(out, build, tmp_path, capsys):
     build(*LONGEST)
     first = names(out)[0].split("-")[2][:12]
@@ -96,6 +97,7 @@ def test_the_list_of_builds(out, build, capsys):
     assert "the published build" in shown
 
 
+@pytest.mark.long
 def test_messages(out, build):
     with pytest.raises(UserError, match="no earlier build of it is kept; a build keeps the manifest that it replaces"):
         kept.find_earlier(out, "previous")

@@ -71,6 +71,7 @@ def accounted(directory):
             assert counts.arrived == counts.kept + sum(counts.dropped.values()) + sum(counts.quarantined.values())
 
 
+@pytest.mark.long
 def test_forgotten_documents_are_gone_and_others_are_untouched(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     before, shards = state(out)
@@ -110,6 +111,7 @@ def test_forgotten_documents_are_gone_and_others_are_untouched(built_corpus_file
     accounted(out)
 
 
+@pytest.mark.long
 def test_all_documents_of_a_url_and_a_second_time(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     _, written = forget(out, [], ["https://site0.example/0"])
@@ -124,6 +126,7 @@ def test_all_documents_of_a_url_and_a_second_time(built_corpus_file, tmp_path):
         forget(out, ["web/0.jsonl#1000"], [])
 
 
+@pytest.mark.long
 def test_what_is_left_is_found_and_exported_by_its_name(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     held = [document for document, (split, _, _) in state(out)[1].items() if split == "validation"]
@@ -147,6 +150,7 @@ def test_what_is_left_is_found_and_exported_by_its_name(built_corpus_file, tmp_p
     accounted(out)
 
 
+@pytest.mark.long
 def test_what_was_interrupted_is_finished_before_anything_else(built_corpus_file, tmp_path, monkeypatch):
     """By the same command, or by one that names nothing; tests/chaos kills it at every operation."""
     shutil.copytree(tmp_path / "out", tmp_path / "whole")
@@ -285,6 +289,7 @@ def test_gc_that_was_suspended_leaves_a_corpus_published_meanwhile(
     assert shards
 
 
+@pytest.mark.long
 def test_forget_that_was_suspended_leaves_a_corpus_published_meanwhile(
     built_corpus_file, tmp_path, monkeypatch, capsys
 ):
@@ -394,6 +399,7 @@ def test_a_corpus_published_while_the_documents_were_looked_up_is_not_touched(bu
     assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["write_text_file", "_total", "killed"])
 def test_an_export_beside_forget_says_that_the_corpus_changed(built_corpus_file, tmp_path, monkeypatch, moment):
     """While it reads, when it has read, and from steps of which one is rewritten and others are not."""

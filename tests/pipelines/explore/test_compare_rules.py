@@ -178,6 +178,7 @@ def test_refusals_few_sets_and_samples(corpus, capsys):
         compare_rules(corpus.parent / "nothing")
 
 
+@pytest.mark.long
 def test_the_pairs_that_differ_most_are_printed(corpus, sets, capsys):
     def pairs(*options):
         assert main(["compare-rules", str(corpus), *options]) == 0

@@ -79,6 +79,7 @@ def test_quality_bounds_drop_the_share_that_they_drop_in_the_reference(corpus):
     assert rules["gopher_quality.stop_word_count"]["at_least"] == {"en": 2, "default": None}  # of English words
 
 
+@pytest.mark.long
 def test_repetition_bounds_are_as_many_deviations_from_the_mean(corpus):
     rules = bounds(corpus, "gopher_repetition@massivetext")
     lines = rules["gopher_repetition.dup_line_ratio"]["at_most"]

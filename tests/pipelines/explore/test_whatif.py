@@ -96,6 +96,7 @@ def test_the_answer_is_what_a_build_gives(corpus, change, changed):
         assert flow.change()[1] == flow.bytes_change()[1] == 0
 
 
+@pytest.mark.long
 def test_an_estimate_has_an_interval_that_holds_the_truth(corpus, monkeypatch):
     monkeypatch.setattr(funnel, "SAMPLE_ROWS", 120)
     _, config, _ = corpus(RULES, "sampled")
@@ -113,6 +114,7 @@ def test_an_estimate_has_an_interval_that_holds_the_truth(corpus, monkeypatch):
     assert nothing["long"].change() == (0.0, pytest.approx(3 / 120 * 440))
 
 
+@pytest.mark.long
 def test_a_named_set_is_changed_rule_by_rule(corpus):
     _, config, _ = corpus([{"rules": "gopher_quality@massivetext"}])
     flows = what_if(config, ["filter.gopher_quality.word_count.at_least=10"]).run(full=True)
@@ -132,6 +134,7 @@ def test_what_was_not_measured_is_not_guessed(corpus):
     assert what_if(config, ["english.language.one_of=[de]"]).run(full=True)["short"].exact
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "message"),
     [

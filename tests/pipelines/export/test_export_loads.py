@@ -134,6 +134,7 @@ def split_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "out"
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # those of the library
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_load_dataset_opens_the_splits_that_sources_give(split_corpus: Path, tmp_path: Path, load, kind: str) -> None:

@@ -82,6 +82,7 @@ def killed(corpus, output, kind, monkeypatch, after):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FORMATS)
 def test_the_same_command_goes_on_where_it_was_killed(corpus, tmp_path, monkeypatch, kind, capsys):
     export(corpus, tmp_path / "whole", kind)
@@ -96,6 +97,7 @@ def test_the_same_command_goes_on_where_it_was_killed(corpus, tmp_path, monkeypa
         assert (tmp_path / "e" / path).stat().st_ino == inode, f"{path} was written again"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["flip", "shorten", "remove"])
 def test_a_file_that_is_not_as_recorded_is_written_again(corpus, tmp_path, monkeypatch, damage):
     export(corpus, tmp_path / "whole", "jsonl")

@@ -58,6 +58,7 @@ def test_every_character_alone_and_inside_words():
     assert lowered(documents, IN_WORD)[0] == [" ".join(re.findall(r"\w+", text.lower())) for text in documents]
 
 
+@pytest.mark.long
 def test_classes_of_every_character():
     offsets, data = text_buffers(pa.array(["".join(EVERY_CHARACTER)], pa.large_string()))
     classes = classify(offsets, data)
@@ -85,6 +86,7 @@ def test_bytes_that_are_not_utf8_are_read_within_bounds(broken):
     assert lower_runs(offsets, data, IN_TOKEN).run_offsets[-1] == 1
 
 
+@pytest.mark.long
 def test_planning_needs_no_numba():
     code = (
         "import sys; from pipelines.stages.measure import quality_signals as q, text_hash as t, minhash_signatures as m; "

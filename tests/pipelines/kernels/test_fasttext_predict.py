@@ -120,6 +120,7 @@ def test_a_file_that_is_cut_short_is_an_error(keep, train_file, tmp_path):
         load_fasttext(path, file_checksum(path), "test")
 
 
+@pytest.mark.long
 def test_word_vectors_are_no_model_of_labels(train_file, tmp_path):
     library = train_fasttext(train_file, "unsupervised", dim=4, epoch=1, minCount=1)
     library.save_model(str(tmp_path / "vectors.bin"))

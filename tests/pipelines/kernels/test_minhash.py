@@ -85,6 +85,7 @@ pieces = st.sampled_from([*WESTERN, *OTHERS])
 texts = st.lists(pieces | st.text(max_size=6), max_size=30).map(" ".join)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(st.lists(texts, max_size=4), st.sampled_from([(1, 5, 1), (7, 1, 1), (112, 5, 1), (112, 5, 42), (130, 2, 1)]))
 def test_signatures_are_datasketchs(documents, knobs):
@@ -122,6 +123,7 @@ def test_more_shingles_than_a_batch_holds():
     assert found.tolist() == [by_datasketch(text, 112, 5, 1) for text in documents]
 
 
+@pytest.mark.long
 def test_a_ten_megabyte_word():
     text = "Long" * 2_500_000
     found, count = by_kernel([text, "short"], 112, 5, 1)

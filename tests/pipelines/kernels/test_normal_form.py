@@ -43,6 +43,7 @@ def test_numbers_accents_sigma_and_hangul(text, form):
 MARKS = [chr(p) for p in range(0x20000) if unicodedata.combining(chr(p)) and unicodedata.category(chr(p)) != "Mn"]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.text(st.sampled_from("aA1.Σσé한e\u0301\u0323 $٣" + "".join(MARKS)), max_size=9), max_size=5))
 def test_any_mixture_in_any_document(texts):

@@ -46,6 +46,7 @@ def test_steps_that_take_more_memory_than_a_worker_has_are_named(corpus_file, bu
     )
 
 
+@pytest.mark.long
 def test_a_build_keeps_what_estimates_need(corpus_file, tmp_path):
     build(plan_of(corpus_file), LocalCluster(), lambda line: None)
     runs = {path.parent.name.rpartition("-")[0]: read_json(path) for path in (tmp_path / "out").glob("*/run.json")}

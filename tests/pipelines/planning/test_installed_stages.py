@@ -201,6 +201,7 @@ class Length(PartStage):
         )
 
 
+@pytest.mark.long
 def test_a_class_of_a_script_needs_no_package(tmp_path):
     corpus = pipelines.build(corpus_file(tmp_path, "length"), stages={"length": Length}, in_process=True)
     assert corpus.verdicts(["shouts"]).read_all()["shouts"].to_pylist() == pytest.approx([0.28, 0.54, 0.05])

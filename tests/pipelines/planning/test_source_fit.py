@@ -181,6 +181,7 @@ POSTS = [
 CODE = [f"if a < {n} and b > c: print('<b>')  # see <p> and List<Row>\n{SENTENCE}" for n in range(20)]
 
 
+@pytest.mark.long
 def test_plan_and_report_name_sources_of_html(tmp_path, capsys):
     texts = {"posts": POSTS, "mixed": POSTS[:4] + LINES, "code": CODE}
     path = corpus(tmp_path, texts, "c4_lines: {rules: tfds}\n    name: c4")

@@ -74,6 +74,7 @@ PACKED: dict[str, Callable[[str, bytes], bytes]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("suffix", PACKED)
 def test_formats_under_compression_and_in_archives(read: Callable, kind: str, suffix: str) -> None:
@@ -96,6 +97,7 @@ def test_a_suffix_belongs_to_one_format() -> None:
     assert len(suffixes) == len(set(suffixes)) > 30
 
 
+@pytest.mark.long
 def test_planning_imports_no_reader() -> None:
     code = "import sys, pipelines.planning.plan; print([m for m in sys.modules if m.startswith('pipelines.reading.formats.')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"

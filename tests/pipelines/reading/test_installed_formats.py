@@ -113,6 +113,7 @@ def test_a_worker_with_other_code_ends_the_build(site, tmp_path, monkeypatch):
         pipelines.build(file, in_process=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -36,6 +36,7 @@ def rows(source: Source) -> list[tuple]:
     return [tuple(row.values()) for row in found] + [tuple(r.values()) for p in parts for r in p.quarantine.to_pylist()]
 
 
+@pytest.mark.long
 def test_every_format_is_read_as_from_the_disk(s3, tmp_path: Path) -> None:
     table = pa.table({"text": ["one", "two"], "n": [1, 2]})
     parquet, arrow, archive = io.BytesIO(), io.BytesIO(), io.BytesIO()

@@ -185,6 +185,7 @@ def zipped(named: list[tuple[str, bytes]]) -> bytes:
     return sink.getvalue()
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(st.text(st.sampled_from("ab./\\:é\n #!"), min_size=1, max_size=6), TEXTS), min_size=1, max_size=6

@@ -76,6 +76,7 @@ def test_every_format_is_on_the_page():
     assert {source["format"] for block in blocks for source in block["sources"]} == set(FORMATS)
 
 
+@pytest.mark.long
 def test_records(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     for name in ("lines", "parquet"):
@@ -140,6 +141,7 @@ def test_text_files(tmp_path, monkeypatch):
     assert corpus.verdicts(["title"], ["pages"]).read_all()["title"].to_pylist() == ["Mills"]
 
 
+@pytest.mark.long
 def test_web(tmp_path, monkeypatch):
     for name in ("crawl", "saved"):
         (tmp_path / name).mkdir()
@@ -155,6 +157,7 @@ def test_web(tmp_path, monkeypatch):
     assert corpus.corpus.manifest.sources["crawl"]["quarantined"] == {"http_status": 1}
 
 
+@pytest.mark.long
 def test_html(tmp_path, monkeypatch):
     for folder in ("warc", "saved"):
         (tmp_path / folder).mkdir()
@@ -183,6 +186,7 @@ def test_stack_exchange(tmp_path, monkeypatch):
     assert kept(corpus) == ["Q: Title 1\n\nbody\n\nA: answer"]
 
 
+@pytest.mark.long
 def test_documents_with_layout(tmp_path, monkeypatch):
     pytest.importorskip("pypdfium2")
     library = tmp_path / "library"
@@ -265,6 +269,7 @@ def test_git(tmp_path, monkeypatch):
     assert list(corpus.corpus.manifest.sources["mirrors"]["commits"]) == ["p.git"]
 
 
+@pytest.mark.long
 def test_latex(tmp_path, monkeypatch):
     for name in ("papers", "bulk"):
         (tmp_path / name).mkdir()

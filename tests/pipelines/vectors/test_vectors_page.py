@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
@@ -18,6 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "vectors.md"
 TOPICS = [["gold", "iron", *(f"metal{i}" for i in range(40))], ["horse", *(f"animal{i}" for i in range(40))]]
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     random, sources = Random(0), []

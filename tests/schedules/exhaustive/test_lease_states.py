@@ -15,6 +15,7 @@ def check(machines, **faults):
     return report
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machines", ["aa", "ab"])
 def test_two_processes(machines):
     assert check(machines).ends.keys() == {"A None, B None"}

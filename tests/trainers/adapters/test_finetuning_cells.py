@@ -37,6 +37,7 @@ def test_a_cell_trains_is_loaded_and_predicts_the_same(cell, matrix):
     assert matrix.make(*cell) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cell", "reason"), REFUSED.items(), ids=map(" ".join, REFUSED))
 def test_a_cell_that_makes_no_sense_says_why(cell, reason, matrix):
     assert not is_sensible(*cell)

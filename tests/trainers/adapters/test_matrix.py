@@ -114,6 +114,7 @@ def test_what_is_trained_changes_a_packed_segment_as_it_changes_the_segment_alon
     assert (packed - untrained).abs()[:, part].max() > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SIZES)
 def test_rows_of_a_batch_do_not_change_one_another(name):
     method = next(CASES[case] for case in ("p_tuning_v2", "prompt", "lora") if (case, name) not in REFUSED)

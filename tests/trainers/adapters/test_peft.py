@@ -219,6 +219,7 @@ def test_a_prefix_of_the_decoder_computes_what_past_keys_compute(name):
     assert torch.allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.long
 def test_adalora_removes_the_ranks_that_peft_removes():
     """With the penalty on singular vectors, and peft's numbers of steps."""
     steps, warmup, final = STEPS, 2, 8

@@ -149,6 +149,7 @@ def staged(corpus, packing="concatenate", phases=(), sequences=6):
     return training_data(corpus, replace(llama_tiny(), data=data, batch=BatchSize(sequences=sequences)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phases", [(), (Length(until_step=9, sequence_length=16),)], ids=["one", "two"])
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit", "doc_sentences"])
 def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads(corpus, packing, phases):

@@ -51,6 +51,7 @@ def test_rows_of_one_document_need_no_mask_and_have_the_same_loss(name):
     torch.testing.assert_close(nats, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "roberta"])
 def test_several_documents_and_padding_need_a_mask(name):
     assert read(name, two_documents())[1]

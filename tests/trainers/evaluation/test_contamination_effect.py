@@ -82,6 +82,7 @@ def test_kept_training_documents_count_and_copies_are_found_with_their_first(cor
     assert not any(read_contamination(parse_location(str(corpus)), lambda source: False).shares.values())
 
 
+@pytest.mark.long
 def test_scores_with_and_without_the_found_items_stand_side_by_side(corpus, random_run, tmp_path, capsys):
     run, output = random_run("llama_tiny", corpus_directory=corpus), tmp_path / "page.html"
     task = str(corpus.parent / "yes.yaml")

@@ -144,6 +144,7 @@ def test_errors_and_verdicts_are_those_of_the_items(tmp_path):
     assert not twice.tie
 
 
+@pytest.mark.long
 def test_models_are_compared_on_a_page_and_in_rows(data, decoder_run, other_run, tmp_path, capsys):
     output = tmp_path / "cmp.html"
     tasks = ",".join(str(data / f"{name}.yaml") for name in ("choice", "pairs", "cloze"))
@@ -195,6 +196,7 @@ def test_bits_per_byte_of_a_file_by_document(data, decoder_run, tmp_path, capsys
     assert "bits_per_byte" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ["tiny_bert", "tiny_t5"])
 def test_encoders_and_encoder_decoders_are_asked_the_same_items(data, decoder_run, random_run, recipe):
     run = random_run(recipe)

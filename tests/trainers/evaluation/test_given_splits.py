@@ -61,6 +61,7 @@ def run(tmp_path_factory):
     return begun(built(folder, TEXTS), folder / "run")
 
 
+@pytest.mark.long
 def test_each_split_is_evaluated_alone_beside_a_unigram_of_the_training_text(run):
     path, corpus, _ = run
     assert (set(corpus.train), set(corpus.validation), set(corpus.test)) == (

@@ -50,6 +50,7 @@ def test_likelihoods_are_those_of_a_plain_loop_on_stock_transformers(folder, nam
     assert np.ptp(found.log_likelihood) > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
 def test_within_words_the_tokens_after_one_are_masked_with_it(folder, name):
     pairs = [
@@ -88,6 +89,7 @@ def test_neither_batch_nor_order_nor_neighbours_change_a_likelihood(folder, name
     assert apart.tokens.tolist() == usual.tokens.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "masked"),
     [
@@ -174,6 +176,7 @@ def test_a_long_context_is_cut_on_the_left_and_counted(folder, name):
     assert found.log_likelihood[0] == pytest.approx(reference(name, folder, kept, ids_of(folder, short)), abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt2", "t5, prefix", "bert"])
 def test_texts_are_scored_in_windows_that_overlap_by_half(folder, name):
     text = " ".join(WORDS * 2)

@@ -103,6 +103,7 @@ def test_a_text_ends_at_its_first_stop_sequence(tmp_path):
     assert not any(stop in stopped.text for stop in stops)
 
 
+@pytest.mark.long
 def test_samples_follow_the_distribution_and_the_seed():
     logits = torch.tensor([2.0, -1.0, 1.5, 0.0, -torch.inf])
     draws = 4000
@@ -210,6 +211,7 @@ def test_written_answers_in_the_command(decoder_run, other_run, tmp_path, capsys
         assert "answers written, greedy" in result["form"]
 
 
+@pytest.mark.long
 def test_the_model_finds_the_answer_it_has_written(decoder_run, tmp_path, capsys):
     """Gold that is taken from what the model writes is found: exact match 1, in rows of another order."""
     write_lines(tmp_path / "qa.jsonl", ROWS)

@@ -123,6 +123,7 @@ def test_an_export_that_lost_its_lease_and_its_attempt_ends_with_a_whole_model(r
     assert step_of(output) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_an_export_that_was_published_without_a_file_is_found_and_exported_again(run, tmp_path, lost):
     output = export_checkpoint(run, tmp_path / "model")
@@ -137,6 +138,7 @@ def test_an_export_that_was_published_without_a_file_is_found_and_exported_again
     assert step_of(output) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("there", [False, True])
 def test_a_late_export_does_not_replace_one_of_a_later_step(run, corpus, tmp_path, monkeypatch, there):
     output = tmp_path / "model"

@@ -60,6 +60,7 @@ def test_transformers_loads_the_export(run, export, corpus):
     assert tokenizer.decode(tokenizer("abc def")["input_ids"], skip_special_tokens=True) == "abc def"
 
 
+@pytest.mark.long
 def test_evaluation_is_the_mean_over_documents_scored_alone_by_transformers(export, corpus_directory, corpus):
     from transformers import AutoModelForCausalLM
 
@@ -80,6 +81,7 @@ def test_evaluation_is_the_mean_over_documents_scored_alone_by_transformers(expo
         assert measured["bits_per_byte"] == pytest.approx(nats / (math.log(2) * source.text_bytes), abs=1e-4)
 
 
+@pytest.mark.long
 def test_the_unigram_loss_is_that_of_the_training_tokens_shares(export, corpus_directory, corpus):
     """Against torch, over the tokens of both splits and the end of each document."""
     found = evaluate(export, (str(corpus_directory),), tokens=10**6)
@@ -105,6 +107,7 @@ def test_the_unigram_loss_is_that_of_the_training_tokens_shares(export, corpus_d
     assert found["unigram_loss"] == pytest.approx(together, abs=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_and_its_export_evaluate_alike(run, export):
     assert evaluate(run, tokens=500)["loss"] == pytest.approx(evaluate(export, tokens=500)["loss"], abs=1e-5)
 

@@ -34,6 +34,8 @@ from trainers.runs.published_model import published_weights
 from trainers.runs.resolve import resolve
 from trainers.runs.run import fingerprints, open_run
 
+pytestmark = pytest.mark.long
+
 AUTO = {
     "decoder": "AutoModelForCausalLM",
     "encoder": "AutoModelForMaskedLM",
@@ -163,7 +165,6 @@ def losses(place):
     }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_IN_TRANSFORMERS - OTHER_IN_TRANSFORMERS))
 def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
     run, export = made[name]
@@ -206,7 +207,6 @@ def test_discriminator_and_generator_each_open_in_transformers_with_the_runs_log
     ]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["deberta, replaced tokens", "deberta, replaced tokens, mask decoder"])
 def test_a_discriminator_of_deberta_opens_in_transformers_with_the_embeddings_of_both_tables(name, made):
     from transformers import AutoModel, AutoModelForMaskedLM
@@ -282,7 +282,6 @@ def test_an_xlnet_opens_in_transformers_with_the_runs_logits_and_predicts_no_mas
         fill_mask(export, "abc <mask> def")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(NOT_STOCK))
 def test_what_transformers_cannot_compute_it_refuses_and_our_commands_load(name, made, capsys):
     import transformers
@@ -410,7 +409,6 @@ def test_masks_are_filled_with_the_likeliest_tokens_of_the_whole_text(made, corp
         generate(run, "abc", Sampling())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["bart", "gpt", "gpt2, relative", "prefix", "t5", "t5 1.1", "t5, tied stacks"])
 def test_the_seed_decides_what_a_run_and_its_export_generate(name, made):
     run, export = made[name]

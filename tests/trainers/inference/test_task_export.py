@@ -212,6 +212,7 @@ def test_dropout_of_the_head_or_the_method_is_dropout_of_the_run(bases, files):
     ] == [False, True, True, True]
 
 
+@pytest.mark.long
 def test_what_a_run_adds_to_its_base_is_named(bases, files, tmp_path):
     for method, expected in (
         ("full", "head of the task: dense, output (1,155 parameters)"),

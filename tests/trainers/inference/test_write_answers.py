@@ -88,6 +88,7 @@ def test_answers_hold_text_and_its_end():
     assert np.flatnonzero(allowed).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ["gpt2", "t5"])
 def test_the_cost_of_a_target_is_that_of_its_input_alone(architecture):
     network, inputs, _, _ = written_by(architecture, tokens=1)

@@ -89,6 +89,7 @@ def by_hand(network, ids, decodes):
     return queries
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [PLAIN, MODEL], ids=["plain", "mask decoder"])
 def test_states_of_packed_documents_are_those_of_the_paper_on_each_alone(model):
     network, batch = build(model), packed("encoder")

@@ -60,6 +60,7 @@ def plain_nats(model, ids):
     return found
 
 
+@pytest.mark.long
 def test_both_losses_of_every_token_are_those_of_a_model_that_is_given_one_side_of_it():
     made, forward, checked = OBJECTIVE.apply(texts([9, 1, 14, 4], 2), context("encoder")), forward_of(), 0
     with torch.no_grad():

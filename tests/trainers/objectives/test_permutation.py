@@ -95,6 +95,7 @@ def test_of_six_tokens_one_is_a_target_if_spans_have_one_token():
     assert (chosen_of(made)[:, 1:-1].reshape(2000, 10, 6).sum(2) == 1).all()
 
 
+@pytest.mark.long
 def test_the_order_of_targets_is_uniform_and_special_tokens_have_none():
     batch = batch_of([6, 30], 6000)
     made = Permutation(partial_prediction=2, span_tokens=3).apply(batch, CONTEXT)
@@ -147,6 +148,7 @@ def stock_nats(model, made, row, segment):
     return {column + here[0]: -float(shares[number, ids[0, column]]) for number, column in enumerate(order)}
 
 
+@pytest.mark.long
 def test_losses_are_those_of_transformers_for_each_document_alone():
     made, model, checked = OBJECTIVE.apply(texts([60, 3, 25, 12], 3), CONTEXT), network(), 0
     found = Forward(model, "xlnet")(**tensors(made, "cpu"))["loss"]

@@ -240,6 +240,7 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
         narrow(replace(recipe, objective=OBJECTIVES[kind]()), without)
 
 
+@pytest.mark.long
 def test_an_unknown_token_parts_documents_of_no_objective_that_reads_them_back(corpora):
     config = narrow("gpt", corpora("gpt"))
     assert corpus_of(config).tokenizer.specials["<bos>"] == 0

@@ -71,6 +71,7 @@ def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
     assert parameters(replace(base, sentence_head=False)) == 109_514_298
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "discriminator", "generator"),
     [("electra_small", 13_549_057, 4_620_026), ("electra_base", 109_483_009, 33_740_602)],

@@ -285,6 +285,7 @@ def test_a_skipped_step_is_marked_unless_it_was_done_again(tmp_path):
     assert summary(run)["skipped"] == 0
 
 
+@pytest.mark.long
 def test_a_report_of_a_long_run_stays_small(tmp_path):
     directory = make_run(tmp_path / "run", [(0, [3.0 - step / 10_000 for step in range(5_000)])])
     write_report([directory], directory / "report.html")

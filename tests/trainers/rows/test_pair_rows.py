@@ -106,6 +106,7 @@ def test_each_part_belongs_to_its_recorded_document(config):
     assert foreign > 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", [NextSentence(exchanges=3), NextSentence(copies=3, exchanges=3), SentenceOrder()])
 def test_workers_micro_batches_and_resuming_change_nothing(corpus_directory, objective):
     config = configured(corpus_directory, objective)

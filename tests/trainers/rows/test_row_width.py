@@ -134,6 +134,7 @@ def test_an_epoch_holds_every_token_once_and_counts_it(corpora, objective, archi
         assert seen["epochs"] == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("architecture", ["t5", "llama"])
 def test_inputs_and_targets_of_an_epoch_hold_every_token_once(corpora, architecture, packing):

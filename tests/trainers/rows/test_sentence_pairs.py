@@ -35,6 +35,7 @@ def boundaries(offsets, sentences, sentence_offsets):
     return sorted(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("length", [16, 32, 128])
 def test_every_token_is_read_once_in_every_exchange_but_for_what_a_match_cuts_off(length, single):

@@ -105,6 +105,7 @@ def check(root: Path, says, flipped: int, cut: int | None) -> None:
     assert says() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("flipped", "cut"), [(3, 2), pytest.param(40, None, marks=pytest.mark.slow)])
 def test_damage_to_any_file_of_a_run_is_found_and_named(flipped, cut, run, config, corpus):
     def says() -> str:
@@ -135,6 +136,7 @@ def test_a_damaged_export_is_written_again(run, export, tmp_path):
     assert (copy / "model.safetensors").read_bytes() == (export / "model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("flipped", "cut"), [(3, 2), pytest.param(40, None, marks=pytest.mark.slow)])
 def test_damage_to_the_cache_of_packings_changes_no_row(flipped, cut, config, corpus_directory, tmp_path, monkeypatch):
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path))

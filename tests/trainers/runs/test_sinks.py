@@ -125,6 +125,7 @@ def test_a_sink_that_hangs_does_not_hold_up_training(tmp_path, recorder, monkeyp
     release.set()
 
 
+@pytest.mark.long
 def test_a_slow_sink_gets_everything_however_far_it_is_behind(tmp_path, recorder, monkeypatch):
     release, log = threading.Event(), Recorder.log
 

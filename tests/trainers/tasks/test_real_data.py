@@ -111,6 +111,7 @@ def test_similarity_and_word_overlap_correlate_as_measured(read):
     assert scores["pearson"].low < 0.650 < scores["pearson"].high
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "metric", "expected"),
     [

@@ -86,6 +86,7 @@ def test_a_better_run_is_told_from_an_equal_one():
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
 
 
+@pytest.mark.long
 def test_the_paired_test_of_a_mean_is_that_of_all_swaps():
     """With few examples, every swap can be tried: the share of swaps with as large a difference is the p value."""
     first = Outcomes(np.zeros(8, int), np.array([1, 1, 1, 1, 0, 0, 1, 0]), labels=("a", "b"))

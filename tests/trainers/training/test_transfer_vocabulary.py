@@ -17,6 +17,8 @@ from trainers.config.architecture import fill
 from trainers.models import build_model
 from trainers.training.transfer_vocabulary import parent_rows, transfer_vocabulary, vocabulary_tables
 
+pytestmark = pytest.mark.long
+
 TEXTS = ("the cat sat on the mat with the other cat", "der Kater saß auf der Matte mit dem anderen Kater")
 
 
@@ -47,7 +49,6 @@ def test_a_known_token_keeps_its_row_and_a_new_one_is_divided(definitions):
     assert rows[{ours.token_bytes(i): i for i in ours.tokens}[half]] == [known[half]]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_the_tables_of_every_architecture_are_found_and_nothing_else_changes(name, definitions):
     theirs, ours = definitions
@@ -68,7 +69,6 @@ def test_the_tables_of_every_architecture_are_found_and_nothing_else_changes(nam
         torch.testing.assert_close(weight[-1], weights[n][: theirs.vocab_size].mean(dim=0))  # no token has this row
 
 
-@pytest.mark.long
 def test_the_same_vocabulary_changes_nothing(definitions):
     theirs, _ = definitions
     model = fill(replace(TINY["llama"], vocab_size=None), theirs.vocab_size)

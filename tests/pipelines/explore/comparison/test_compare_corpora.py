@@ -76,6 +76,7 @@ def kept(corpus, source):
     return found
 
 
+@pytest.mark.long
 def test_figures_are_those_of_a_plain_comparison(corpora):
     old, new = corpora
     comparison = compare_corpora(old, new)
@@ -105,6 +106,7 @@ def test_reasons_are_rules_quarantine_or_absence(corpora):
     assert back.went_out == web.came_in
 
 
+@pytest.mark.long
 def test_documents_have_their_ids_and_reasons(corpora):
     old, new = corpora
     comparison = compare_corpora(old, new)
@@ -128,6 +130,7 @@ def test_a_corpus_does_not_differ_from_itself(corpora):
     assert all(change.kept_before == change.same for change in comparison.sources.values())
 
 
+@pytest.mark.long
 def test_another_decision_reads_no_text(corpora, tmp_path, monkeypatch):
     """The steps that shape texts are the same, so a digest of a text is never computed."""
     root = tmp_path
@@ -153,6 +156,7 @@ def test_another_decision_reads_no_text(corpora, tmp_path, monkeypatch):
     assert comparison.sources["web"].went_out["word_count"] > 0
 
 
+@pytest.mark.long
 def test_the_command_prints_and_writes_the_figures(corpora, tmp_path, capsys):
     old, new = corpora
     words = ["diff", str(old), str(new), "--samples", "1", "--json", str(tmp_path / "diff.json"), "--ngrams", "2"]

@@ -87,6 +87,7 @@ def test_counts_and_scores_are_those_of_a_plain_program(corpora, words):
     assert comparison.words == (sum(counts(OLD, 1).values()), sum(counts(NEW, 1).values()))
 
 
+@pytest.mark.long
 def test_personal_data_that_a_step_only_annotates_is_not_shown(corpora):
     comparison = compare_ngrams(*corpora, 2)
     shown = [change.text for change in comparison.ngrams]
@@ -131,6 +132,7 @@ def test_distances_are_those_of_the_kept_values(corpora):
     assert changes["word_count"].distance > 0.9
 
 
+@pytest.mark.long
 def test_texts_of_documents_are_escaped(corpora):
     page = corpora_page(compare_corpora(*(corpus.directory for corpus in corpora), ngrams=2), 2)
     assert "<b>" not in page.partition("</nav>")[2]

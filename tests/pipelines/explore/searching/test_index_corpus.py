@@ -200,6 +200,7 @@ def test_only_new_parts_are_indexed(tmp_path):
     assert (found.hits, found.read) == (1, 0)
 
 
+@pytest.mark.long
 def test_other_rules_need_no_other_index(tmp_path):
     texts = {"web": random_texts(60, 4)}
     place = build_corpus(tmp_path, texts)
@@ -250,6 +251,7 @@ def test_an_unfinished_index_is_ignored_and_a_damaged_one_is_refused(tmp_path, c
             search_corpus(place, Query("mill"))
 
 
+@pytest.mark.long
 def test_forget_removes_the_index_of_its_parts(tmp_path, capsys):
     texts = [f"the mill of number {number} and more words" for number in range(60)]
     texts[7] = "a most peculiar sentence about Zanzibar and its mills"

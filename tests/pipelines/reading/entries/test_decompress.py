@@ -83,6 +83,7 @@ def test_second_member_truncated(codec: str) -> None:
     assert (found[: len(TEXT)], reason) == (TEXT, "truncated")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", CODECS)
 def test_damage_and_trailing_garbage_are_corrupt(codec: str) -> None:
     suffix, compress = CODECS[codec]
@@ -109,6 +110,7 @@ def test_bomb_stops_at_the_limit(codec: str) -> None:
     assert (len(found), reason) == (1_000_000, "decoded_limit")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_chunks_of_a_bomb_are_bounded(codec: str) -> None:
     _, compress = CODECS[codec]

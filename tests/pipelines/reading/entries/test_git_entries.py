@@ -59,6 +59,7 @@ def test_files_of_a_commit_are_those_of_a_checkout(tmp_path):
         assert sorted(bad.values()) == ["binary", "licence", "licence"]
 
 
+@pytest.mark.long
 def test_the_same_as_an_archive_by_git(tmp_path):
     """Names with any bytes, deep directories, modes and many files."""
     names = ["ü.txt", "a b", "x/y/z.py", "run.sh", "a-b", "a/b", "a.b", *(f"many/{n:03d}" for n in range(300))]
@@ -243,6 +244,7 @@ def test_a_damaged_pack(tmp_path):
     assert "read" in outcomes
 
 
+@pytest.mark.long
 def test_a_tree_of_billions_of_files_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(git_tree, "MOST_ENTRIES", 2000)
     root = empty_repository(tmp_path / "r.git")
@@ -275,6 +277,7 @@ def test_trees_that_attack(tmp_path):
     assert read(root, members=("a",))[2] == {"r.git!b": "corrupt", "r.git!d": "corrupt"}  # what they hold is unknown
 
 
+@pytest.mark.long
 def test_memory_is_bounded(tmp_path):
     root = empty_repository(tmp_path / "r.git")
     name = object_of(root, "blob", random.Random(1).randbytes(24 << 20))

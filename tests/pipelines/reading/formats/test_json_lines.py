@@ -176,6 +176,7 @@ def test_deeply_nested_fields_do_not_stop_the_reading(tmp_path: Path, depth: int
     assert part.documents.num_rows + part.quarantine.num_rows == 2
 
 
+@pytest.mark.long
 def test_fields_beside_the_text_are_held_no_longer_than_it(tmp_path: Path) -> None:
     with open(tmp_path / "a.jsonl", "wb") as lines:
         for number in range(400):

@@ -115,6 +115,7 @@ def test_bad_messages(read: Callable, content: bytes, reason: str) -> None:
     assert (found.texts, found.bad) == ([], [("m", 0, reason, len(content))])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_a_header_of_a_million_lines_takes_linear_time(read: Callable) -> None:
     found = read("a.eml", b"A: b\n" + b" c\n" * 1_000_000 + b"\nbody", format="message")

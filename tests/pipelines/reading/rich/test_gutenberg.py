@@ -117,6 +117,7 @@ def test_a_long_book_is_cut_into_documents(read):
     assert len(set(found.metas)) == 1
 
 
+@pytest.mark.long
 def test_marks_without_an_end_take_linear_time(read):
     credit = "Credits: x\n\n" * 200_000
     book = read("b.txt", file_of("1993", book=credit + "Credits").encode(), format="gutenberg")

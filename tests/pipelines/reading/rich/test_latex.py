@@ -88,6 +88,7 @@ def test_inputs_are_the_files_of_the_archive(read: Callable, kind: int) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_main_file_is_included_by_no_other_and_near_the_root(read: Callable) -> None:
     def main(files: dict[str, str]) -> str:
         return str(json.loads(read("a.tar", tarred(files), format="latex").metas[0])["main"])

@@ -113,6 +113,7 @@ def test_encodings_and_flowed_lines() -> None:
     assert mail_text(delsp, "", LIMITS)[1] == "word"
 
 
+@pytest.mark.long
 def test_hostile_messages() -> None:
     assert mail_text(b"no header at all", "", LIMITS)[0] == {"reason": "bad_message"}
     nested = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(3000))

@@ -1,5 +1,6 @@
 """trafilatura's caches: no text depends on them, and they are cleared before they hold too many pages."""
 
+import pytest
 import trafilatura
 import trafilatura.meta
 from trafilatura import core
@@ -20,6 +21,7 @@ def page(number):
     return f"<html><body><nav><a href='/'>Home</a></nav><article><h1>Harbour {number % 2}</h1>{body}</article></body></html>"
 
 
+@pytest.mark.long
 def test_texts_are_equal_with_warm_and_with_cleared_caches(monkeypatch):
     pages = [page(number) for number in range(12)]
     trafilatura.meta.reset_caches()

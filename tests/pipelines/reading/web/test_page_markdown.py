@@ -72,6 +72,7 @@ def test_the_structure_of_a_page_is_kept(read: Callable) -> None:
     assert [w for w in words[0] if w not in ("1.", "2.")] == [w for w in words[1] if w not in ("1.", "2.")]
 
 
+@pytest.mark.long
 def test_pages_of_an_archive_and_trafilatura(read: Callable) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
     block = head + PAGE.encode()

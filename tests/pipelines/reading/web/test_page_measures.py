@@ -35,6 +35,7 @@ def test_shares_of_letters(body: str, text: str, expected: tuple[float, float]) 
     assert tuple(measured(body, text).values()) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("markup", ["text", "markdown"])
 def test_measures_are_fields_and_columns(read: Callable, markup: str) -> None:
     found = read("a.html", PAGE.encode(), format="html", page_measures=True, page_fields=True, markup=markup)

@@ -91,6 +91,7 @@ def test_what_was_done_before_the_failure_stays(failing: None) -> None:
     assert done == [TEXT.format(number) for number in range(450)]
 
 
+@pytest.mark.long
 def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing: None) -> None:
     once = f"CRASH ONCE|{tmp_path / 'crashed'}|"
     pages = [page(i, once if i in (20, 290) else "") for i in range(600)]
@@ -129,6 +130,7 @@ def test_real_pages_that_hang_a_parser(tmp_path: Path) -> None:
     assert [row[1:3] for row in aside if row[2] != "request"] == [(3, "html_depth")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("html", "fields", "reason"),
     [
@@ -172,6 +174,7 @@ def test_results_depend_on_nothing_but_the_page(tmp_path: Path, shared_data: Pat
     assert there[:40] == [EXTRACTORS[extract](html, HTMLTree.parse(html), "text", False) for html in htmls]
 
 
+@pytest.mark.long
 def test_no_child_is_left_behind(tmp_path: Path, failing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     real = subprocess.Popen
@@ -208,6 +211,7 @@ def test_a_missing_extractor_is_reported_before_anything_is_read(monkeypatch: py
         page_process.libraries(source)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extract", ["resiliparse", "trafilatura", "best"])
 def test_a_page_gives_its_text_by_each_extractor(tmp_path: Path, extract: str) -> None:
     """Every library that an extractor needs is there."""

@@ -211,6 +211,7 @@ def test_arc_of_both_versions(read: Callable) -> None:
     assert again.texts == found.texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_a_clipped_file_keeps_whole_records(read: Callable, compress: Callable) -> None:
     data = b"".join(compress(GOOD) for _ in range(5))
@@ -223,6 +224,7 @@ def test_a_clipped_file_keeps_whole_records(read: Callable, compress: Callable) 
     assert ([bad[2] for bad in inside_header.bad], inside_header.texts) == (["malformed_record"], [TEXT])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 @pytest.mark.parametrize("kind", ["response", "conversion"])
 def test_a_long_record_that_is_cut_off_is_one_record(read: Callable, compress: Callable, kind: str) -> None:

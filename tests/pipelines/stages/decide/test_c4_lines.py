@@ -154,6 +154,7 @@ def test_what_ends_a_line():
     assert cleaned("paper", text) == (f"No mark\x85No mark\u2028{kept}", ["c4.terminal_punctuation"])
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=80)
 @given(texts, st.sampled_from(VARIANTS))
 def test_lines_and_reasons_are_those_of_plain_python(documents, variant):
@@ -177,6 +178,7 @@ def test_edits_leave_the_kept_lines(documents, variant):
         assert [line.strip() for line in breaks(after, variant)] == clean
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=80)
 @given(texts, st.sampled_from(VARIANTS), st.sets(st.sampled_from(TESTS)))
 def test_single_tests_are_left_out(documents, variant, without):
@@ -198,6 +200,7 @@ def test_single_tests_are_left_out(documents, variant, without):
         assert [row["c4_lorem_ipsum"], row["c4_curly_bracket"]] == holding
 
 
+@pytest.mark.long
 @given(texts)
 def test_with_all_tests_the_counts_are_those_of_the_signals(documents):
     docs = pa.table({"text": pa.array(documents, pa.large_string())})
@@ -229,6 +232,7 @@ def breaks(text, variant):
     return text.removesuffix("\n").split("\n") if variant == "paper" and text else text.splitlines()
 
 
+@pytest.mark.long
 def test_neighbours_order_and_slices_change_nothing():
     rng = random.Random(7)
     documents = ["".join(rng.choices(PIECES, k=30)) for _ in range(60)]

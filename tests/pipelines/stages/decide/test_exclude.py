@@ -122,6 +122,7 @@ def test_the_first_list_drops_and_every_list_is_counted(corpus, monkeypatch, par
     assert funnel["documents_out"] == len(URLS) - 5
 
 
+@pytest.mark.long
 def test_documents_dropped_before_are_counted_as_named_but_dropped_once(corpus, tmp_path, capsys):
     before = "  - filter: [{signal: url, none_of: ['https://blog.example.org/x'], name: blog}]\n"
     opened = corpus(LISTS, before=before)

@@ -55,6 +55,7 @@ def test_a_quantile_over_the_corpus_is_the_order_statistic(tmp_path):
     assert {row["drop"] for row in rows} == {None, "word_count"}
 
 
+@pytest.mark.long
 def test_a_quantile_per_source_keeps_ties_together(tmp_path):
     rows, _ = built(tmp_path, [{"signal": "word_count", "at_least_quantile": 0.2, "per": "source"}])
     assert kept(rows, "a") == list(range(13, 61))

@@ -159,6 +159,7 @@ def test_a_killed_sample_goes_on(folder, monkeypatch):
     assert 3 <= kills < 30
 
 
+@pytest.mark.long
 def test_a_plain_share_chooses_every_document_by_itself(folder):
     rows = sampled(folder, "plain", {"share": 0.3})
     ids = pa.chunked_array([pa.array([row["id"] for row in rows.values()], pa.binary(16))])

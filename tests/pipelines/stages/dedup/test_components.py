@@ -66,6 +66,7 @@ def contracted(tmp_path, shares, partitions, bounds):
     return named
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(st.data())
 def test_components_are_those_of_the_links(tmp_path_factory, data):

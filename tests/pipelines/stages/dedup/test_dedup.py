@@ -190,6 +190,7 @@ def test_clusters_are_the_components_of_shared_bands(bench, monkeypatch, seed, p
     assert facts["dropped"] == sum(len(group) - 1 for group in members.values())
 
 
+@pytest.mark.long
 def test_a_bucket_of_identical_pages_is_one_entry_per_band_and_part(bench):
     same = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(10_000 * 112, np.uint32)), 112)
     kind = pa.list_(pa.uint32(), 112)

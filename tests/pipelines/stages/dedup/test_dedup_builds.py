@@ -187,6 +187,7 @@ def test_of_copies_in_several_sources_the_first_source_keeps_its_own(tmp_path, s
     assert {n: row["drop"] for n, row in more.items() if n[0] != "z"} == {n: row["drop"] for n, row in rows.items()}
 
 
+@pytest.mark.long
 def test_up_to_n_stay_and_within_a_source_only(tmp_path):
     sources = {"a": [TEXT] * 4, "b": [TEXT] * 3}
     stages = (TextHash(), DedupExact(keep_up_to=2, keep=(KeepKey(sources=("b",)),)))
@@ -229,6 +230,7 @@ class Dying(LocalCluster):
             yield position, result
 
 
+@pytest.mark.long
 def test_a_build_that_is_killed_at_any_task_ends_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.cluster.shuffle.partitions_for.__defaults__", (400,))
     texts = [document.text for document in plant(6)]
@@ -305,6 +307,7 @@ def test_a_keep_rule_over_a_column_without_an_order_is_refused(tmp_path):
         corpus(tmp_path, {"b": [TEXT]}, *stages)
 
 
+@pytest.mark.long
 def test_where_a_new_document_joins_two_old_clusters(tmp_path):
     """Incremental and batch differ here: what is finished stays as it is, so both old winners stay; in one build one does."""
     import random

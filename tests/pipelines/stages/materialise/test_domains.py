@@ -135,6 +135,7 @@ def test_the_best_quantile_is_what_the_rule_of_that_quantile_keeps(corpus):
     assert len(best ^ kept) <= 2
 
 
+@pytest.mark.long
 def test_without_group_by_nothing_changes_and_with_it_only_the_shards(corpus):
     plain = {step.label: step for step in corpus.plan().steps}
     assert {step.label: step.fingerprint for step in corpus.plan("[]").steps} == {
@@ -231,6 +232,7 @@ def test_a_document_of_a_domain_is_found_and_forgotten(corpus):
     }
 
 
+@pytest.mark.long
 def test_what_shows_a_corpus_shows_its_domains(corpus, capsys):
     manifest = corpus(GROUPED)
     names = sorted({shard.domain for shard in manifest.shard_sets["shards"].shards})

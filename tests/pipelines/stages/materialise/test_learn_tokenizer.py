@@ -133,6 +133,7 @@ def test_several_tokenizers_encode_the_same_documents(corpus, tmp_path):
     assert all(split == by_split[0] for split in by_split)
 
 
+@pytest.mark.long
 def test_a_trainer_reads_the_configured_shard_set(corpus, tmp_path):
     from trainers.data.packed_corpus import open_corpus as open_for_training
 
@@ -165,6 +166,7 @@ def test_what_is_made_with_an_unrepeatable_tokenizer_depends_on_its_checksum(cor
     assert identity == [f"{tokenizer.xxh3_128[:12]}/tokenizer.json {tokenizer.xxh3_128}"]
 
 
+@pytest.mark.long
 def test_a_lost_tokenizer_is_trained_anew_and_its_shards_too(corpus, tmp_path):
     """Nothing that was encoded with the lost file is mixed with the new one."""
     root = tmp_path / "out"
@@ -311,6 +313,7 @@ def test_wrong_knobs_are_refused(knobs, message):
 # Tokenizers from elsewhere.
 
 
+@pytest.mark.long
 def test_a_hugging_face_tokenizer_is_taken_as_it_is(corpus, tmp_path, shared_data):
     folder = shared_data / "models" / "bert_uncased"
     _, built = corpus(

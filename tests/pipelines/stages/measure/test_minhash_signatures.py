@@ -91,6 +91,7 @@ def test_golden_output():
     assert GOLDEN[MinhashSignatures.version] == digest, "the output changed: raise MinhashSignatures.version"
 
 
+@pytest.mark.long
 @pytest.mark.skipif("GRISTMILL_DATA" not in os.environ, reason="GRISTMILL_DATA is not set: no real texts to try")
 @pytest.mark.parametrize("name", ["news_bbc", "wiki_zh", "forum_20news"])
 def test_real_texts(name):

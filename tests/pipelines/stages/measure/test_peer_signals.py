@@ -31,6 +31,7 @@ def test_its_columns_are_those_that_only_sets_of_peers_test():
     assert not {*PEER_SIGNALS.names} & ({*SIGNALS.names} | tested["@massivetext"] | tested["@paper"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", " \n\t\u3000 ", "\n" * 1000])
 def test_where_there_is_nothing_to_divide_by_a_ratio_is_null(text):
     (found,) = measure(text).to_pylist()

@@ -19,6 +19,8 @@ from tests.pipelines.scored_corpora import build_corpus, plan_corpus, rows_of
 from tests.pipelines.stages.dedup.test_dedup_spans import Backwards
 from tests.pipelines.stages.score.small_encoder import save_encoder
 
+pytestmark = pytest.mark.long
+
 PLANTED = {"milla": ("stona", "floura"), "sacka": ("breada", "geara"), "winda": ("saila", "roofa")}
 TOPICS = "topics: {topics: 3, subtopics: 2, sample: 500}"
 MAIL = "jane.doe@example.org"
@@ -75,14 +77,12 @@ def test_planted_topics_and_subtopics_are_found_and_named(built):
     assert sum(sizes) == 180
 
 
-@pytest.mark.long
 def test_names_have_nothing_that_edits_removed(folder, built):
     stored = build_corpus(plan_corpus(folder, "stored", steps(folder, TOPICS.replace("3,", "3, text: text,"))))
     assert "jane" in str(next(step for step in stored.steps if step.stage == "topics").manifest.facts)
     assert "jane" not in str(next(step for step in built.steps if step.stage == "topics").manifest.facts)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("part_bytes", [900, 100_000])
 def test_parts_and_the_order_of_tasks_change_nothing(folder, built, part_bytes):
     plan = plan_corpus(folder, f"parts{part_bytes}", steps(folder, TOPICS), part_bytes=part_bytes)
@@ -92,7 +92,6 @@ def test_parts_and_the_order_of_tasks_change_nothing(folder, built, part_bytes):
     assert facts[0] == facts[1]
 
 
-@pytest.mark.long
 def test_the_report_shows_topics_with_their_sources_and_documents(folder):
     plan_corpus(folder, "page", steps(folder, TOPICS, "filter: [{signal: topic_similarity, at_least: 0, null: drop}]"))
     assert main(["build", str(folder / "page.yaml"), "--in-process"]) == 0
@@ -114,7 +113,6 @@ def test_the_report_shows_topics_with_their_sources_and_documents(folder):
     assert all(sample["id"] in page for topic in entry["topics"] for sample in topic["samples"])
 
 
-@pytest.mark.long
 def test_topics_are_domains_at_two_levels(folder):
     shards = ["learn_tokenizer: {kind: bytes}", "shards: {tokenizer: learn_tokenizer, group_by: [topic, subtopic]}"]
     corpus = build_corpus(plan_corpus(folder, "domains", steps(folder, TOPICS, *shards)))

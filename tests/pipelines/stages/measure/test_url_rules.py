@@ -118,6 +118,7 @@ def test_a_document_without_a_url_has_nulls_and_is_kept(tmp_path):
     assert measured(stage).num_rows == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("entry", "blocked", "free"),
     [

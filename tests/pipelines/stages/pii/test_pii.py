@@ -228,6 +228,7 @@ def test_gate_changes_nothing_around_one_piece(piece):
         assert found == ungated(detector(), text), ascii(text)
 
 
+@pytest.mark.long
 def test_gate_changes_nothing_in_scrambled_text():
     texts = [scrambled(seed) for seed in range(600)]
     found = gated(detector(), *texts)
@@ -255,6 +256,7 @@ def test_results_depend_on_nothing_but_the_text():
     assert gated(detector(), *reversed(texts)) == together[::-1]
 
 
+@pytest.mark.long
 def test_gate_changes_nothing_in_tables_of_numbers():
     chance = random.Random(0)
     texts = []

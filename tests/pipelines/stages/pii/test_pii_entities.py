@@ -141,6 +141,7 @@ def test_gate_changes_nothing_in_scrambled_text(pieces):
         assert detections == ungated(detector(), text), ascii(text)
 
 
+@pytest.mark.long
 def test_every_identity_number_is_met_by_the_scrambled_texts():
     found = gated(detector(), *(scrambled(seed, TEMPLATES) for seed in range(600)))
     assert {*IDENTITIES} == {detection.entity for detections in found for detection in detections}

@@ -60,6 +60,7 @@ def test_addresses_of_several_countries(address):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", NO_ADDRESSES)
 def test_what_is_no_address(text):
     assert annotated(text, entities=("STREET_ADDRESS",)) == (text, {})

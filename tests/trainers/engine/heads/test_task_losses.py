@@ -224,6 +224,7 @@ def test_pooling_takes_the_states_of_the_text_alone():
     assert head(states, at, owner).tolist() == [[9.0, 4.0, 2.5], [9.0, -2.0, -2.0], [9.0, 0.0, 0.0]]
 
 
+@pytest.mark.long
 def test_a_mix_of_layers_begins_as_their_mean_and_the_last_is_normalised():
     for name in (
         "albert",

@@ -222,6 +222,7 @@ def test_every_type_has_one_label_in_the_control_task(folder, tags):
     assert control_labels(first, second, 1)[0].tolist() == control_labels(first, second, 1)[0].tolist()
 
 
+@pytest.mark.long
 def test_the_command_probes_texts_and_writes_scores(decoder_run, tmp_path, capsys):
     pytest.importorskip("sklearn")
     rows = [{"s": f"{'a cab' if n % 2 else 'bad cafe'} {n % 7} hag", "y": n % 2} for n in range(60)]
@@ -398,6 +399,7 @@ def test_a_set_from_texts_has_labels_that_follow_from_its_sentences(tmp_path, na
         assert counts.min() > 0.5 * counts.max()
 
 
+@pytest.mark.long
 def test_the_order_of_words_is_not_in_the_mean_of_their_embeddings(tmp_path, folder):
     pytest.importorskip("sklearn")
     texts = many_sentences(tmp_path)

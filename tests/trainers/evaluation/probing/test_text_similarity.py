@@ -84,6 +84,7 @@ def test_the_baseline_is_the_cosine_of_token_counts(folder):
     assert found.spearman.value == pytest.approx(spearmanr([pair[2] for pair in PAIRS], expected)[0], abs=1e-9)
 
 
+@pytest.mark.long
 def test_the_command_prints_a_row_for_each_layer_and_writes_scores(decoder_run, folder, tmp_path, capsys):
     output = tmp_path / "s.json"
     words = [f"task={folder}/near.yaml", "layers=0,1", "pooling=mean,last"]

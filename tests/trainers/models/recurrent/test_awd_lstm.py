@@ -129,6 +129,7 @@ def test_a_dropped_word_is_dropped_everywhere():
     torch.testing.assert_close(seen[0][0][kept[0]], 2 * model.lstm.embed(ids[0])[kept[0]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rate", RATES)
 def test_every_rate_changes_training_and_nothing_else(rate):
     ids = torch.randint(0, 200, (2, 30), generator=torch.Generator().manual_seed(4))

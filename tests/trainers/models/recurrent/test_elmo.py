@@ -109,6 +109,7 @@ def test_sequences_read_backwards_have_their_places_turned_around():
     assert torch.equal(back.unpack(back.pack(states), 2), states)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("places", ["input", "between", "after"])
 def test_dropout_changes_every_place_that_the_authors_have_it_in_and_only_training(places):
     """Before every layer, for each direction by itself, and before the output layer."""

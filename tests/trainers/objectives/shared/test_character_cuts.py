@@ -152,6 +152,7 @@ def test_a_prompt_has_the_ids_of_the_parts_that_were_learned():
     assert spaces
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", INSIDE)
 def test_parts_are_whole_characters_and_cuts_are_inside_of_tokens(name):
     content = encode(name, TEXTS * 40)

@@ -33,6 +33,7 @@ def test_a_ladder_without_noise_gives_the_law_that_made_it():
     assert fit.law.model_share == pytest.approx(0.28 / 0.62, abs=1e-6)
 
 
+@pytest.mark.long
 def test_the_intervals_hold_the_truth_in_most_ladders():
     inside = []
     for seed in range(3):

@@ -82,6 +82,7 @@ def study(case, runs, seed, draws=40, **settings):
     return proposal, ties, constraints, best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["a cap that binds"])
 def test_the_optimum_ties_and_little_is_lost(case):
     proposal, ties, constraints, best = study(case, 48, 0, draws=20)
@@ -109,6 +110,7 @@ def test_the_optimum_ties_in_19_of_20_seeds_and_the_set_shrinks(case):
     assert widths[1] < widths[0]
 
 
+@pytest.mark.long
 def test_floors_fixed_shares_and_the_prior_hold():
     proposal, *_ = study("plain", 32, 1, draws=20, floors={"f": 0.1}, fixed={"b": 0.25})
     assert proposal.ratios[5] >= 0.1 - 1e-9

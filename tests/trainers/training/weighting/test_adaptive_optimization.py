@@ -96,6 +96,7 @@ def test_the_warm_up_changes_no_loss_and_later_factors_are_weight_by_share_read(
     np.testing.assert_allclose(weights.begin([])(counts), [factors / 40, factors / 4])
 
 
+@pytest.mark.long
 def test_a_skipped_step_changes_nothing_and_a_state_is_exact_in_json():
     weights = ADOWeights(ADO(), ["a", "b", "c"], 60)
     rng = np.random.default_rng(0)

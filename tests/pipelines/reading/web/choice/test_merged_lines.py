@@ -3,6 +3,7 @@
 import re
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def test_no_line_of_either_text_is_lost(first: list[str], second: list[str]) -> 
     assert all(line.first or line.second for line in lines)
 
 
+@pytest.mark.long
 def test_looking_for_lines_within_lines_is_limited() -> None:
     first = "\n".join(f"line number {number} of the first" for number in range(12_000))
     second = "\n".join(["the same line again"] * 6_000 + [f"other line number {n}" for n in range(12_000)])

@@ -93,6 +93,7 @@ def by_centroid(bench, vectors, name="step"):
     return sorted(range(len(vectors)), key=lambda row: (similarity[row], row))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threshold", [0.8, 0.95, 0.99, 1.0])
 def test_winners_are_those_of_brute_force(bench, threshold):
     vectors = planted(1)
@@ -247,6 +248,7 @@ def sentence(rng, synonyms):
     return [rng.choice(synonyms) for _ in range(12)]
 
 
+@pytest.mark.long
 def test_planted_paraphrases_are_found_and_explained(tmp_path, capsys):
     model = save_encoder(tmp_path / "model")
     rng = random.Random(3)
