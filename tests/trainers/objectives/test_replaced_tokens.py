@@ -270,7 +270,7 @@ def test_tokens_are_predicted_by_the_generator_of_a_network_that_has_one():
         ),
         (("model.generator_size=0.1",), "generator_size: got 0.1, which gives the generator 0.4 of 4 heads"),
         (
-            ("model.feed_forward=98",),
+            ("model.feed_forward=98", "model.generator_size=0.5"),
             "generator_size: got 0.5, which gives the generator a feed_forward of 49; allowed",
         ),
         (
@@ -279,7 +279,7 @@ def test_tokens_are_predicted_by_the_generator_of_a_network_that_has_one():
         ),
         (
             ("objective={kind: masked}",),
-            "model.generator_size: got 0.5 with objective masked; .* null with other objectives",
+            "model.generator_size: got 0.25 with objective masked; .* null with other objectives",
         ),
         (("model.architecture=bert",), "embedding_size: got 32, bert has none"),
         (("model.embedding_size=0",), "embedding_size: got 0, allowed 1 or more"),
