@@ -165,13 +165,18 @@ class StepOutput:
 
     def finish(self, published: StepManifest) -> None:
         """Remove all files of a published step that its manifest does not name: receipts, intermediate files, and what
-        killed or overtaken builds have left, which may have given a file of a step that is not reproducible another name.
+        killed or overtaken builds have left. Where a step is not reproducible, its file has another name in every build.
         """
         named = {record.path.partition("/")[0] for record in (*published.files, *published.part_files.values())}
+        named |= {"manifest.json", "run.json"}
         with suppress(FileNotFoundError):  # another command has removed the step
             for path in list(self.directory.iterdir()):
-                if path.name not in named | {"manifest.json", "run.json"}:
-                    path.remove_tree() if path.is_dir() else path.unlink(missing_ok=True)
+                if path.name in named:
+                    continue
+                if path.is_dir():
+                    path.remove_tree()
+                else:
+                    path.unlink(missing_ok=True)
         self.directory.remove_temporaries()
 
 

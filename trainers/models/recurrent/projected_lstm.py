@@ -31,7 +31,7 @@ class ProjectedLstm(torch.nn.Module):
         width, cells = self.projection.shape
         if packed.is_meta:
             return self._estimate(packed, cells)
-        if packed.device.type == "cpu" and _is_single(packed):
+        if packed.device.type == "cpu" and _computes_in_fp32(packed):
             weights = (self.input_weight, self.recurrent_weight, self.bias, self.projection)
             states: Any = _LstmOnCpu.apply(packed, sequences.batch_sizes.tolist(), *weights)
             return states
@@ -44,7 +44,7 @@ class ProjectedLstm(torch.nn.Module):
 
     def _estimate(self, packed: Any, cells: int) -> Any:
         """Return states that keep as much for a backward pass as a layer on the CPU, which no pass on `meta` shows."""
-        kept = packed.new_empty(len(packed), (_KEPT if _is_single(packed) else _KEPT_BY_TORCH) * cells)
+        kept = packed.new_empty(len(packed), (_KEPT if _computes_in_fp32(packed) else _KEPT_BY_TORCH) * cells)
         return packed @ self.projection @ self.projection.T + (kept * packed.mean()).mean()
 
     def initialise(self) -> None:
@@ -61,7 +61,7 @@ class ProjectedLstm(torch.nn.Module):
             self.bias[cells : 2 * cells] = 1.0
 
 
-def _is_single(states: Any) -> bool:
+def _computes_in_fp32(states: Any) -> bool:
     """Whether a layer computes in fp32."""
     return states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
@@ -139,11 +139,12 @@ class _LstmOnCpu(torch.autograd.Function):
         first = ctx.batch_sizes[0]
         sizes = zip(ctx.batch_sizes, ctx.batch_sizes[1:], states.split(ctx.batch_sizes), strict=False)
         earlier = torch.cat([each[:count] for _, count, each in sizes]) if len(gates) > first else states[:0]
+        needed = ctx.needs_input_grad
         return (
-            of_gates @ input_weight,
+            of_gates @ input_weight if needed[0] else None,
             None,
-            of_gates.T @ packed,
-            of_gates[first:].T @ earlier,
-            of_gates.sum(0),
-            of_states.T @ outputs,
+            of_gates.T @ packed if needed[2] else None,
+            of_gates[first:].T @ earlier if needed[3] else None,
+            of_gates.sum(0) if needed[4] else None,
+            of_states.T @ outputs if needed[5] else None,
         )
