@@ -24,11 +24,10 @@ _WARC = re.compile(r"(.*)/warc/([^/]+)\.warc\.gz")
 
 @dataclass(frozen=True)
 class CrawlFiles:
-    """The files that hold some captures, sorted; how many captures, and their bytes as stored, 0 if the index does not say."""
+    """The files that hold some captures, sorted, and how many captures these are."""
 
     files: tuple[str, ...]
     captures: int
-    bytes: int
 
 
 def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
@@ -39,13 +38,13 @@ def crawl_files(indexes: Sequence[Path], kind: str = "warc") -> CrawlFiles:
     `kind`.
     """
     files: set[str] = set()
-    captures = size = 0
+    captures = 0
     for path in indexes:
         for number, line in enumerate(_lines(path), 1):
-            name, length = _capture(line, f"{path}, line {number}")
-            captures, size = captures + 1, size + length
+            name = _file(line, f"{path}, line {number}")
+            captures += 1
             files.add(name if kind == "warc" else _sibling(name, kind, f"{path}, line {number}"))
-    return CrawlFiles(tuple(sorted(files)), captures, size)
+    return CrawlFiles(tuple(sorted(files)), captures)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -66,13 +65,12 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield held
 
 
-def _capture(line: bytes, where: str) -> tuple[str, int]:
-    """Return the file of a capture, and its length in it."""
+def _file(line: bytes, where: str) -> str:
+    """Return the file of a capture."""
     try:
         fields = orjson.loads(line[max(0, line.find(b"{")) :])
         name = next(fields[each] for each in _NAMES if each in fields)
-        length = int(fields.get("length") or fields.get("warc_record_length") or 0)
-    except (orjson.JSONDecodeError, StopIteration, TypeError, AttributeError, ValueError):
+    except (orjson.JSONDecodeError, StopIteration, TypeError, AttributeError):
         raise SourceError(
             f"{where}: expected a JSON object with {' or '.join(_NAMES)}, as an index server answers with `output=json`"
         ) from None
@@ -86,7 +84,7 @@ def _capture(line: bytes, where: str) -> tuple[str, int]:
         or ".." in name
     ):
         raise SourceError(f"{where}: the name of its file is no path relative to the root of a crawl")
-    return name, length
+    return name
 
 
 def _sibling(name: str, kind: str, where: str) -> str:

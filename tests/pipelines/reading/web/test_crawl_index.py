@@ -40,7 +40,7 @@ def test_answers_of_every_kind(tmp_path):
     for path in (server, cdxj, columns, packed):
         found = crawl_files([path])
         assert found.files == (f"{SEGMENT}/warc/a.warc.gz", f"{SEGMENT}/warc/b.warc.gz")
-        assert (found.captures, found.bytes) == (3, 123)
+        assert found.captures == 3
     both = crawl_files([server, cdxj], "wet")
     assert both.files == (f"{SEGMENT}/wet/a.warc.wet.gz", f"{SEGMENT}/wet/b.warc.wet.gz")
     assert both.captures == 6
