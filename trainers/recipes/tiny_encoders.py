@@ -5,6 +5,7 @@ from dataclasses import replace
 from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining, Validation
+from trainers.objectives.characters.masked_characters import MaskedCharacters
 from trainers.objectives.characters.masked_subwords import MaskedSubwords
 from trainers.objectives.masked import Masked
 from trainers.objectives.permutation import Permutation
@@ -93,6 +94,17 @@ def tiny_canine() -> Pretraining:
         objective=MaskedSubwords(),
         data=Data(sequence_length=64),
         budget=TrainingBudget(steps=300),
+    )
+
+
+def tiny_canine_c() -> Pretraining:
+    """A CANINE-C of toy size: `tiny_canine` with the decoder and the objective of characters."""
+    tiny = tiny_canine()
+    return replace(
+        tiny,
+        name="tiny_canine_c",
+        model=replace(tiny.model, character_buckets=1024),
+        objective=MaskedCharacters(),
     )
 
 
