@@ -39,7 +39,7 @@ class CharacterDecoder(torch.nn.Module):
     """Predicts masked characters one after another in a given order, with one layer of attention (Clark et al., 2022, section
     3.2: y' = transformer(e + y), of the embeddings e of the characters that are predicted and of the states y).
 
-    y and e of a character are concatenated and projected to the width of the model (`merge`). The paper does not say how a
+    y and e of a character are concatenated and projected to the width of the model (`merge`). The paper leaves open how a
     character is kept from its own prediction. Here a layer with two streams does it, as in XLNet: the query of a character holds
     the embedding of a mask in the place of its own; it attends to itself and to the characters before it, with their own.
     Embeddings are those of the encoder's characters, without positions, which the states know. A character's embedding is that of

@@ -33,8 +33,8 @@ class MaskedCharacters(TrainingObjective):
     each is predicted from the text around the masks and the characters before it in this order, as the remainder of its code
     point by `model.character_buckets`. Requires that and architecture canine.
 
-    The space before a word is part of its first token in most vocabularies, and then masked and predicted with it; in the paper
-    it stays. White space that is a token by itself is not masked.
+    The space before a word is part of its first token in most vocabularies, and then masked and predicted with it; the paper's
+    spans end at white space. White space that is a token by itself is not masked.
     """
 
     rate: float = 0.15

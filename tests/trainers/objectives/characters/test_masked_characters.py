@@ -16,6 +16,7 @@ from trainers.config.architecture import Model, fill
 from trainers.config.pretraining import Pretraining
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.hardware.mfu import flops_of
+from trainers.engine.hardware.micro_batch import bytes_kept
 from trainers.models import MODELS, build_model
 from trainers.objectives.characters.masked_characters import MaskedCharacters
 from trainers.objectives.characters.masked_subwords import MaskedSubwords
@@ -338,3 +339,19 @@ def test_both_objectives_of_canine_count_characters_and_only_one_predicts_them()
     assert MaskedSubwords().needs_character_counts
     assert OBJECTIVE.needs_character_counts
     assert (MaskedSubwords().predicts_characters, OBJECTIVE.predicts_characters) == (False, True)
+
+
+def test_the_memory_of_a_pass_is_estimated_without_values(network):
+    """By tokens of the mean length of the vocabulary, whose special tokens here are most, and longer than the others."""
+    made = OBJECTIVE.apply(batch_of(1, 7, (90,), 92), CONTEXT)
+    forward, kept = Forward(network, "canine"), {}
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward(**tensors(made, "cpu"))
+    sizes = [each.untyped_storage().nbytes() for address, each in kept.items() if address not in parameters]
+    assert 1 <= bytes_kept(forward, made, "fp32") / sum(sizes) < 4
