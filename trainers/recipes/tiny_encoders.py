@@ -75,11 +75,23 @@ def tiny_deberta() -> Pretraining:
 
 
 def tiny_deberta_v3() -> Pretraining:
-    """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and its objective."""
+    """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and its objective.
+
+    0.3 of the tokens are chosen, twice as many as in the paper, in rows of 64, at half the rate of `tiny_roberta`: with 0.15 of
+    them in rows of 128 at the whole rate, the discriminator calls every token original after as much time.
+    """
     tiny = tiny_deberta()
-    model = replace(tiny.model, convolution=False, generator_size=1.0, generator_layers=1)
-    steps = tiny_roberta().budget
-    return replace(tiny, name="tiny_deberta_v3", model=model, objective=ReplacedTokens(mask_share=1.0), budget=steps)
+    return replace(
+        tiny,
+        name="tiny_deberta_v3",
+        model=replace(tiny.model, convolution=False, generator_size=1.0, generator_layers=1),
+        objective=ReplacedTokens(rate=0.3, mask_share=1.0),
+        data=Data(sequence_length=64),
+        budget=TrainingBudget(steps=1500),
+        optimizer=replace(tiny.optimizer, learning_rate=2e-3),
+        validation=replace(tiny.validation, every=500),
+        checkpoints=replace(tiny.checkpoints, every=500),
+    )
 
 
 def tiny_canine() -> Pretraining:
