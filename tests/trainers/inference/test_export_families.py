@@ -273,6 +273,8 @@ def test_a_canine_that_predicts_characters_exports_its_decoder_and_its_encoder_b
     assert state.keys() == again.keys()
     assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
     assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    found = evaluate(run, tokens=2000)  # a unigram model of 1,024 buckets, of which text has some tens
+    assert 0 < found["unigram_loss"] < np.log(1024) - 1
     plain = AutoModel.from_pretrained(export).state_dict()
     encoder = {name.removeprefix("canine."): tensor for name, tensor in state.items() if name.startswith("canine.")}
     assert all(torch.equal(plain[name], tensor) for name, tensor in encoder.items())
