@@ -64,6 +64,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "denoising": (PAD, BOS, EOS, MASK),
     "fill_in_the_middle": (BOS, EOS, FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX),
     "masked": (PAD, MASK, CLS, SEP),
+    "masked_characters": (PAD, MASK, CLS, SEP),
     "masked_subwords": (PAD, MASK, CLS, SEP),
     "mixture": (PAD, BOS, EOS, *SENTINELS, *SPARES[:3]),
     "next_sentence": (PAD, MASK, CLS, SEP),

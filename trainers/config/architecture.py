@@ -86,7 +86,7 @@ ARCHITECTURES: dict[str, Traits] = {
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
-    "canine": Traits("encoder", ("learned",), _COMMON, token_types=True, characters=True),
+    "canine": Traits("encoder", ("learned",), (*_COMMON, "character_buckets"), token_types=True, characters=True),
     "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", *_GENERATOR), token_types=True),
     "elmo": Traits("encoder", ("none",), ("dropout", *_CHARACTERS), bidirectional_lm=True),
@@ -129,11 +129,15 @@ _ABSENT: dict[str, object] = {
     "mask_decoder": False,
     "character_filters": None,
     "highway_layers": None,
+    "character_buckets": None,
     **dict.fromkeys(RECURRENT_RATES, 0.0),
 }
 PRETRAINING_ONLY: dict[str, object] = {
     name: _ABSENT[name]
-    for name in ("generator_size", "generator_layers", "embedding_sharing", "boundary_head", "mask_decoder")
+    for name in (
+        *("generator_size", "generator_layers", "embedding_sharing"),
+        *("boundary_head", "mask_decoder", "character_buckets"),
+    )
 }
 """Fields of parts that only pretraining uses, and their values without these parts."""
 _VOCABULARY_MULTIPLE = 64
@@ -184,7 +188,8 @@ class Model:
     (2,048 as published), in the proportions of those, and `highway_layers`; the output layer is then not tied.
 
     In CANINE, `positions` are those of characters; each of the eight tables of hashed embeddings has as many rows (16,384 as
-    published).
+    published). With `character_buckets` it has the decoder of CANINE-C, which objective masked_characters trains, in the place of
+    the output layer over tokens: it predicts that many classes, the remainders of code points.
 
     In GRU, `width` is that of the states of the encoder and of both decoders, `embedding_size` that of the embeddings, which no
     matrix maps, and `layers` the depth of the encoder (2,400, 620 and 1 in uni-skip, Kiros et al., 2015, section 3).
@@ -234,6 +239,7 @@ class Model:
     embedding_sharing: EmbeddingSharing | None = field(default=None, metadata=ADDED)
     character_filters: int | None = field(default=None, metadata=ADDED)
     highway_layers: int | None = field(default=None, metadata=ADDED)
+    character_buckets: int | None = field(default=None, metadata=ADDED)
     input_dropout: float = field(default=0.0, metadata=ADDED)
     hidden_dropout: float = field(default=0.0, metadata=ADDED)
     embedding_dropout: float = field(default=0.0, metadata=ADDED)
@@ -258,7 +264,15 @@ class Model:
         """Validate the sizes, and that every field that is set applies to the architecture."""
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
-        for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size", "embedding_size", "layer_groups"):
+        for name in (
+            "decoder_layers",
+            "head_width",
+            "feed_forward",
+            "vocab_size",
+            "embedding_size",
+            "layer_groups",
+            "character_buckets",
+        ):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
         for name in ("dropout", *RECURRENT_RATES):

@@ -233,6 +233,11 @@ class Finetuning(Job):
             not self.model.mask_decoder,
             "model.mask_decoder: got true, a task does not use the enhanced mask decoder; leave it out",
         )
+        require(
+            self.model.character_buckets is None,
+            f"model.character_buckets: got {self.model.character_buckets}, a task does not train the decoder of characters; "
+            f"leave it out",
+        )
         require(0 < self.layer_decay <= 1, f"layer_decay: got {self.layer_decay}, allowed above 0 and at most 1")
         require(
             self.unfreeze_every is None or self.unfreeze_every >= 1,

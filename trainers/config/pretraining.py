@@ -286,6 +286,12 @@ class Pretraining(Job):
             f"model.architecture: got {self.model.architecture} with objective {self.objective.kind}, which masks the characters "
             f"of tokens; use canine, or objective masked",
         )
+        buckets = self.model.character_buckets
+        require(
+            self.objective.predicts_characters == (buckets is not None),
+            f"model.character_buckets: got {'null' if buckets is None else buckets} with objective {self.objective.kind}; set "
+            f"the number of classes of characters (such as 1024) with masked_characters, null with other objectives",
+        )
 
     def _check_decoders(self) -> None:
         """Require an architecture with decoders of sentences for the objective that trains them, and only for that."""

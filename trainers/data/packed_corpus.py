@@ -31,6 +31,7 @@ from trainers.data.sequence_documents import mask_documents
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.spellings import SpelledTokens, character_counts, spellings
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.packing import pad
@@ -388,6 +389,7 @@ def stream_length(config: Pretraining) -> int:
 
 def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, seed: int) -> Context:
     tokenizer = corpus.tokenizer
+    spelled = _spelled(corpus) if config.objective.needs_character_counts else None
     return Context(
         seed,
         tokenizer.specials,
@@ -397,7 +399,9 @@ def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, 
         _word_marks(corpus) if config.objective.needs_words else None,
         decoder_start=config.model.traits.decoder_start,
         texts=_texts(corpus) if config.objective.needs_texts else None,
-        character_counts=_character_counts(corpus) if config.objective.needs_character_counts else None,
+        character_counts=None if spelled is None else character_counts(spelled),
+        spelled=None if spelled is None else SpelledTokens.of(spelled),
+        character_buckets=config.model.character_buckets,
     )
 
 
@@ -409,12 +413,11 @@ def _texts(corpus: TrainingCorpus) -> "TokenTexts":
     return TokenTexts(read_definition(str(verified_tokenizer(corpus))))
 
 
-def _character_counts(corpus: TrainingCorpus) -> np.ndarray:
-    """Return how many characters begin in each token of the vocabulary of the corpus, int64 [vocab_size]."""
+def _spelled(corpus: TrainingCorpus) -> list[bytes]:
+    """Return the bytes of each token in the vocabulary of the corpus."""
     from tokenizer.vocabulary.definition import read_definition
-    from trainers.objectives.shared.spellings import character_counts, spellings
 
-    return character_counts(spellings(read_definition(str(verified_tokenizer(corpus)))))
+    return spellings(read_definition(str(verified_tokenizer(corpus))))
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:

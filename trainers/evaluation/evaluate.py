@@ -145,18 +145,18 @@ def _add_unigram(
 
 
 def _target_counts(data: "ValidationData") -> dict[str, Any]:
-    """Return, by source, how often each token of the vocabulary is a target, int64 [vocabulary]."""
+    """Return, by source, how often each token of the vocabulary, or each bucket of characters, is a target: int64
+    [classes]."""
     import numpy as np
 
     from trainers.rows.batch import IGNORED
 
-    counts = {source.name: np.zeros(data.packed.context.vocab_size, dtype=np.int64) for source in data.sources}
+    classes = data.packed.context.target_classes
+    counts = {source.name: np.zeros(classes, dtype=np.int64) for source in data.sources}
     for rows in data.batches(64, 0, 1):
         for index in np.unique(rows.source):
             targets = rows.targets[rows.source == index]
-            counts[data.sources[index].name] += np.bincount(
-                targets[targets != IGNORED], minlength=data.packed.context.vocab_size
-            )
+            counts[data.sources[index].name] += np.bincount(targets[targets != IGNORED], minlength=classes)
     return counts
 
 

@@ -76,8 +76,9 @@ def _notes(config: Job) -> tuple[str, ...]:
         )
     if config.model.traits.characters:
         notes.append(_CHARACTERS)
+        head = "output layer for subwords" if config.model.character_buckets is None else "decoder of characters"
         notes.append(
-            "transformers has no output layer for subwords: AutoModel loads the encoder, `python -m trainers evaluate` all of it"
+            f"transformers has no {head}: AutoModel loads the encoder, `python -m trainers evaluate` all of it"
         )
     if config.objective.contrast is not None:
         notes.append("its output layer for masked tokens was not trained with its states; use the states")

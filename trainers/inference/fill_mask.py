@@ -29,7 +29,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     if sizes.traits.predicts_no_masks:
         raise ConfigError(f"{path}: holds {sizes.architecture}, which predicts no masks; give another encoder")
     objective = trained.config.objective
-    if objective.contrast is not None:
+    if objective.contrast is not None or objective.predicts_characters:
         raise ConfigError(f"{path}: was trained with {objective.kind}, which predicts no masks; give another encoder")
     encoder = Encoder.load(lent(trained.tokenizer), library="tokenizers")
     ids = framed(read_prompt(text, encoder, objective.prompt_format.names), objective.text_frame("encoder"), encoder)

@@ -8,6 +8,7 @@ from typing import get_args
 
 from trainers.objectives.bidirectional_lm import BidirectionalLM
 from trainers.objectives.causal import Causal
+from trainers.objectives.characters.masked_characters import MaskedCharacters
 from trainers.objectives.characters.masked_subwords import MaskedSubwords
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
@@ -30,6 +31,7 @@ Objective = (
     | Denoising
     | FillInTheMiddle
     | Masked
+    | MaskedCharacters
     | MaskedSubwords
     | ObjectiveMixture
     | NextSentence

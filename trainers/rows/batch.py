@@ -104,7 +104,8 @@ class Batch:
     `outside`, int64 [rows, length, 2], are the columns before and after the span of a target (-1 for none); it is set only
     for objectives that predict tokens from there.
     `factorization`, int64 [rows, targets], are the columns of the targets of a row in the order in which they are predicted,
-    -1 to fill; it is set only for objectives that permute.
+    -1 to fill; it is set only for objectives that permute, and for those that predict characters. `targets`, `read` and the
+    arrays of `decoder`, whose inputs are the characters that are predicted, then have its shape and order.
     `documents`, int64 [rows, length], are the documents of a row, numbered from 0, -1 for padding; it is set only where segments
     are parts of documents.
     `covered`, int64 [rows, length], are the numbers of characters that a mask covers, 0 for other tokens, and `read` those of the

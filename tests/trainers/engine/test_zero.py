@@ -101,6 +101,22 @@ def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched
     assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=5e-6)
 
 
+@pytest.mark.parametrize("name", ["tiny_canine", "tiny_canine_c", "tiny_elmo"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_another_number_of_workers_resumes_exactly(launched, corpus_directory, tmp_path, name, world):
+    """Three workers, or two, stop half way, and one worker or two continue; the run was never stopped elsewhere."""
+    trained = WORLDS_OF[name][-1] if world == 1 else 1
+    whole, last = launched(trained) / name, f"step-{FAMILY_STEPS:08d}"
+    shutil.copytree(whole, tmp_path / name, ignore=shutil.ignore_patterns(last, "finished.json", "export", "log*"))
+    given = Path(__file__).with_name("zero_worker.py"), corpus_directory, tmp_path, name
+    statuses, printed = run_workers(world, *given)
+    assert not any(statuses), printed[-4000:]
+    expected, found = losses(whole), losses(tmp_path / name)
+    assert list(found) == list(range(FAMILY_STEPS // 2 + 1, FAMILY_STEPS + 1))
+    assert found == pytest.approx({step: expected[step] for step in found}, abs=5e-6)
+    assert recorded(tmp_path / f"{name}.record").items() <= recorded(launched(trained) / f"{name}.record").items()
+
+
 @pytest.mark.parametrize("name", ["stage0", "tiny_roberta", "tiny_t5"])
 def test_every_execution_gives_a_model_with_the_same_likelihoods(launched, name):
     """Items are scored the same, in nats, however their model was trained."""

@@ -2,7 +2,8 @@
 the same processes; where there are several they also resume, and two train where one of them alone meets a loss that is not a
 number.
 
-Started by `run_workers` as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT, beside it what it read.
+Started by `run_workers` as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT, beside it what it read. With
+names of runs after OUTPUT, these are continued and nothing else is done.
 """
 
 import shutil
@@ -21,13 +22,14 @@ from trainers.data.packed_corpus import corpus_of
 from trainers.objectives.denoising import Denoising
 from trainers.recipes import RECIPES
 from trainers.runs.resolve import resolve
-from trainers.runs.run import open_run
+from trainers.runs.run import open_run, read_config
 from trainers.training.loop import train
 
 FAMILIES = (
     *("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert", "tiny_deberta"),
     *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
     *("tiny_simcse", "tiny_quick_thought", "tiny_skip_thought"),
+    *("tiny_canine", "tiny_canine_c"),
 )
 FAMILY_STEPS = 4
 # One worker trains every family, two and three every other one.
@@ -124,7 +126,7 @@ def slow_writer(rank: int, seconds: float) -> None:
 
 
 def main() -> None:
-    corpus, output = sys.argv[1], LocalPath(sys.argv[2])
+    corpus, output, *continued = sys.argv[1], LocalPath(sys.argv[2]), *sys.argv[3:]
     from trainers.engine.engine import hard_exit, start_group
 
     rank, world = start_group()
@@ -146,6 +148,10 @@ def main() -> None:
         ):
             train(config, corpus_of(config), output / name, None)
 
+    for name in continued:
+        run(name, read_config(output / name))
+    if continued:
+        hard_exit(0)
     for name, config in runs(corpus, world).items():
         run(name, config)
         if world == 2 or (world > 1 and name in FAMILIES):

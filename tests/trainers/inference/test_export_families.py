@@ -55,6 +55,7 @@ RUNS = {
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
     "canine": changed("tiny_canine"),
+    "canine, characters": changed("tiny_canine_c"),
     "deberta": changed("tiny_deberta", mask_decoder=False),
     "deberta, mask decoder": changed("tiny_deberta"),
     "deberta, replaced tokens": changed("tiny_deberta_v3", mask_decoder=False),
@@ -83,7 +84,10 @@ CAUSAL_IN_TRANSFORMERS = {
     "mixture, one stack",
     "prefix",
 }  # plain transformers loads them, and has no prefix that sees itself
-OTHER_IN_TRANSFORMERS = {"canine", "deberta, mask decoder", "deberta, replaced tokens, mask decoder", "xlnet"}
+OTHER_IN_TRANSFORMERS = {
+    *("canine", "canine, characters", "xlnet"),
+    *("deberta, mask decoder", "deberta, replaced tokens, mask decoder"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +263,29 @@ def test_a_canine_opens_in_transformers_and_reads_the_characters_of_a_text_there
     weights, absent = published_weights(export, sizes)
     assert not absent
     assert torch.equal(weights["cls.decoder.weight"], ours.model.cls.decoder.weight)
+
+
+def test_a_canine_that_predicts_characters_exports_its_decoder_and_its_encoder_begins_a_task(made):
+    from transformers import AutoModel
+
+    run, export = made["canine, characters"]
+    state, again = load_trained(run).model.state_dict(), load_trained(export).model.state_dict()
+    assert state.keys() == again.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
+    assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    found = evaluate(run, tokens=2000)  # a unigram model of 1,024 buckets, of which text has some tens
+    assert 0 < found["unigram_loss"] < np.log(1024) - 1
+    plain = AutoModel.from_pretrained(export).state_dict()
+    encoder = {name.removeprefix("canine."): tensor for name, tensor in state.items() if name.startswith("canine.")}
+    assert all(torch.equal(plain[name], tensor) for name, tensor in encoder.items())
+    notes = json.loads((export / "gristmill.json").read_text())["transformers"]["notes"]
+    assert "no decoder of characters" in notes[1]
+    sizes = replace(load_trained(run).config.model, **PRETRAINING_ONLY)
+    weights, _ = published_weights(export, sizes)
+    for name in stack_parameters(build_model(sizes, SPECIAL_IDS, 0), sizes):
+        assert torch.equal(weights[name], state[name])
+    with pytest.raises(ConfigError, match="was trained with masked_characters, which predicts no masks"):
+        fill_mask(run, "abc <mask> def")
 
 
 def test_an_xlnet_opens_in_transformers_with_the_runs_logits_and_predicts_no_masks(made):

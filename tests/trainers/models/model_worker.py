@@ -26,6 +26,7 @@ MODELS = {
     "bert, span boundary": ("tiny_spanbert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
     "canine": ("tiny_canine", {}),
+    "canine, characters": ("tiny_canine_c", {}),
     "deberta": ("tiny_deberta", {}),
     "deberta, replaced tokens": ("tiny_deberta_v3", {}),
     "electra": ("tiny_electra", {}),

@@ -63,7 +63,7 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     and layer. A second stream of states costs each target what it multiplies there. The head of span boundaries, and the
     output layer once more, count for each target, and so does the output layer of a second direction, or of a second
     decoder of sentences. What runs at every character of a token counts as often, with the mean length of the vocabulary's
-    tokens.
+    tokens. The decoder of characters, without its attention to others, and its output layer count for each character.
     """
     import torch
 
@@ -87,9 +87,12 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
         each = 12 * width * sequence_length + 24 * width * (its.position_buckets or 0)
         return each * len(MODELS[sizes.architecture].blocks(network))
 
-    predicted, boundary = 6.0 * head.numel(), multiplied(*([model.boundary_head] if sizes.boundary_head else []))
-    if boundary:
-        predicted += predicted + 6.0 * boundary
+    predicted, aside = 6.0 * head.numel(), multiplied(*([model.boundary_head] if sizes.boundary_head else []))
+    if aside:
+        predicted += predicted + 6.0 * aside
+    if sizes.character_buckets is not None:  # of a decoder that runs at the targets only
+        aside = multiplied(model.decoder)
+        predicted += 6.0 * model.decoder.multiplied
     if sizes.traits.bidirectional_lm or sizes.traits.decodes_neighbours:
         predicted *= 2
     if sizes.family != "encoder_decoder":
@@ -101,7 +104,7 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
             each += 6.0 * repeats(model)
         if (queried := MODELS[sizes.architecture].queried) is not None:
             predicted += 6.0 * queried(model) + attended(model, sizes)
-        return Flops(6.0 * (multiplied(model) - boundary) + each, 0.0, predicted)
+        return Flops(6.0 * (multiplied(model) - aside) + each, 0.0, predicted)
     width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
     attention = 12 * width * sequence_length
     decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)

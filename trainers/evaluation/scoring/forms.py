@@ -201,7 +201,7 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
     before, after = (tuple(specials[mark] for mark in (name,) if mark) for name in (frame.before, frame.after))
     leads = (specials[lead],) if lead else ()
     ends: tuple[int, ...] = (specials["<eos>"],)
-    if member.contrast is not None:
+    if member.contrast is not None or member.predicts_characters:
         raise UserError(
             f"{where}: was trained with {member.kind}, which predicts no masks and scores no texts; give another model"
         )

@@ -7,6 +7,8 @@ each token: of the first, or in a masked token of the one that its objective rea
 use area, as in `transformers`. Every document of a row is read by itself, padded to a multiple of 128 characters; strides and
 convolutions would mix neighbours.
 
+With `character_buckets` a decoder predicts the characters of masked words, one after another.
+
 The head of a text reads the first molecule, that of the tagger and of spans the characters, as the authors' heads do.
 """
 
@@ -36,7 +38,13 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
 
     own = bert_arguments(model, specials)
     subwords = own.pop("vocab_size")  # transformers would require the marks to be in a vocabulary
-    return CanineConfig(**{**own, "subword_vocab_size": subwords, "num_hash_buckets": model.positions, **_PUBLISHED})
+    return CanineConfig(
+        **{**own, "subword_vocab_size": subwords, "num_hash_buckets": model.positions, **_PUBLISHED, **_decoded(model)}
+    )
+
+
+def _decoded(model: Model) -> dict[str, int]:
+    return {} if model.character_buckets is None else {"character_buckets": model.character_buckets}
 
 
 def _sizes(configuration: Any) -> Model:
@@ -53,6 +61,7 @@ def _sizes(configuration: Any) -> Model:
         vocab_size=getattr(configuration, "subword_vocab_size", None),  # a published model has none
         dropout=configuration.hidden_dropout_prob,
         initializer_range=configuration.initializer_range,
+        character_buckets=getattr(configuration, "character_buckets", None),
     )
 
 
@@ -62,7 +71,13 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
     starts = ~inputs.mask[:, 0].diagonal(-1, 1, 2)  # a document begins where a token does not see the one before it
+    if inputs.decoder is not None:
+        return network.decode(inputs, starts)
     return network.read(inputs.ids, starts, inputs.token_types, inputs.covered, inputs.read)
+
+
+def _logits(network: Any, states: Any) -> Any:
+    return network.decoder.predict(states) if network.cls is None else network.cls(states)
 
 
 def _spell(network: Any, spelled: Sequence[bytes], specials: dict[str, int]) -> None:
@@ -107,7 +122,7 @@ ARCHITECTURE = Architecture(
     _configuration,
     _sizes,
     _hidden,
-    logits=lambda network, states: network.cls(states),
+    logits=_logits,
     blocks=lambda network: list(network.canine.encoder.layer),
     layer_states=lambda network, states: network.layout.of_molecules(states),
     heads=_HEADS,

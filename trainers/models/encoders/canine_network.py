@@ -1,4 +1,6 @@
-"""CANINE with an output layer over a vocabulary, which `transformers` lacks (the authors' CANINE-S)."""
+"""CANINE with what pretraining trains and `transformers` lacks: an output layer over a vocabulary (CANINE-S), or the decoder of
+characters (CANINE-C).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +8,15 @@ from typing import Any
 import torch
 from transformers import CanineConfig, CanineModel, CaninePreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.models.canine.modeling_canine import (
+    CanineIntermediate,
+    CanineOutput,
+    CanineSelfAttention,
+    CanineSelfOutput,
+)
 
-from trainers.models.encoders.canine_characters import CharacterLayout, Spelling, special_spellings
+from tokenizer.vocabulary.specials import MASK
+from trainers.models.encoders.canine_characters import CODE_POINTS, CharacterLayout, Spelling, special_spellings
 from trainers.models.interface import PER_POSITION
 from trainers.objectives.shared.spellings import numbered_spellings
 
@@ -26,20 +35,65 @@ class SubwordHead(torch.nn.Module):
         return self.decoder(self.norm(torch.nn.functional.gelu(self.dense(states))))
 
 
+class CharacterDecoder(torch.nn.Module):
+    """Predicts masked characters one after another in a given order, with one layer of attention (Clark et al., 2022, section
+    3.2: y' = transformer(e + y), of the embeddings e of the characters that are predicted and of the states y).
+
+    y and e of a character are concatenated and projected to the width of the model (`merge`). The paper leaves open how a
+    character is kept from its own prediction. Here a layer with two streams does it, as in XLNet: the query of a character holds
+    the embedding of a mask in the place of its own; it attends to itself and to the characters before it, with their own.
+    Embeddings are those of the encoder's characters, without positions, which the states know. A character's embedding is that of
+    its bucket, which is what was predicted. The output layer has a matrix of its own.
+    """
+
+    def __init__(self, config: CanineConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.merge, self.norm = torch.nn.Linear(2 * width, width), torch.nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.attention, self.attended = CanineSelfAttention(config), CanineSelfOutput(config)
+        self.inner, self.outer = CanineIntermediate(config), CanineOutput(config)
+        self.predict = torch.nn.Linear(width, config.character_buckets)
+
+    def forward(self, states: Any, masks: Any, characters: Any, earlier: Any) -> Any:
+        """Return the states [rows, n, width] that predict n characters, given their `states`, the embedding of masks and those
+        of the `characters`, all [rows, n, width], and which are `earlier` in the order than which: bool [rows, n, n].
+        """
+        queries, contents = (self._merged(states, each) for each in (masks, characters))
+        own = torch.eye(states.shape[1], dtype=torch.bool, device=states.device).expand_as(earlier)
+        seen = torch.cat([own, earlier], dim=2).float()
+        found = self.attention(queries, torch.cat([queries, contents], dim=1), attention_mask=seen)[0]
+        found = self.attended(found, queries)
+        return self.outer(self.inner(found), found)
+
+    def _merged(self, states: Any, embedded: Any) -> Any:
+        return self.norm(torch.nn.functional.gelu(self.merge(torch.cat([states, embedded], dim=-1))))
+
+    @property
+    def multiplied(self) -> int:
+        """The number of multiplications for each character, without the output layer; both streams run through some layers."""
+        twice = (self.merge, self.norm, self.attention.key, self.attention.value)
+        own = sum(parameter.numel() for parameter in self.parameters()) - self.predict.weight.numel()
+        return own + sum(parameter.numel() for module in twice for parameter in module.parameters())
+
+
 class CanineForSubwords(CaninePreTrainedModel):
-    """CANINE and the head that predicts subwords. It reads the characters of tokens that `spell` gives it."""
+    """CANINE and what predicts: `cls` subwords, or with `character_buckets` in its configuration `decoder` characters. It
+    reads the characters of tokens that `spell` gives it.
+    """
 
     def __init__(self, config: CanineConfig) -> None:
         super().__init__(config)
         self.canine = CanineModel(config, add_pooling_layer=False)
-        self.cls = SubwordHead(config)
+        predicts_characters = getattr(config, "character_buckets", None) is not None
+        self.decoder: Any = CharacterDecoder(config) if predicts_characters else None
+        self.cls: Any = SubwordHead(config) if self.decoder is None else None
         self.layout: CharacterLayout | None = None
         self._store(Spelling.of(numbered_spellings(config.subword_vocab_size)))
         self.post_init()
 
     def get_output_embeddings(self) -> Any:
         """Return the output layer."""
-        return self.cls.decoder
+        return self.decoder.predict if self.cls is None else self.cls.decoder
 
     def get_input_embeddings(self) -> Any:
         """Return the first of the tables of embeddings."""
@@ -76,6 +130,30 @@ class CanineForSubwords(CaninePreTrainedModel):
             return found
         return torch.where((layout.place == 0)[..., None], layout.of_molecules(molecules), found)
 
+    def decode(self, inputs: Any, starts: Any) -> Any:
+        """Return the states [rows, targets, width] that predict masked characters, for `Inputs` with a `decoder`. `starts` is
+        that of `read`.
+        """
+        ids, spelling = inputs.ids, Spelling(self.spelled, self.spelled_offsets)
+        self.layout = layout = (
+            spelling.estimate(ids)
+            if ids.is_meta
+            else spelling.lay_out(ids, starts, inputs.token_types, inputs.covered, None)
+        )
+        columns, characters = inputs.order.clamp(min=0), inputs.decoder.ids
+        at = layout.document.gather(1, columns), layout.place.gather(1, columns) + inputs.read
+        states = self._states(layout)[0][at]
+        numbers = torch.arange(columns.shape[1], device=ids.device)
+        earlier = inputs.decoder.mask[:, 0] & (numbers < numbers[:, None])
+        masks = torch.full_like(characters[:1, :1], ord(CODE_POINTS[MASK])).expand_as(characters)
+        return self.decoder(states, self._embedded(masks), self._embedded(characters), earlier)
+
+    def _embedded(self, characters: Any) -> Any:
+        """Return the embeddings of characters [..., width], without positions."""
+        config, embeddings = self.config, self.canine.char_embeddings
+        sizes = (config.hidden_size, config.num_hash_functions, config.num_hash_buckets)
+        return embeddings._embed_hash_buckets(characters, *sizes)
+
     def _states(self, layout: CharacterLayout) -> tuple[Any, Any]:
         """Return the states of characters [documents, places, width] and of molecules [documents, molecules, width].
 
@@ -99,14 +177,21 @@ class CanineForSubwords(CaninePreTrainedModel):
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, **_: Any
     ) -> MaskedLMOutput:
-        """Return the logits [rows, length, vocabulary] at every character of rows of code points, each one document."""
+        """Return the logits at every character of rows of code points, each one document: of subwords [rows, length, vocabulary],
+        or of the character itself, without knowing any masked one [rows, length, buckets].
+        """
         length = input_ids.shape[1]
         beyond = (0, -(-(length + 8) // 128) * 128 - length)
         present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         ids, kinds, there = (torch.nn.functional.pad(each, beyond) for each in (input_ids, types, present))
         layout = CharacterLayout(ids, kinds, there > 0, None, None)
-        return MaskedLMOutput(logits=self.cls(self._states(layout)[0][:, :length]))
+        states = self._states(layout)[0][:, :length]
+        if self.cls is not None:
+            return MaskedLMOutput(logits=self.cls(states))
+        embedded = self._embedded(torch.full_like(input_ids, ord(CODE_POINTS[MASK])))
+        unknown = torch.zeros(len(states), length, length, dtype=torch.bool, device=states.device)
+        return MaskedLMOutput(logits=self.decoder.predict(self.decoder(states, embedded, embedded, unknown)))
 
 
 def _blocked(seen: Any, dtype: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gristmill.errors import ConfigError
 from trainers.objectives.shared.character_cuts import TokenTexts
+from trainers.objectives.shared.spellings import SpelledTokens
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Context:
     """The run's `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the configured
     `sequence_length`. `word_marks`, uint8 [vocab_size], says which tokens begin and end words (`shared.whole_words`), `texts`
     holds the texts of tokens (`shared.character_cuts`), and `character_counts`, int64 [vocab_size], how many characters begin
-    in each (`shared.spellings`); they are None unless an objective needs them. `decoder_start` is the special that the decoder
+    in each (`shared.spellings`); they are None unless an objective needs them. So are `spelled`, the bytes of tokens, and
+    `character_buckets`, the number of classes of characters. `decoder_start` is the special that the decoder
     of an encoder-decoder reads first, None for other families.
     """
 
@@ -28,6 +30,13 @@ class Context:
     decoder_start: str | None = None
     texts: TokenTexts | None = None
     character_counts: np.ndarray | None = None
+    spelled: SpelledTokens | None = None
+    character_buckets: int | None = None
+
+    @property
+    def target_classes(self) -> int:
+        """The number of classes that targets have: tokens, or buckets of characters."""
+        return self.character_buckets or self.vocab_size
 
     def special(self, name: str) -> int:
         """Return the id of a special. Raises ConfigError if the tokenizer has none of that name."""

@@ -1,6 +1,7 @@
 """The characters that tokens stand for, for models that read characters."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +35,22 @@ def spellings(definition: Definition) -> list[bytes]:
             text = b" " + text
         spelled[number] = text
     return spelled
+
+
+@dataclass(frozen=True)
+class SpelledTokens:
+    """The bytes of all tokens, one after another: `content`, uint8 [bytes], and where each token begins and ends:
+    `offsets`, int64 [tokens + 1].
+    """
+
+    content: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, spelled: Sequence[bytes]) -> "SpelledTokens":
+        """Join the bytes of tokens."""
+        content = np.frombuffer(b"".join(spelled) or b"\0", dtype=np.uint8).copy()
+        return cls(content, np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64))
 
 
 def numbered_spellings(size: int) -> Sequence[bytes]:

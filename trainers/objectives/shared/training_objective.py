@@ -108,6 +108,13 @@ class TrainingObjective(Protocol):
         return False
 
     @property
+    def predicts_characters(self) -> bool:
+        """Whether characters are predicted, one after another (`Model.character_buckets`). `apply` then needs the context's
+        `spelled`.
+        """
+        return False
+
+    @property
     def exported(self) -> "TrainingObjective":
         """The objective of an exported model, which may lack heads that only pretraining uses."""
         return self
