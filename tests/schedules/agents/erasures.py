@@ -3,8 +3,11 @@
 Allowed messages are those that are true of what has happened: who works there, who took over, what changed.
 """
 
+from contextlib import contextmanager
 from functools import cache
 
+from gristmill.host import host
+from pipelines.building import build as building
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from tests.schedules.agents.commands import build, export, finish_forgetting, forget, gc, index, read
 from tests.schedules.agents.corpus_end import (
@@ -22,6 +25,7 @@ from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import ANOTHER, EXPORT, OUTPUT, corpus, parts_of_each
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
+from tests.schedules.process_caches import replaced
 from tests.schedules.simulation import Simulation
 
 _LEASE = (
@@ -29,6 +33,8 @@ _LEASE = (
     r"another process took over while this one was suspended; run the command again",
 )
 _LAST_OPERATIONS = 6  # of an export: from its last look at the corpus to export.json
+_AFTER_CHECK = 3  # operations of a command from its look at the lease until it sets a step aside
+_OVERTAKEN = "overtaken build"
 _AT_WORK = r"`pipelines forget` is running here or was interrupted"
 _FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"build( the corpus)? again$"
 _NOT_THERE = r"none of these documents is in the corpus"
@@ -58,18 +64,27 @@ _MESSAGES = {
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
 _MESSAGES["forget another"] = (*_MESSAGES["forget"], _FORGETTING)
-_MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES["build"]
+_MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES[_OVERTAKEN] = _MESSAGES["build"]
+_MESSAGES["finish forgetting"] = _MESSAGES["forget"]
+_MESSAGES["index earlier"] = (
+    *_MESSAGES["index"],
+    r"no corpus here",
+    r"has removed steps of this earlier build, so it can no longer be read",
+)
 _MESSAGES["workers"] = (*_MESSAGES["build"], r"failed 3 times: the worker died")  # or stood still for as long
 _MAKE = {
     "build": lambda world: build(_other(), world.say),
     "late build": lambda world: build(_other(), world.say, lease=False),
+    _OVERTAKEN: lambda world: build(corpus(), world.say, lease=False),
     "workers": lambda world: build(_other(), world.say, world=world),
     "variant": lambda world: build(_other(), world.say, variant="small"),
     "gc": lambda world: gc(corpus()),
     "forget": lambda world: forget(),
     "forget another": lambda world: forget(ANOTHER),
+    "finish forgetting": lambda world: finish_forgetting(),
     "export": lambda world: export(),
     "index": lambda world: index(),
+    "index earlier": lambda world: index(_earlier(world)),
     "read": lambda world: read(),
 }
 
@@ -79,25 +94,47 @@ def _other():
     return corpus(least=20)
 
 
+def _earlier(world):
+    """The manifest of the earlier build."""
+    (name,) = (name for name in world.disk.names(OUTPUT) if name.startswith("earlier-"))
+    return f"{OUTPUT}/{name}"
+
+
 @cache
-def published_corpus():
-    """A snapshot of a disk with a published corpus, and steps of another configuration that nothing reaches."""
+def published_corpus(kind="used"):
+    """A snapshot of a disk with a published corpus.
+
+    `used`: there are steps of an earlier build of another configuration. `reread`: that build has read the sources into other
+    parts. `new`: there are none. `interrupted`: none, and `forget` was killed when it had written its tombstone.
+    """
+    before = {"used": [corpus(least=10)], "reread": [corpus(part_bytes=5000)]}.get(kind, [])
     world = None
     with remembered():
-        for config in (corpus(least=10), corpus()):
+        for config in (*before, corpus()):
             world = Simulation(Default(), disk=world.disk if world else None)
             process = world.start("build", build(config, world.say))
             world.run()
             assert process.result == 0, process.result or process.error
+        if kind == "interrupted":
+            world = Simulation(Default(), disk=world.disk)
+            world.start("forget", forget())
+            world.watch(_kill_with_tombstone)
+            world.run()
         return world.disk.snapshot()
 
 
-def meeting(*names, faults=("kills", "suspensions", "power")):
+def _kill_with_tombstone(world, event):
+    if event.operation == "fsync_directory" and world.disk.peek(f"{OUTPUT}/forgotten.json") is not None:
+        world.kill(world.processes["forget"])
+
+
+def meeting(*names, faults=("kills", "suspensions", "power"), disk="used"):
     """Commands that meet: some of build, gc, forget, export, read; one name may occur twice."""
 
     def start(world):
         world.facts["published"] = Published(world)
         _Late(world)
+        _Leases(world)
         start_commands(world, names, _MAKE, faults)
 
     def judge(world):
@@ -115,13 +152,32 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         forgetting = [name for name in dict.fromkeys(names) if name in FORGETTING]
         if forgetting:
             _forget_again(world, forgetting)
-        if {"build", "late build", "workers", "variant"} & set(names):
+        if {"build", "late build", "workers", "variant", _OVERTAKEN} & set(names):
             check_corpus(world, _other(), None)
-        if "index" in names:
+        if {"index", "index earlier"} & set(names):
             _index_again(world)
         check_without(world, forgetting)
 
-    return Scenario(", ".join(names), start, judge, published_corpus(), faults, around=remembered)
+    around = _overtaken if _OVERTAKEN in names else remembered
+    return Scenario(", ".join(names), start, judge, published_corpus(disk), faults, around=around)
+
+
+@contextmanager
+def _overtaken():
+    """While the block runs, a build that is overtaken has looked for published steps when there were none: before anything was
+    forgotten.
+    """
+    looked, find_published = set(), building._find_published
+
+    def find(state):
+        name = str(host().identity()["started"])
+        if name.startswith(_OVERTAKEN) and name not in looked and not state.gone:
+            looked.add(name)
+        else:
+            find_published(state)
+
+    with remembered(), replaced((building, "_find_published", find)):
+        yield
 
 
 class _Late:
@@ -143,6 +199,29 @@ class _Late:
             ops = next(agent.ops for agent in world.agents if agent.name == event.agent)
             late = ops - self.forgotten.get(event.agent, 0) > _LAST_OPERATIONS
             assert same or not late, f"{event.agent} is published though documents were forgotten long before"
+
+
+class _Leases:
+    """Watches that a command which has lost its lease begins to remove at most one step more."""
+
+    def __init__(self, world):
+        self.held, self.lost = set(), {}  # by name: who had the lease; the operations that it had done when it lost it
+        world.watch(self.look)
+
+    def look(self, world, event):
+        """Called after an operation that has changed the disk."""
+        if f"{OUTPUT}/.lease" in (event.path, event.other):
+            holder = (parsed(world.disk.peek(f"{OUTPUT}/.lease")) or {}).get("started")
+            for agent in world.agents:
+                if agent.name == holder:
+                    self.held.add(holder)
+                    self.lost.pop(holder, None)
+                elif agent.name in self.held:
+                    self.lost.setdefault(agent.name, agent.ops)
+        name = event.other.rpartition("/")[2]
+        if event.operation == "rename" and name.startswith(".") and event.agent in self.lost:
+            late = next(agent.ops for agent in world.agents if agent.name == event.agent) - self.lost[event.agent]
+            assert late <= _AFTER_CHECK, f"{event.agent} removes {event.path} though it has lost its lease"
 
 
 def _forget_again(world, commands):
