@@ -58,6 +58,7 @@ _MESSAGES = {
     "index": (
         r"documents were forgotten while this command ran",
         r"was removed by another command while it was written; run the command again",
+        _FORGETTING,
         _BUILD_AGAIN,
         _AT_WORK,
     ),
@@ -124,7 +125,7 @@ def published_corpus(kind="used"):
 
 
 def _kill_with_tombstone(world, event):
-    if event.operation == "fsync_directory" and world.disk.peek(f"{OUTPUT}/forgotten.json") is not None:
+    if event.operation == "rename" and event.other == f"{OUTPUT}/forgotten.json":
         world.kill(world.processes["forget"])
 
 
