@@ -14,6 +14,7 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "submit,submit with other code": ("submissions.meetings_of_submissions", "two_versions"),
     "publish a removed step": ("exhaustive.publishing_scenarios", "publish_a_removed_step"),
     "write while forgetting": ("exhaustive.publishing_scenarios", "write_while_forgetting"),
+    "write,remove directory": ("exhaustive.publishing_scenarios", "write_while_removed"),
     "checkpoint,ledger": ("exhaustive.run_scenarios", "save_while_another_copies"),
     "store build,store build": ("stores.builds_on_a_store", "two_store_builds"),
     "store lease": ("stores.store_scenarios", "take_store_lease"),
@@ -34,7 +35,7 @@ _AT = {
 """What they meet at, by how names end; by default a corpus with steps of an earlier build."""
 _APART = " on machines of their own"
 """Such commands share a disk, which loses no power, and cannot see whether another is alive: leases are taken over."""
-_OF_RUNS = ("pretrain", "model export", "generate", "evaluate", "report", "score checkpoints")
+_OF_RUNS = ("pretrain", "pretrain on workers", "model export", "generate", "evaluate", "report", "score checkpoints")
 """Commands that may meet in any combination, at a run that has been trained for some steps and exported."""
 
 

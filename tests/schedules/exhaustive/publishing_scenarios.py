@@ -200,6 +200,26 @@ def write_while_forgetting() -> Scenario:
     return Scenario("write while forgetting", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
 
 
+def write_while_removed() -> Scenario:
+    """A process writes a file of a directory that another creates as well, and removes: the file is written, before or after."""
+    place = LocalPath(ROOT) / "units"
+
+    def remove() -> None:
+        (place / "theirs").write_atomic(b"theirs")
+        place.remove_tree()
+
+    def start(world: Simulation) -> None:
+        world.start("writer", lambda: (place / "ours").write_atomic(b"ours"))
+        world.start("remover", remove)
+
+    def judge(world: Simulation) -> None:
+        all_ended(world)
+        next_run(world, lambda: (place / "ours").write_atomic(b"ours"))
+        assert world.disk.peek(str(place / "ours")) == b"ours", "the file was not written"
+
+    return Scenario("write and remove", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
+
+
 def _nothing_to_check() -> None:
     """No other command removes anything here."""
 
