@@ -31,6 +31,8 @@ _AT = {
     " at a new corpus": "new",
     " at another reading": "reread",
     " where forgetting was interrupted": "interrupted",
+    " at a copy with receipts": "receipts",
+    " at a copy with steps": "steps",
 }
 """What they meet at, by how names end; by default a corpus with steps of an earlier build."""
 _APART = " on machines of their own"

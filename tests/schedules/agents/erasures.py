@@ -3,6 +3,7 @@
 Allowed messages are those that are true of what has happened: who works there, who took over, what changed.
 """
 
+import re
 from contextlib import contextmanager
 from functools import cache
 
@@ -25,6 +26,7 @@ from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import ANOTHER, EXPORT, OUTPUT, corpus, parts_of_each
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
+from tests.schedules.memory_disk import MemoryDisk
 from tests.schedules.process_caches import replaced
 from tests.schedules.simulation import Simulation
 
@@ -107,7 +109,10 @@ def published_corpus(kind="used"):
 
     `used`: there are steps of an earlier build of another configuration. `reread`: that build has read the sources into other
     parts. `new`: there are none. `interrupted`: none, and `forget` was killed when it had written its tombstone.
+    `receipts`, `steps`: documents were forgotten in a copy, which was copied back to where another build was killed (`_copied`).
     """
+    if kind in _KILLED_AT:
+        return _copied(kind)
     before = {"used": [corpus(least=10)], "reread": [corpus(part_bytes=5000)]}.get(kind, [])
     world = None
     with remembered():
@@ -127,6 +132,40 @@ def published_corpus(kind="used"):
 def _kill_with_tombstone(world, event):
     if event.operation == "rename" and event.other == f"{OUTPUT}/forgotten.json":
         world.kill(world.processes["forget"])
+
+
+_KILLED_AT = {"receipts": r".*/short.web-\w+/units/web-00001.json", "steps": r".*/funnel-\w+/manifest.json"}
+"""The file that a build writes last before it is killed."""
+
+
+def _copied(kind):
+    """A build was killed, and `forget` ran in a copy from before; the corpus was copied back, and what the build left stays."""
+    new, copies = published_corpus("new"), []
+    for name, make in (("build", lambda world: build(_other(), world.say)), ("forget", lambda world: forget())):
+        world = Simulation(Default(), disk=MemoryDisk())
+        world.disk.restore(new)
+        process = world.start(name, make(world))
+        if name == "build":
+            world.watch(
+                lambda world, event, process=process: re.fullmatch(_KILLED_AT[kind], event.other) and world.kill(process)
+            )
+        with remembered():
+            world.run()
+        assert process.killed or process.result == 0, process.result
+        copies.append(world.disk)
+    left, disk = copies
+    there = set(disk.names(OUTPUT))
+    for directory in left.directories(OUTPUT):
+        if directory.removeprefix(f"{OUTPUT}/").partition("/")[0] not in there:
+            disk.mkdir(directory)
+    for path, data in left.files(OUTPUT).items():
+        if path.removeprefix(f"{OUTPUT}/").partition("/")[0] not in there:
+            node = disk.create(path)
+            disk.write(node, data)
+            disk.fsync(node)
+    for directory in disk.directories(OUTPUT):
+        disk.fsync(disk.find(directory))
+    return disk.snapshot()
 
 
 def meeting(*names, faults=("kills", "suspensions", "power"), disk="used"):
@@ -241,6 +280,7 @@ def _index_again(world):
     left = [path for path in found if path.endswith(".tmp")]
     assert not left, f"left over: {INDEX_FOLDER}/{left[0]}"
     finished = {path.partition("/")[0]: parsed(data) for path, data in found.items() if path.endswith("/manifest.json")}
+    finished = {unit: manifest for unit, manifest in finished.items() if not unit.startswith(".")}  # being removed
     indexed = {unit.rpartition("-")[0] for unit in finished}
     assert indexed == {f"{source.name}-{part:05d}" for source in corpus().sources for part in range(parts_of_each())}, (
         indexed
