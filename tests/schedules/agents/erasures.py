@@ -66,7 +66,7 @@ _MESSAGES = {
     ),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
-_MESSAGES["forget another"] = (*_MESSAGES["forget"], _FORGETTING)
+_MESSAGES["forget another"] = (*_MESSAGES["forget"], _FORGETTING, r"documents were forgotten while this command ran")
 _MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES[_OVERTAKEN] = _MESSAGES["build"]
 _MESSAGES["finish forgetting"] = _MESSAGES["forget"]
 _MESSAGES["index earlier"] = (
