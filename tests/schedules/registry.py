@@ -44,7 +44,11 @@ _OF_RUNS = ("pretrain", "pretrain on workers", "model export", "generate", "eval
 
 def names() -> list[str]:
     """The names of all scenarios."""
-    return [*_SCENARIOS, f"any of {','.join(_COMMANDS)}, or these{_APART}, after {'  '.join(_AT)}", f"any of {','.join(_OF_RUNS)}"]
+    return [
+        *_SCENARIOS,
+        f"any of {','.join(_COMMANDS)}, or these{_APART}, after {'  '.join(_AT)}",
+        f"any of {','.join(_OF_RUNS)}",
+    ]
 
 
 def scenario(name: str) -> Scenario:

@@ -147,7 +147,9 @@ def _copied(kind):
         process = world.start(name, make(world))
         if name == "build":
             world.watch(
-                lambda world, event, process=process: re.fullmatch(_KILLED_AT[kind], event.other) and world.kill(process)
+                lambda world, event, process=process: (
+                    re.fullmatch(_KILLED_AT[kind], event.other) and world.kill(process)
+                )
             )
         with remembered():
             world.run()

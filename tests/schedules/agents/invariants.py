@@ -157,7 +157,9 @@ class Published:
         tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json")) or {"records": {}}
         if corpus is not None:
             expected = corpus_fingerprint(corpus["steps"], tombstone["records"])
-            assert corpus["fingerprint"] == expected, f"{agent} has published a corpus as it was before documents were forgotten"
+            assert corpus["fingerprint"] == expected, (
+                f"{agent} has published a corpus as it was before documents were forgotten"
+            )
             mark = mark_of(tombstone["records"])
             for step in corpus["steps"]:
                 manifest = parsed(self.disk.peek(f"{self.root}/{step['directory']}{_STEP_MANIFEST}"))

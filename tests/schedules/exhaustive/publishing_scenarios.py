@@ -237,7 +237,9 @@ def write_while_old_files_are_removed() -> Scenario:
         next_run(world, partial(forget, world))
         is_gone(world, Event(world.now, "nobody", "", "", ""))
 
-    return Scenario("write and remove old files", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
+    return Scenario(
+        "write and remove old files", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000
+    )
 
 
 def write_while_removed() -> Scenario:

@@ -24,7 +24,7 @@ def count_without_lock(choices):
         for _ in range(2):
             world.step("read", "/count")
             seen = count[0]
-            world.step("write", "/count")
+            world.step("rename", "/count")
             count[0] = seen + 1
 
     for name in "AB":
