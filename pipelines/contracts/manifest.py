@@ -133,9 +133,16 @@ class StepOutput:
 
     def write(self, relative: str, content: Content) -> FileRecord:
         """Write one file of the step atomically and return its record. Raises ConflictError if documents were
-        forgotten since the build began.
+        forgotten since the build began, or another command removes the file or its directory.
         """
-        return self.directory.write_file(relative, content, self.check_forgotten)
+        try:
+            return self.directory.write_file(relative, content, self.check_forgotten)
+        except FileNotFoundError as error:
+            if not str(error.filename).startswith(str(self.directory)):
+                raise
+            raise ConflictError(
+                f"{self.directory / relative}: was removed by another command while the step was built; run the command again"
+            ) from None
 
     def check_forgotten(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began.

@@ -44,11 +44,8 @@ _OF_RUNS = ("pretrain", "pretrain on workers", "model export", "generate", "eval
 
 def names() -> list[str]:
     """The names of all scenarios."""
-    return [
-        *_SCENARIOS,
-        f"any of {','.join(_COMMANDS)}, or these{_APART}, after {'  '.join(_AT)}",
-        f"any of {','.join(_OF_RUNS)}",
-    ]
+    meetings = f"any of {','.join(_COMMANDS)}, or these{' or'.join((*_AT, _APART))}"
+    return [*_SCENARIOS, meetings, f"any of {','.join(_OF_RUNS)}"]
 
 
 def scenario(name: str) -> Scenario:
