@@ -14,6 +14,7 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "submit,submit with other code": ("submissions.meetings_of_submissions", "two_versions"),
     "publish a removed step": ("exhaustive.publishing_scenarios", "publish_a_removed_step"),
     "write while forgetting": ("exhaustive.publishing_scenarios", "write_while_forgetting"),
+    "write new,sweep": ("exhaustive.publishing_scenarios", "write_new"),
     "write,remove old files": ("exhaustive.publishing_scenarios", "write_while_old_files_are_removed"),
     "write,remove directory": ("exhaustive.publishing_scenarios", "write_while_removed"),
     "checkpoint,ledger": ("exhaustive.run_scenarios", "save_while_another_copies"),

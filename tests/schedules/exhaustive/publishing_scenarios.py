@@ -57,7 +57,7 @@ def write_new() -> Scenario:
         next_run(world, lambda: LocalPath(path).write_new(b"next") or LocalPath(ROOT).remove_temporaries())
         assert world.disk.peek(path) == content or content is None
 
-    return Scenario("write_new", start, judge, op_seconds=0, limit=2000)
+    return Scenario("write_new", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
 
 
 def publish_the_first() -> Scenario:
