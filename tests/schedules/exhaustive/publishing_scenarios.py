@@ -68,7 +68,7 @@ def publish_the_first() -> Scenario:
         try:
             record = StepOutput(root, _STEP).write(f"model-{name}", name.encode())
             return publish_first(root, _STEP, _manifest(record), _nothing_to_check)
-        except OSError:  # as a build: another has published the step, and removed the file
+        except (OSError, ConflictError):  # as a build: another has published the step, and removed the file
             published = load_step(root, _STEP)
             if published is None:
                 raise
@@ -109,7 +109,7 @@ def publish_a_step(units: int = 1) -> Scenario:
         if published is None:
             try:
                 return build_step(root)
-            except OSError:  # as a build: another has published the step, and removed what only unfinished steps need
+            except (OSError, ConflictError):  # as a build: another has published the step, and removed what others need
                 published = load_step(root, _STEP)
                 if published is None:
                     raise
