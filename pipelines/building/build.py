@@ -114,9 +114,6 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None], variant: 
             # The fingerprints of the steps that read its files are known only now.
             state.plan = add_published_files(state.plan)
             _find_published(state)
-    for step in state.plan.steps:
-        if step.label not in before:  # workers of a killed or overtaken build may have written more files
-            state.output(step).finish(state.published[step.label])
     state.metrics.progress(len(state.published), len(state.plan.steps))
     return publish_corpus(state)
 

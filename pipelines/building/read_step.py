@@ -26,6 +26,7 @@ from pipelines.contracts.manifest import (
     write_table,
 )
 from pipelines.contracts.stage import in_order
+from pipelines.contracts.tombstone import REWRITTEN
 from pipelines.planning.inventory import forget_checksums
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.files import SourceFile, has_changed
@@ -218,10 +219,12 @@ def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> 
 
 
 def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
-    """Remove surplus parts, left by an attempt during which a file changed."""
+    """Remove surplus parts, left by an attempt during which a file changed. Those that `forget` has rewritten are of a step
+    that another build has published since this one began.
+    """
     known = {record.path for record in records}
     for path in directory.glob("parts/*"):
-        if f"parts/{path.name}" not in known:
+        if f"parts/{path.name}" not in known and REWRITTEN not in path.name:
             path.unlink(missing_ok=True)
 
 

@@ -23,7 +23,7 @@ from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, read_json, write_json, write_new_json
 from pipelines.contracts.document_counts import Counts, parse_counts
 from pipelines.contracts.shard_set import ShardSet, shard_set_of
-from pipelines.contracts.tombstone import FORGOTTEN, current_mark, is_current
+from pipelines.contracts.tombstone import FORGOTTEN, REWRITTEN, current_mark, is_current
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
@@ -133,9 +133,16 @@ class StepOutput:
 
     def write(self, relative: str, content: Content) -> FileRecord:
         """Write one file of the step atomically and return its record. Raises ConflictError if documents were
-        forgotten since the build began.
+        forgotten since the build began, or another command removes the file or its directory.
         """
-        return self.directory.write_file(relative, content, self.check_forgotten)
+        try:
+            return self.directory.write_file(relative, content, self.check_forgotten)
+        except FileNotFoundError as error:
+            if not str(error.filename).startswith(str(self.directory)):
+                raise
+            raise ConflictError(
+                f"{self.directory / relative}: was removed by another command while the step was built; run the command again"
+            ) from None
 
     def check_forgotten(self) -> None:
         """Raise ConflictError if documents were forgotten since the build began.
@@ -166,12 +173,14 @@ class StepOutput:
     def finish(self, published: StepManifest) -> None:
         """Remove all files of a published step that its manifest does not name: receipts, intermediate files, and what
         killed or overtaken builds have left. Where a step is not reproducible, its file has another name in every build.
+
+        What `forget` has rewritten stays, because it may have done so after `published` was read. It removes its own old files.
         """
         named = {record.path.partition("/")[0] for record in (*published.files, *published.part_files.values())}
         named |= {"manifest.json", "run.json"}
         with suppress(FileNotFoundError):  # another command has removed the step
             for path in list(self.directory.iterdir()):
-                if path.name in named:
+                if path.name in named or REWRITTEN in path.name:
                     continue
                 if path.is_dir():
                     path.remove_tree()

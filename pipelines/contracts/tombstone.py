@@ -15,6 +15,8 @@ from gristmill.storage.store import digest, read_json, write_json
 
 FORGOTTEN = "forgotten"
 """The reason of a record that was forgotten, and the name of the mark in a manifest's facts and in a receipt."""
+REWRITTEN = "~"
+"""In the names of files that `forget` has rewritten: before the digits of the tombstone's digest."""
 _FILE = "forgotten.json"
 
 

@@ -50,7 +50,7 @@ from pipelines.contracts.manifest import (
 )
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from pipelines.contracts.shard_set import ShardRecord, open_shard, shard_set_of, write_shard
-from pipelines.contracts.tombstone import FORGOTTEN, read_tombstone, write_tombstone
+from pipelines.contracts.tombstone import FORGOTTEN, REWRITTEN, read_tombstone, write_tombstone
 from pipelines.erasure.gc import list_stale_indexes, list_unreached, remove_steps
 from pipelines.stages.materialise.funnel import SAMPLE, Funnel
 
@@ -215,7 +215,7 @@ def _new_name(path: str, mark: str) -> str:
     """
     directory, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
-    return f"{directory}{slash}{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
+    return f"{directory}{slash}{stem.partition(REWRITTEN)[0]}{REWRITTEN}{mark[:12]}{dot}{suffix}"
 
 
 def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str) -> dict[str, Counts]:

@@ -4,7 +4,7 @@ import errno
 import random
 from collections.abc import Sequence
 
-from tests.schedules.scheduler import CRITICAL, Agent, Decision, World, is_critical
+from tests.schedules.scheduler import CRITICAL, LEASE, Agent, Decision, World, is_critical
 
 _READS = frozenset(("open", "stat", "entries", "read", "native read"))
 _WRITES = frozenset(("create", "part", "rest", "fsync", "fsync_directory", "mkdir", "rename", "link"))
@@ -229,6 +229,32 @@ class Starve(Default):
 
     def _starves(self, world: World, agent: Agent) -> bool:
         return agent.process.name == self._who and self._from <= world.steps < self._until
+
+
+class Stop(Default):
+    """One process goes first, and stops before it publishes or removes something, until the others have ended or have done so
+    many operations: what it has checked is out of date by then.
+    """
+
+    def __init__(self, seed: object, length: int, faults: Faults | None = None) -> None:
+        super().__init__(seed, faults)
+        self._who: str | None = None
+        self._left = self.chance.randrange(max(1, length // 20))  # what it publishes and removes before
+        self._operations = self.chance.choice((_ALWAYS, self.chance.randrange(max(1, length))))
+        self._until: float | None = None
+
+    def choose(self, world: World, current: Agent | None) -> Agent:
+        """The process until it stops, then the others, then the process again."""
+        if self._who is None:
+            self._who = self.chance.choice(sorted(world.processes))
+        if self._until is None and current is not None and current.process.name == self._who:
+            if current.kind in CRITICAL and not current.path.endswith(LEASE) and not current.other.endswith(LEASE):
+                self._left -= 1
+            if self._left < 0:
+                self._until = world.steps + self._operations
+        mine = self._until is None or world.steps >= self._until
+        first = [agent for agent in world.ready if (agent.process.name == self._who) == mine] or world.ready
+        return current if current in first else self.chance.choice(first)
 
 
 class Replay:

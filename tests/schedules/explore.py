@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.schedules.choices import SUSPENSIONS, Conflicts, Default, Faults, Pct, Random, Replay, Starve
+from tests.schedules.choices import SUSPENSIONS, Conflicts, Default, Faults, Pct, Random, Replay, Starve, Stop
 from tests.schedules.memory_disk import MemoryDisk, Node
 from tests.schedules.process_caches import quick_paths
 from tests.schedules.scheduler import Decision, Strategy
@@ -129,6 +129,7 @@ def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
             Conflicts,
             partial(Pct, depth=chance.randint(1, 5), length=length),
             partial(Starve, length=length),
+            partial(Stop, length=length),
         )
     )
     return make(seed=seed, faults=faults)

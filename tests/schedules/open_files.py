@@ -61,12 +61,11 @@ class Reader(io.BytesIO):
 class Writer(io.BytesIO):
     """A file that is being written: what it buffers gets there in two halves, when it is flushed or closed."""
 
-    def __init__(self, world: World, disk: MemoryDisk, node: Node, path: str, before: bytes = b"") -> None:
+    def __init__(self, world: World, disk: MemoryDisk, node: Node, path: str) -> None:
         super().__init__()
-        super().write(before)
         self.node, self.path = node, path
         self._world, self._disk = world, disk
-        self._written = len(before)
+        self._written = 0
 
     def flush(self) -> None:
         if self.closed:
@@ -93,6 +92,21 @@ class Writer(io.BytesIO):
 
     def __del__(self) -> None:
         """What nobody closed is lost."""
+
+
+class Appender(Writer):
+    """A file that is open for appending: what is written gets to its end, behind what others have written meanwhile."""
+
+    def flush(self) -> None:
+        if self.closed:
+            return
+        data = self.getvalue()[self._written :]
+        if not data:
+            return
+        self._written += len(data)
+        for kind, piece in (("part", data[: len(data) // 2]), ("rest", data[len(data) // 2 :])):
+            self._world.step(kind, self.path)
+            self._disk.write(self.node, self.node.data + piece)
 
 
 class InPlace:

@@ -16,7 +16,7 @@ import xxhash
 from gristmill.host import Host, TimedOut
 from tests.schedules.memory_disk import ROOT, MemoryDisk
 from tests.schedules.memory_store import MemoryStore
-from tests.schedules.open_files import InPlace, Reader, Writer
+from tests.schedules.open_files import Appender, InPlace, Reader, Writer
 from tests.schedules.scheduler import Killed, World, os_error
 
 Result = TypeVar("Result")
@@ -134,7 +134,7 @@ class SimulatedHost(Host):
                 node = disk.file(path)
             except FileNotFoundError:
                 node = disk.create(path)
-            return Writer(world, disk, node, path, node.data)
+            return Appender(world, disk, node, path)
         world.step("create", path)
         return Writer(world, disk, disk.create(path, new=mode == "xb"), path)
 

@@ -26,6 +26,9 @@ SCENARIOS = {
     "forget, export, read": lambda: meeting("forget", "export", "read"),
     "index, forget, build": lambda: meeting("index", "forget", "build"),
     "variant, gc, forget": lambda: meeting("variant", "gc", "forget"),
+    "overtaken build, forget": lambda: meeting("overtaken build", "forget"),
+    "index earlier, gc": lambda: meeting("index earlier", "gc", disk="reread"),
+    "build at a copy": lambda: meeting("build", disk="steps"),
     "workers, forget": lambda: meeting("workers", "forget"),
     "all": lambda: meeting("build", "gc", "forget", "export", "read"),
 }
@@ -143,6 +146,20 @@ def test_a_build_that_forget_overtook_removes_no_file_of_a_published_step():
     scenario = meeting("late build", "forget")
     for number in range(20, 32):  # operations of the build between its looks at what is forgotten
         overtaken = Replay([Decision("late build 1", number, "run", "forget 2")], 0)
+        assert run(scenario, overtaken)[1] is None
+
+
+def test_a_build_that_forget_overtook_leaves_what_forget_has_rewritten():
+    scenario = meeting("overtaken build", "forget")
+    own = [event for event in run(scenario, Replay((), 0), trace=True)[0].trace if event.agent == "overtaken build 1"]
+    looks = [
+        number
+        for number, event in enumerate(own, 1)
+        if event.operation == "entries" and ("/parts" in event.path or "/funnel-" in event.path)
+    ]
+    assert len(looks) > 2
+    for number in looks:  # right before it removes what is not its own
+        overtaken = Replay([Decision("overtaken build 1", number, "run", "forget 2")], 0)
         assert run(scenario, overtaken)[1] is None
 
 

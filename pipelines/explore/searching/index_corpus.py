@@ -12,7 +12,7 @@ from gristmill.terminal import human_bytes, quantity
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import check_mark
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER, unit_names
-from pipelines.contracts.tombstone import current_mark
+from pipelines.contracts.tombstone import forgotten, mark_of
 from pipelines.explore.searching.part_index import is_finished, text_bytes, write_part_index
 from pipelines.explore.searching.search_corpus import shown_texts
 
@@ -33,9 +33,10 @@ def index_corpus(corpus: Location, sources: Sequence[str] | None = None) -> Inde
     """Index the documents of a corpus, kept and dropped, of all sources or some. Parts that have a current index are
     skipped. One part is held in memory.
 
-    Raises UserError for an unknown source, and ConflictError if documents are forgotten meanwhile.
+    Raises UserError for an unknown source and while documents are being forgotten, and ConflictError if some are forgotten
+    meanwhile.
     """
-    mark = current_mark(corpus.parent if corpus.suffix == ".json" else corpus)
+    mark = mark_of(forgotten(corpus.parent if corpus.suffix == ".json" else corpus))
     opened = open_corpus(corpus)
     names = unit_names(opened)
     parts = [part for source in opened.choose_sources(sources, "--sources") for part in opened.parts(source)]

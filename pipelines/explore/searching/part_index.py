@@ -84,8 +84,19 @@ class PartIndex:
 def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
     """Write the index of the documents of a part, given their texts as they are shown. Returns its size in bytes.
 
-    `check` raises an error if nothing may be written any more.
+    `check` raises an error if nothing may be written any more. Raises ConflictError if another command removes the directory.
     """
+    try:
+        return _write(directory, texts, check)
+    except FileNotFoundError:
+        raise _removed(directory) from None
+
+
+def _removed(directory: Location) -> ConflictError:
+    return ConflictError(f"{directory}: was removed by another command while it was written; run the command again")
+
+
+def _write(directory: Location, texts: pa.Array, check: Check) -> int:
     offsets, data = text_buffers(texts)
     segments: list[_Segment] = []
 
@@ -105,9 +116,7 @@ def write_part_index(directory: Location, texts: pa.Array, check: Check) -> int:
     def check_files() -> None:
         check()
         if not all((directory / file.path).exists() for file in files):
-            raise ConflictError(
-                f"{directory}: was removed by another command while it was written; run the command again"
-            )
+            raise _removed(directory)
 
     write_json(directory / _MANIFEST, {"format": INDEX_FORMAT, **value}, check_files)
     return sum(file.bytes for file in files)

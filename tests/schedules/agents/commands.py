@@ -151,9 +151,9 @@ def export(output=EXPORT):
     return command(lambda: export_corpus(LocalPath(OUTPUT), LocalPath(output), "jsonl", None))
 
 
-def index():
-    """`pipelines index`."""
-    return command(lambda: index_corpus(LocalPath(OUTPUT)))
+def index(corpus=OUTPUT):
+    """`pipelines index`, of a corpus or of an earlier build of it."""
+    return command(lambda: index_corpus(LocalPath(corpus)))
 
 
 def read():

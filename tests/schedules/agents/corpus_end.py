@@ -16,7 +16,7 @@ from tests.schedules.simulation import Simulation
 _OPERATIONS = 12_000  # more than four undisturbed builds
 _CHECKED = 20  # one in so many disks that are known is checked all the same
 _POWER = 4  # one in so many machines loses power at last
-FORGETTING = {"forget": FORGOTTEN, "forget another": ANOTHER}
+FORGETTING = {"forget": FORGOTTEN, "forget another": ANOTHER, "finish forgetting": FORGOTTEN}
 """The document that each command forgets."""
 _passed: set[tuple] = set()
 _known = itertools.count(1)

@@ -3,8 +3,12 @@
 Allowed messages are those that are true of what has happened: who works there, who took over, what changed.
 """
 
+import re
+from contextlib import contextmanager
 from functools import cache
 
+from gristmill.host import host
+from pipelines.building import build as building
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER
 from tests.schedules.agents.commands import build, export, finish_forgetting, forget, gc, index, read
 from tests.schedules.agents.corpus_end import (
@@ -22,6 +26,8 @@ from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import ANOTHER, EXPORT, OUTPUT, corpus, parts_of_each
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
+from tests.schedules.memory_disk import MemoryDisk
+from tests.schedules.process_caches import replaced
 from tests.schedules.simulation import Simulation
 
 _LEASE = (
@@ -29,6 +35,8 @@ _LEASE = (
     r"another process took over while this one was suspended; run the command again",
 )
 _LAST_OPERATIONS = 6  # of an export: from its last look at the corpus to export.json
+_AFTER_CHECK = 3  # operations of a command from its look at the lease until it sets a step aside
+_OVERTAKEN = "overtaken build"
 _AT_WORK = r"`pipelines forget` is running here or was interrupted"
 _FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"build( the corpus)? again$"
 _NOT_THERE = r"none of these documents is in the corpus"
@@ -52,24 +60,34 @@ _MESSAGES = {
     "index": (
         r"documents were forgotten while this command ran",
         r"was removed by another command while it was written; run the command again",
+        _FORGETTING,
         _BUILD_AGAIN,
         _AT_WORK,
     ),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
-_MESSAGES["forget another"] = (*_MESSAGES["forget"], _FORGETTING)
-_MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES["build"]
+_MESSAGES["forget another"] = (*_MESSAGES["forget"], _FORGETTING, r"documents were forgotten while this command ran")
+_MESSAGES["late build"] = _MESSAGES["variant"] = _MESSAGES[_OVERTAKEN] = _MESSAGES["build"]
+_MESSAGES["finish forgetting"] = _MESSAGES["forget"]
+_MESSAGES["index earlier"] = (
+    *_MESSAGES["index"],
+    r"no corpus here",
+    r"has removed steps of this earlier build, so it can no longer be read",
+)
 _MESSAGES["workers"] = (*_MESSAGES["build"], r"failed 3 times: the worker died")  # or stood still for as long
 _MAKE = {
     "build": lambda world: build(_other(), world.say),
     "late build": lambda world: build(_other(), world.say, lease=False),
+    _OVERTAKEN: lambda world: build(corpus(), world.say, lease=False),
     "workers": lambda world: build(_other(), world.say, world=world),
     "variant": lambda world: build(_other(), world.say, variant="small"),
     "gc": lambda world: gc(corpus()),
     "forget": lambda world: forget(),
     "forget another": lambda world: forget(ANOTHER),
+    "finish forgetting": lambda world: finish_forgetting(),
     "export": lambda world: export(),
     "index": lambda world: index(),
+    "index earlier": lambda world: index(_earlier(world)),
     "read": lambda world: read(),
 }
 
@@ -79,25 +97,86 @@ def _other():
     return corpus(least=20)
 
 
+def _earlier(world):
+    """The manifest of the earlier build."""
+    (name,) = (name for name in world.disk.names(OUTPUT) if name.startswith("earlier-"))
+    return f"{OUTPUT}/{name}"
+
+
 @cache
-def published_corpus():
-    """A snapshot of a disk with a published corpus, and steps of another configuration that nothing reaches."""
+def published_corpus(kind="used"):
+    """A snapshot of a disk with a published corpus.
+
+    `used`: there are steps of an earlier build of another configuration. `reread`: that build has read the sources into other
+    parts. `new`: there are none. `interrupted`: none, and `forget` was killed when it had written its tombstone.
+    `receipts`, `steps`: documents were forgotten in a copy, which was copied back to where another build was killed (`_copied`).
+    """
+    if kind in _KILLED_AT:
+        return _copied(kind)
+    before = {"used": [corpus(least=10)], "reread": [corpus(part_bytes=5000)]}.get(kind, [])
     world = None
     with remembered():
-        for config in (corpus(least=10), corpus()):
+        for config in (*before, corpus()):
             world = Simulation(Default(), disk=world.disk if world else None)
             process = world.start("build", build(config, world.say))
             world.run()
             assert process.result == 0, process.result or process.error
+        if kind == "interrupted":
+            world = Simulation(Default(), disk=world.disk)
+            world.start("forget", forget())
+            world.watch(_kill_with_tombstone)
+            world.run()
         return world.disk.snapshot()
 
 
-def meeting(*names, faults=("kills", "suspensions", "power")):
+def _kill_with_tombstone(world, event):
+    if event.operation == "rename" and event.other == f"{OUTPUT}/forgotten.json":
+        world.kill(world.processes["forget"])
+
+
+_KILLED_AT = {"receipts": r".*/short.web-\w+/units/web-00001.json", "steps": r".*/funnel-\w+/manifest.json"}
+"""The file that a build writes last before it is killed."""
+
+
+def _copied(kind):
+    """A build was killed, and `forget` ran in a copy from before; the corpus was copied back, and what the build left stays."""
+    new, copies = published_corpus("new"), []
+    for name, make in (("build", lambda world: build(_other(), world.say)), ("forget", lambda world: forget())):
+        world = Simulation(Default(), disk=MemoryDisk())
+        world.disk.restore(new)
+        process = world.start(name, make(world))
+        if name == "build":
+            world.watch(
+                lambda world, event, process=process: (
+                    re.fullmatch(_KILLED_AT[kind], event.other) and world.kill(process)
+                )
+            )
+        with remembered():
+            world.run()
+        assert process.killed or process.result == 0, process.result
+        copies.append(world.disk)
+    left, disk = copies
+    there = set(disk.names(OUTPUT))
+    for directory in left.directories(OUTPUT):
+        if directory.removeprefix(f"{OUTPUT}/").partition("/")[0] not in there:
+            disk.mkdir(directory)
+    for path, data in left.files(OUTPUT).items():
+        if path.removeprefix(f"{OUTPUT}/").partition("/")[0] not in there:
+            node = disk.create(path)
+            disk.write(node, data)
+            disk.fsync(node)
+    for directory in disk.directories(OUTPUT):
+        disk.fsync(disk.find(directory))
+    return disk.snapshot()
+
+
+def meeting(*names, faults=("kills", "suspensions", "power"), disk="used"):
     """Commands that meet: some of build, gc, forget, export, read; one name may occur twice."""
 
     def start(world):
         world.facts["published"] = Published(world)
         _Late(world)
+        _Leases(world)
         start_commands(world, names, _MAKE, faults)
 
     def judge(world):
@@ -115,13 +194,32 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
         forgetting = [name for name in dict.fromkeys(names) if name in FORGETTING]
         if forgetting:
             _forget_again(world, forgetting)
-        if {"build", "late build", "workers", "variant"} & set(names):
+        if {"build", "late build", "workers", "variant", _OVERTAKEN} & set(names):
             check_corpus(world, _other(), None)
-        if "index" in names:
+        if {"index", "index earlier"} & set(names):
             _index_again(world)
         check_without(world, forgetting)
 
-    return Scenario(", ".join(names), start, judge, published_corpus(), faults, around=remembered)
+    around = _overtaken if _OVERTAKEN in names else remembered
+    return Scenario(", ".join(names), start, judge, published_corpus(disk), faults, around=around)
+
+
+@contextmanager
+def _overtaken():
+    """While the block runs, a build that is overtaken has looked for published steps when there were none: before anything was
+    forgotten.
+    """
+    looked, find_published = set(), building._find_published
+
+    def find(state):
+        name = str(host().identity()["started"])
+        if name.startswith(_OVERTAKEN) and name not in looked and not state.gone:
+            looked.add(name)
+        else:
+            find_published(state)
+
+    with remembered(), replaced((building, "_find_published", find)):
+        yield
 
 
 class _Late:
@@ -145,6 +243,29 @@ class _Late:
             assert same or not late, f"{event.agent} is published though documents were forgotten long before"
 
 
+class _Leases:
+    """Watches that a command which has lost its lease begins to remove at most one step more."""
+
+    def __init__(self, world):
+        self.held, self.lost = set(), {}  # by name: who had the lease; the operations that it had done when it lost it
+        world.watch(self.look)
+
+    def look(self, world, event):
+        """Called after an operation that has changed the disk."""
+        if f"{OUTPUT}/.lease" in (event.path, event.other):
+            holder = (parsed(world.disk.peek(f"{OUTPUT}/.lease")) or {}).get("started")
+            for agent in world.agents:
+                if agent.name == holder:
+                    self.held.add(holder)
+                    self.lost.pop(holder, None)
+                elif agent.name in self.held:
+                    self.lost.setdefault(agent.name, agent.ops)
+        name = event.other.rpartition("/")[2]
+        if event.operation == "rename" and name.startswith(".") and event.agent in self.lost:
+            late = next(agent.ops for agent in world.agents if agent.name == event.agent) - self.lost[event.agent]
+            assert late <= _AFTER_CHECK, f"{event.agent} removes {event.path} though it has lost its lease"
+
+
 def _forget_again(world, commands):
     """Forget once more: it finishes what was interrupted, or says that the document is not there."""
     run_again(world, "build", lambda again: build(corpus(), again.say), allowed=("forgetting was interrupted",))
@@ -161,6 +282,7 @@ def _index_again(world):
     left = [path for path in found if path.endswith(".tmp")]
     assert not left, f"left over: {INDEX_FOLDER}/{left[0]}"
     finished = {path.partition("/")[0]: parsed(data) for path, data in found.items() if path.endswith("/manifest.json")}
+    finished = {unit: manifest for unit, manifest in finished.items() if not unit.startswith(".")}  # being removed
     indexed = {unit.rpartition("-")[0] for unit in finished}
     assert indexed == {f"{source.name}-{part:05d}" for source in corpus().sources for part in range(parts_of_each())}, (
         indexed

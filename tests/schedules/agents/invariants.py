@@ -9,6 +9,8 @@ from functools import lru_cache
 
 import xxhash
 
+from pipelines.building.publish import corpus_fingerprint
+from pipelines.contracts.tombstone import mark_of
 from tests.schedules.agents.small_corpora import OUTPUT, TEXTS
 
 _STEP_MANIFEST = "/manifest.json"
@@ -140,10 +142,29 @@ class Published:
     def _corpus(self, agent):
         """No step of the published corpus holds a document once it is forgotten."""
         records, pending = self._tombstone()
+        if not pending:
+            self._says_what_is_forgotten(agent)
         texts = [TEXTS[document].encode() for document in records & TEXTS.keys()]
         if texts and not pending:
             for directory in corpus_steps(self.disk, self.root):
                 self._without(texts, directory, agent)
+
+    def _says_what_is_forgotten(self, agent):
+        """The fingerprint of the published corpus is that of its steps and of what is forgotten: its counts are, too. So is the
+        mark of each step.
+        """
+        corpus = parsed(self.disk.peek(f"{self.root}/manifest.json"))
+        tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json")) or {"records": {}}
+        if corpus is not None:
+            expected = corpus_fingerprint(corpus["steps"], tombstone["records"])
+            assert corpus["fingerprint"] == expected, (
+                f"{agent} has published a corpus as it was before documents were forgotten"
+            )
+            mark = mark_of(tombstone["records"])
+            for step in corpus["steps"]:
+                manifest = parsed(self.disk.peek(f"{self.root}/{step['directory']}{_STEP_MANIFEST}"))
+                same = manifest is None or manifest["facts"].get("forgotten", "") == mark
+                assert same, f"{step['directory']} of the corpus is as it was before documents were forgotten ({agent})"
 
     def _tombstone(self):
         """The documents that it names, and those whose removal is unfinished."""

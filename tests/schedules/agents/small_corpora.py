@@ -69,16 +69,16 @@ def parts_of_each() -> int:
     return _shape[2]
 
 
-def corpus(least: int = 30) -> CorpusConfig:
-    """The configuration of the chosen shape; `least` is a knob of one of its steps."""
-    return _corpus(*_shape, least)
+def corpus(least: int = 30, part_bytes: int = 800) -> CorpusConfig:
+    """The configuration of the chosen shape; `least` is a knob of one of its steps, `part_bytes` how large parts are."""
+    return _corpus(*_shape, least, part_bytes)
 
 
 @cache
-def _corpus(names: str, sources: tuple[str, ...], parts: int, least: int) -> CorpusConfig:
+def _corpus(names: str, sources: tuple[str, ...], parts: int, least: int, part_bytes: int) -> CorpusConfig:
     root = sources_directory(parts)
     sources = tuple(
-        Source(name, str(root / name), "jsonl", licence="CC0-1.0", part_bytes=800, max_document_bytes=800)
+        Source(name, str(root / name), "jsonl", licence="CC0-1.0", part_bytes=part_bytes, max_document_bytes=800)
         for name in sources
     )
     steps = tuple(step for step in STEPS if step.name in names.split())

@@ -1,13 +1,17 @@
 """Processes that write the same new file, or publish the same step of a corpus."""
 
 import json
+from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import xxhash
 
 from gristmill.errors import ConflictError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import digest
+from pipelines.contracts.lineage import Corpus, PublishedStep
 from pipelines.contracts.manifest import (
     FileRecord,
     Receipt,
@@ -20,6 +24,7 @@ from pipelines.contracts.manifest import (
     sweep,
 )
 from pipelines.contracts.tombstone import write_tombstone
+from pipelines.erasure.forget import _remove_old_files
 from tests.schedules.exhaustive.systematic import all_ended, next_run
 from tests.schedules.explore import Scenario
 from tests.schedules.memory_disk import ROOT
@@ -52,7 +57,7 @@ def write_new() -> Scenario:
         next_run(world, lambda: LocalPath(path).write_new(b"next") or LocalPath(ROOT).remove_temporaries())
         assert world.disk.peek(path) == content or content is None
 
-    return Scenario("write_new", start, judge, op_seconds=0, limit=2000)
+    return Scenario("write_new", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
 
 
 def publish_the_first() -> Scenario:
@@ -63,7 +68,7 @@ def publish_the_first() -> Scenario:
         try:
             record = StepOutput(root, _STEP).write(f"model-{name}", name.encode())
             return publish_first(root, _STEP, _manifest(record), _nothing_to_check)
-        except OSError:  # as a build: another has published the step, and removed the file
+        except (OSError, ConflictError):  # as a build: another has published the step, and removed the file
             published = load_step(root, _STEP)
             if published is None:
                 raise
@@ -104,7 +109,7 @@ def publish_a_step(units: int = 1) -> Scenario:
         if published is None:
             try:
                 return build_step(root)
-            except OSError:  # as a build: another has published the step, and removed what only unfinished steps need
+            except (OSError, ConflictError):  # as a build: another has published the step, and removed what others need
                 published = load_step(root, _STEP)
                 if published is None:
                     raise
@@ -198,6 +203,63 @@ def write_while_forgetting() -> Scenario:
         is_gone(world, Event(world.now, "nobody", "", "", ""))
 
     return Scenario("write while forgetting", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
+
+
+def write_while_old_files_are_removed() -> Scenario:
+    """A task that began before writes a file of a published step, while `forget` goes on after a kill: the step is rewritten
+    already, and what its manifest does not name goes. No other file is there then, and none appears.
+    """
+    root, name = LocalPath(ROOT), f"{_STEP}/parts/unit"
+
+    def write() -> None:
+        with suppress(ConflictError):
+            StepOutput(root, _STEP).write("parts/unit", b"to be forgotten")
+
+    def forget(world: Simulation) -> None:
+        write_tombstone(root, {"records": {"web": ["a#1"]}})
+        step = PublishedStep("toy", root / _STEP, _manifest())
+        _remove_old_files(root, cast("Corpus", SimpleNamespace(steps=(step,))))
+        world.facts["gone"] = True
+
+    def is_gone(world: Simulation, event: Event) -> None:
+        assert "gone" not in world.facts or world.disk.peek(f"{ROOT}/{name}") is None, f"{name} is left ({event.agent})"
+
+    def start(world: Simulation) -> None:
+        world.disk.mkdir(f"{ROOT}/{_STEP}")
+        world.watch(is_gone)
+        world.start("task", write)
+        world.start("forget", partial(forget, world))
+
+    def judge(world: Simulation) -> None:
+        error = world.processes["forget"].error
+        assert error is None or world.processes["forget"].killed, repr(error)
+        is_gone(world, Event(world.now, "nobody", "", "", ""))
+        next_run(world, partial(forget, world))
+        is_gone(world, Event(world.now, "nobody", "", "", ""))
+
+    return Scenario(
+        "write and remove old files", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000
+    )
+
+
+def write_while_removed() -> Scenario:
+    """A process writes a file of a directory that another creates as well, and removes: the file is written, before or after."""
+    place = LocalPath(ROOT) / "units"
+
+    def remove() -> None:
+        (place / "theirs").write_atomic(b"theirs")
+        place.remove_tree()
+
+    def start(world: Simulation) -> None:
+        world.start("writer", lambda: (place / "ours").write_atomic(b"ours"))
+        world.start("remover", remove)
+
+    def judge(world: Simulation) -> None:
+        all_ended(world)
+        next_run(world, lambda: (place / "ours").write_atomic(b"ours"))
+        assert world.disk.peek(str(place / "ours")) == b"ours", "the file was not written"
+
+    return Scenario("write and remove", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=2000)
 
 
 def _nothing_to_check() -> None:

@@ -8,8 +8,11 @@ from tests.schedules.exhaustive.publishing_scenarios import (
     publish_the_first,
     write_new,
     write_while_forgetting,
+    write_while_old_files_are_removed,
+    write_while_removed,
 )
 from tests.schedules.exhaustive.systematic import explore_all
+from tests.schedules.explore import Tally, explore
 
 KILL, SUSPENSION = {"kills": 1}, {"suspensions": 1}
 FAULTS = pytest.mark.parametrize("faults", [KILL, SUSPENSION], ids=["kill", "suspension"])
@@ -36,6 +39,12 @@ def test_a_step_that_is_removed_is_never_published_without_its_files(faults):
 @pytest.mark.parametrize("faults", [{}, KILL, SUSPENSION], ids=["none", "kill", "suspension"])
 def test_a_task_that_began_before_writes_nothing_once_its_step_is_removed(faults):
     check(write_while_forgetting(), **faults)
+
+
+@pytest.mark.parametrize("scenario", [write_while_removed, write_while_old_files_are_removed])
+def test_a_file_is_written_or_not_while_others_are_removed(scenario):
+    found = explore(scenario(), iter(range(300)), Tally())  # all states would take minutes
+    assert found is None, found.story()
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gristmill.host import Host
-from tests.schedules.choices import Default
+from gristmill.storage.disk import LocalPath
+from tests.schedules.choices import Default, Random
 from tests.schedules.memory_disk import ROOT, MemoryDisk
 from tests.schedules.scheduler import World
 from tests.schedules.simulated_host import SimulatedHost
@@ -178,6 +180,23 @@ def test_a_write_is_seen_in_halves_and_a_kill_leaves_what_was_written():
         states.add(tuple(world.disk.files().items()))
     a, b = f"{ROOT}/a", f"{ROOT}/b"
     assert states == {(), ((a, b""),), ((a, b"12"),), ((a, b"1234"),), ((b, b"1234"),)}
+
+
+def test_two_that_append_to_a_file_keep_what_the_other_has_written():
+    path = f"{ROOT}/log"
+
+    def append(name):
+        with LocalPath(path).open("ab") as log:
+            for number in range(3):
+                log.write(f"{name}{number}\n".encode())
+                log.flush()
+
+    for seed in range(10):
+        world = Simulation(Random(seed))
+        for name in "AB":
+            world.start(name, partial(append, name))
+        world.run()
+        assert sorted(world.disk.peek(path)) == sorted(b"A0\nA1\nA2\nB0\nB1\nB2\n")
 
 
 def test_native_code_reads_and_writes_copies(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.schedules import choices as choices_module
-from tests.schedules.choices import Conflicts, Default, Faults, Pct, Random, Replay, Starve
+from tests.schedules.choices import Conflicts, Default, Faults, Pct, Random, Replay, Starve, Stop
 from tests.schedules.scheduler import Livelock, World
 from tests.schedules.shrinking import shrink
 
@@ -12,6 +12,7 @@ STRATEGIES = {
     "pct": lambda seed: Pct(seed, 2, 10),
     "conflicts": Conflicts,
     "starve": lambda seed: Starve(seed, 10),
+    "stop": lambda seed: Stop(seed, 40),
 }
 
 
@@ -23,7 +24,7 @@ def count_without_lock(choices):
         for _ in range(2):
             world.step("read", "/count")
             seen = count[0]
-            world.step("write", "/count")
+            world.step("rename", "/count")
             count[0] = seen + 1
 
     for name in "AB":

@@ -8,7 +8,15 @@ from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
 from tests.schedules.simulation import Simulation
-from tests.schedules.training.run_commands import evaluate, generate, model_export, pretrain, report, score_checkpoints
+from tests.schedules.training.run_commands import (
+    evaluate,
+    generate,
+    model_export,
+    pretrain,
+    pretrain_on_workers,
+    report,
+    score_checkpoints,
+)
 from tests.schedules.training.run_invariants import Whole, check_run, check_scores
 from tests.schedules.training.small_runs import RUN
 from tests.schedules.training.without_numbers import without_numbers
@@ -28,12 +36,14 @@ _MESSAGES = {
 }
 _MAKE = {
     "pretrain": lambda world: pretrain(world.say),
+    "pretrain on workers": pretrain_on_workers,
     "model export": lambda world: model_export(),
     "generate": lambda world: generate(),
     "evaluate": lambda world: evaluate(),
     "report": lambda world: report(),
     "score checkpoints": lambda world: score_checkpoints(world.say),
 }
+_MESSAGES["pretrain on workers"] = _MESSAGES["pretrain"]
 NAMES = tuple(_MAKE)
 
 

@@ -3,21 +3,26 @@
 Each returns a function that a simulated process runs. Its result is 0 or the message with which the command ends.
 """
 
+from functools import partial
+
+from gristmill.errors import UserError
 from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
-from tests.schedules.agents.commands import command
+from tests.schedules.agents.commands import TASK, command
 from tests.schedules.training.small_runs import EXPORT, REPORT, RUN, STEPS, corpus, job, state_after
 from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkpoints
 from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 from trainers.inference.model_export import export_checkpoint, load_trained, notes_of
 from trainers.report.run_page import write_report
 from trainers.runs.ledger import copy_ledger
-from trainers.runs.run import locked, open_run
-from trainers.training.launch import launch
+from trainers.runs.run import begin_attempt, locked, open_run
+from trainers.training.launch import _train, launch
+
+_WORKER_SECONDS = 60.0  # for which a worker may be silent; training takes 12
 
 
-def pretrain(say=print):
-    """`trainers pretrain`, from the lease on."""
+def pretrain(say=print, train=launch):
+    """`trainers pretrain`, from the lease on; `train` is as `launch`."""
 
     def run():
         path = LocalPath(RUN)
@@ -29,9 +34,29 @@ def pretrain(say=print):
                     write_report([path], path / "report.html")
                 say("nothing to do")
                 return
-            launch(job(), corpus(), path, 1, say)
+            train(job(), corpus(), path, 1, say)
 
     return command(run)
+
+
+def pretrain_on_workers(world):
+    """`trainers pretrain` on a cluster of one worker, whose process outlives that of a command that is killed, and is
+    believed to be dead when it is silent.
+    """
+
+    def train(config, tasks, path, workers, say):
+        lost = True
+        while lost:  # as on Ray: another attempt, unless the worker itself has said what is wrong
+            work = partial(_train, config, tasks, path, None, begin_attempt(path))
+            driver = world.current.process.name
+            number = sum(name.startswith(f"{driver}{TASK}") for name in world.processes)
+            worker = world.start(f"{driver}{TASK}{number}", command(work), machine="of workers")
+            world.wait(lambda worker=worker: not worker.alive, _WORKER_SECONDS)
+            lost = worker.alive or worker.killed
+        if worker.result != 0:
+            raise UserError(worker.result)
+
+    return pretrain(world.say, train)
 
 
 def model_export():

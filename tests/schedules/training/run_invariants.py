@@ -13,18 +13,21 @@ from trainers.runs.history import drop_superseded
 _NAME = re.compile(r"step-(\d{8})(\.\d+)?")
 _CHECKPOINTS = f"{RUN}/checkpoints"
 _REMOVALS = ("unlink", "rename", "rmdir")
+_AFTER_CHECK = 6  # operations of a worker from its look for another attempt until it publishes a checkpoint
 
 
 class Whole:
     """Looks at a run after each operation.
 
     The newest checkpoint that was published is there, whole, with the ledger of its step; the run's ledger is of no later step;
-    an export is whole or absent, and of one step.
+    an export is whole or absent, and of one step. Once another attempt has begun, earlier ones publish at most what they were
+    about to.
     """
 
     def __init__(self, world):
         self.world, self.disk, self.seen = world, world.disk, 0
         self.newest = 0
+        self.superseded = {}  # by agent: the operations that it had done when another attempt began
         self.look_at_all()
         world.watch(self.look)
 
@@ -41,9 +44,18 @@ class Whole:
         if any(decision.action == "power" for decision in decided):
             self.look_at_all()
         if event.operation in ("rename", "link"):
+            self._attempted(event)
             self._published(event)
         if event.operation in _REMOVALS or event.other.startswith(f"{EXPORT}"):
             self._removed(event)
+
+    def _attempted(self, event):
+        if event.other == f"{RUN}/.attempt":
+            self.superseded = {agent.name: agent.ops for agent in self.world.agents if agent.name != event.agent}
+        if event.other.startswith(f"{_CHECKPOINTS}/step-") and event.agent in self.superseded:
+            ops = next(agent.ops for agent in self.world.agents if agent.name == event.agent)
+            late = ops - self.superseded[event.agent]
+            assert late <= _AFTER_CHECK, f"{event.agent} has published {event.other} though another attempt has begun"
 
     def _published(self, event):
         place, _, name = event.other.rpartition("/")

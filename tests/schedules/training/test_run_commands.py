@@ -16,6 +16,7 @@ pytestmark = pytest.mark.faults
 
 SCENARIOS = {
     "two attempts": lambda: two_pretrains(),
+    "pretrain on workers": lambda: meeting_of_runs("pretrain on workers", "pretrain"),
     "pretrain, model export, report": lambda: meeting_of_runs("pretrain", "model export", "report"),
     "pretrain, generate, evaluate": lambda: meeting_of_runs("pretrain", "generate", "evaluate"),
     "pretrain, score checkpoints": lambda: meeting_of_runs("pretrain", "score checkpoints", "score checkpoints"),

@@ -284,6 +284,31 @@ def test_an_index_that_forget_overtakes_is_not_written(tmp_path, monkeypatch):
     assert not [path for path in (place / INDEX_FOLDER).rglob("*") if path.is_file()]
 
 
+def test_no_index_begins_while_documents_are_being_forgotten(tmp_path):
+    place = build_corpus(tmp_path, {"web": ["one document", "another"]})
+    doc = {"source": "web", "path": "0000.jsonl", "record": 1, "id": "", "part": 0, "row": 1}
+    tombstone = {**read_tombstone(place), "records": {"web": ["0000.jsonl#1"]}, "pending": [doc]}
+    write_tombstone(place, tombstone)
+    with pytest.raises(UserError, match="forgetting was interrupted; finish it first"):
+        index_corpus(place)
+    assert not (place / INDEX_FOLDER).exists()
+
+
+def test_an_index_that_is_removed_while_it_is_written_says_so(tmp_path, monkeypatch):
+    place = build_corpus(tmp_path, {"web": ["one document", "another"]})
+    sort = part_index.sort_places
+
+    def remove_and_sort(block):
+        (place / INDEX_FOLDER).remove_tree()
+        return sort(block)
+
+    monkeypatch.setattr(part_index, "sort_places", remove_and_sort)
+    with pytest.raises(
+        ConflictError, match="was removed by another command while it was written; run the command again"
+    ):
+        index_corpus(place)
+
+
 @pytest.mark.long
 def test_gc_removes_indexes_that_are_not_current(tmp_path, capsys):
     texts = {"web": random_texts(60, 6)}
