@@ -1,5 +1,6 @@
-"""Recipes of one language, of many, and of one domain, in published sizes: mBERT, XLM-R, mT5, CamemBERT, SciBERT, BERTweet. Each is a
-model of another file with its own vocabulary, data and hyper-parameters.
+"""Recipes of one language, of many, and of one domain, in published sizes: mBERT, XLM-R, mT5, CamemBERT, SciBERT, BERTweet.
+
+Each is a model of another file with its own vocabulary, data and hyper-parameters.
 """
 
 from dataclasses import replace
@@ -12,8 +13,8 @@ from trainers.recipes.encoders import bert_base, roberta_base
 
 
 def mbert_base() -> Pretraining:
-    """Multilingual BERT, cased, of 104 languages (google-research/bert, multilingual.md): `bert_base` with a vocabulary of 119,547,
-    178,566,653 parameters with its heads.
+    """Multilingual BERT, cased, of 104 languages (google-research/bert, multilingual.md): `bert_base` with a vocabulary of
+    119,547, 178,566,653 parameters with its heads.
 
     No paper says how it was trained; steps, batches and rates are those of `bert_base`. Its authors sampled languages with the
     exponent 0.7, `temperature` here has 0.3.
@@ -78,8 +79,8 @@ def bertweet_base() -> Pretraining:
     """BERTweet-base, of English tweets (Nguyen et al., 2020, section 2): `roberta_base` with a vocabulary of 64,001 and 128
     positions, 134,965,505 parameters.
 
-    950,000 steps of 7,000 sequences of 128 at 4e-4, which are 40 epochs; the rate rises for the first two. `normalise: tweets` of
-    a source replaces user names and addresses as the paper does (docs/domains.md).
+    950,000 steps of 7,000 sequences of 128 at 4e-4, which are 40 epochs; the rate rises for the first two. `normalisation:
+    tweets` of a source replaces user names and addresses as the paper does (docs/sources.md).
     """
     roberta = roberta_base()
     return replace(
@@ -113,7 +114,7 @@ def mt5_base() -> Pretraining:
 
 
 def mt5_small() -> Pretraining:
-    """mT5-small, 300,176,768 parameters: `mt5_base` with 8 layers of width 512, 6 heads of width 64 and an inner size of 1,024."""
+    """mT5-small, 300,176,768 parameters: `mt5_base` with 8 layers of width 512, 6 heads of width 64, an inner size of 1,024."""
     base = mt5_base()
     sizes = {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "feed_forward": 1024}
     return replace(base, name="mt5_small", model=replace(base.model, **sizes))  # type: ignore[arg-type]
