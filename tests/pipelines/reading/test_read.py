@@ -259,3 +259,14 @@ def test_user_names_and_urls_of_tweets_are_replaced_and_counted(tmp_path, number
     assert documents["url"].to_pylist() == ["http://x/@bob"] * number
     totals = [sum(part.replaced.get(name, 0) for part in parts) for name in ("user_names", "urls")]
     assert totals == ([number, number] if tweets else [0, 0])
+
+
+@pytest.mark.parametrize(("normalisation", "reasons"), [("none", []), ("tweets", ["oversized"])])
+@pytest.mark.parametrize("text_is", ["text", "html"])
+def test_the_longest_document_is_measured_with_user_names_replaced(tmp_path, text_is, normalisation, reasons):
+    """A record is no longer than that either before."""
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "@a " * 20}))
+    source = Source("t", str(tmp_path), "jsonl", text_is=text_is, max_document_bytes=90, normalisation=normalisation)
+    [part] = parts_of(source)
+    assert part.documents.num_rows == 1 - len(reasons)
+    assert part.quarantine["reason"].to_pylist() == reasons
