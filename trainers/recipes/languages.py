@@ -16,15 +16,15 @@ def mbert_base() -> Pretraining:
     """Multilingual BERT, cased, of 104 languages (google-research/bert, multilingual.md): `bert_base` with a vocabulary of
     119,547, 178,566,653 parameters with its heads.
 
-    No paper says how it was trained; steps, batches and rates are those of `bert_base`. Its authors sampled languages with the
-    exponent 0.7, `temperature` here has 0.3.
+    No paper says how it was trained; steps, batches and rates are those of `bert_base`. Languages are sampled with the
+    exponent 0.7.
     """
     bert = bert_base()
     return replace(
         bert,
         name="mbert_base",
         model=replace(bert.model, vocab_size=119_547),
-        data=replace(bert.data, weights="temperature"),
+        data=replace(bert.data, weights="tokens**0.7"),
     )
 
 
