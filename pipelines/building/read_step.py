@@ -67,12 +67,14 @@ def _read_unit(task: _ReadTask) -> Receipt:
         check_code(f"read.{task.source.name}", format_of(task.source.format).reader, task.code)
     records, parts, indexes, aside = [], [], [], QUARANTINE.empty_table()
     reasons: Counter[str] = Counter()
+    replaced: Counter[str] = Counter()
     for number, part in enumerate(
         read_documents(task.source, task.files, task.source.part_bytes, task.poison, task.forgotten)
     ):
         name = f"{task.unit}-{number:03d}"
         indexes.append(_index(part, name))
         reasons.update(_counted(part.quarantine["reason"]))
+        replaced.update(part.replaced)
         aside = _join((aside, part.quarantine))
         if aside.num_rows > _HELD_ROWS:
             records.append(task.out.write(f"quarantine/{name}.arrow", write_table(aside)))
@@ -87,7 +89,7 @@ def _read_unit(task: _ReadTask) -> Receipt:
     records.append(task.out.write(f"quarantine/{task.unit}.arrow", write_table(aside)))
     records_in, decoded_bytes, control_characters = _totals(index)
     kept, quarantined = sum(part["rows"] for part in parts), dict(sorted(reasons.items()))
-    counts = ReadCounts(records_in, kept, {}, quarantined, decoded_bytes, control_characters)
+    counts = ReadCounts(records_in, kept, {}, quarantined, decoded_bytes, control_characters, dict(replaced))
     return task.out.finish_unit(task.unit, records, {**counts.facts(), "parts": parts})
 
 

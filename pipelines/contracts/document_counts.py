@@ -44,11 +44,21 @@ class Counts:
 @dataclass(frozen=True)
 class ReadCounts(Counts):
     """Counts of a read step, in records, with the bytes that its files decode to and the control characters
-    removed.
+    removed. `replaced`: how many `user_names` and `urls` of tweets were replaced; empty where they are not looked for.
     """
 
     decoded_bytes: int = 0
     control_characters: int = 0
+    replaced: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, facts: Mapping[str, Any]) -> Self:
+        """Parse counts as `Counts.parse` does; `replaced` may be missing."""
+        return super().parse({"replaced": {}, **facts})
+
+    def facts(self) -> dict[str, Any]:
+        """Return the counts as `Counts.facts` does, without `replaced` if it is empty."""
+        return {name: value for name, value in super().facts().items() if value or name != "replaced"}
 
 
 def parse_counts(facts: Mapping[str, Any]) -> Counts:

@@ -16,6 +16,7 @@ from pipelines.reading import documents as read
 from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
 from pipelines.reading.entries.licence_names import VERSION as LICENCES_VERSION
 from pipelines.reading.entries.listing import list_files
+from pipelines.reading.entries.normalise import TWEETS_VERSION
 from pipelines.reading.sources.registry import format_code, format_of
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import page_process
@@ -75,6 +76,7 @@ class Read(Stage):
         found |= {"page_fields": FIELDS_VERSION} if source.page_fields else {}
         found |= {"best": rule_version()} if page_process.holds_pages(source) and source.extract == "best" else {}
         found |= {"page_measures": MEASURES_VERSION} if source.page_measures else {}
+        found |= {"tweets": TWEETS_VERSION} if source.normalisation == "tweets" else {}
         found |= {"markdown": MARKDOWN_VERSION} if source.markup == "markdown" else {}
         return read.depends() | page_process.libraries(source) | found | format_code(source.format)
 

@@ -2,7 +2,8 @@
 quarantined records.
 """
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.contracts.document import DOCUMENT, FILES, ID, NOT_SAMPLED, QUARANTINE, empty, file_key, is_empty
-from pipelines.reading.entries.normalise import Normalised, cut, normalise, normalise_all
+from pipelines.reading.entries.normalise import Normalised, cut, normalise, normalise_all, normalise_tweet
 from pipelines.reading.entries.record_sample import RecordSample
 from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.sources.source import Source
@@ -23,7 +24,8 @@ _ROW_BYTES = 128  # approximate memory of a row without its strings
 
 @dataclass(frozen=True)
 class ReadPart:
-    """One part. `documents`: DOCUMENT, one chunk. `quarantine`: QUARANTINE. `files`: FILES, in reading order.
+    """One part. `documents`: DOCUMENT, one chunk. `quarantine`: QUARANTINE. `files`: FILES, in reading order. `replaced`: how
+    many user names and URLs of tweets were replaced.
 
     files.records = files.rows + files.quarantined in every row; the sums are the lengths of `documents` and
     `quarantine`.
@@ -32,6 +34,7 @@ class ReadPart:
     documents: pa.Table
     quarantine: pa.Table
     files: pa.Table
+    replaced: Mapping[str, int]
 
 
 @dataclass
@@ -60,6 +63,7 @@ class _Rows:
     metas: list[bytes | None] = field(default_factory=list)
     quarantine: list[tuple[str, int, str, int | None]] = field(default_factory=list)
     files: list[_Share] = field(default_factory=list)
+    replaced: Counter[str] = field(default_factory=Counter)
     cost: int = 0
 
 
@@ -128,7 +132,8 @@ class PartBuilder:
             yield self._close_part()
 
     def _store(self, batch: list[TextRecord]) -> Iterator[ReadPart]:
-        if len(batch) < _MIN_BATCH_RECORDS or self._removed or self._sample:
+        tweets = self._source.normalisation == "tweets"
+        if len(batch) < _MIN_BATCH_RECORDS or self._removed or self._sample or tweets:
             for record in batch:
                 yield from self._store_one(record)
             return
@@ -169,6 +174,9 @@ class PartBuilder:
         except UnicodeEncodeError:
             yield from self._set_aside("lone_surrogate", record.size)
             return
+        if self._source.normalisation == "tweets":
+            data, replaced = normalise_tweet(data)
+            self._rows.replaced.update(replaced)
         if is_empty(data.decode()):
             yield from self._set_aside("empty", record.size)
         elif len(data) > limit and self._source.oversized == "quarantine":
@@ -216,7 +224,7 @@ class PartBuilder:
             self._share = _Share(share.path, share.key, share.first_record + share.records, 0, continued)
         self._rows = _Rows()
         self._yielded += 1
-        return ReadPart(_documents(rows, self._source.name), _quarantine(rows), _files(rows))
+        return ReadPart(_documents(rows, self._source.name), _quarantine(rows), _files(rows), rows.replaced)
 
 
 def _any_empty(texts: Normalised) -> bool:

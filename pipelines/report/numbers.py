@@ -84,6 +84,7 @@ def _source(
         "files": facts["files"],
         "decoded_bytes": facts["decoded_bytes"],
         "control_characters": facts["control_characters"],
+        **({"replaced": facts["replaced"]} if "replaced" in facts else {}),
         "records": facts["in"] - facts["quarantined"].get(NOT_SAMPLED, 0),
         "documents": facts["kept"],
         "text_bytes": read_bytes,

@@ -66,9 +66,10 @@ class Data:
 
     `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources'
     tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax over the tokens that
-    the weights apply to), or the name of a mixture that the corpus manifest suggests. `max_epochs`, one
-    number or one per source, limits how often a source is read over the whole run. Once a source reaches its
-    limit, the others share its weight.
+    the weights apply to), `tokens**0.7` (to the tokens to a power from 0 to 1; `temperature` is
+    `tokens**0.3`), or the name of a mixture that the corpus manifest suggests. `max_epochs`, one number or
+    one per source, limits how often a source is read over the whole run. Once a source reaches its limit, the
+    others share its weight.
 
     If `shards` split sources into domains (docs/domains.md), each domain is read as a source of its own, and
     both mappings may name any level. A name stands for the domains below it that no longer name covers: in

@@ -20,7 +20,8 @@ class Masked(Masking):
     In each document a share `rate` of the tokens is chosen, never special ones. Of the chosen tokens,
     `mask_share` become `<mask>`, `random_share` become a random token that is not special, and the rest stay
     unchanged; the loss is taken at all chosen tokens. `unit` is the unit of choice: `tokens`, whole `words`,
-    or `spans` of words. The length of a span is geometric with parameter `span_p`, at most `span_words` words
+    or `spans` of words. In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese)
+    each token is a word. The length of a span is geometric with parameter `span_p`, at most `span_words` words
     (SpanBERT's 0.2 and 10 give a mean of 3.8 words). The tokens of words are replaced one by one, those of a
     span all in the same way.
 

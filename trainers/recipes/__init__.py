@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable
 
 from trainers.config.pretraining import Pretraining
-from trainers.recipes import decoders, encoder_decoders, encoders, nanogpt, recurrent, tiny_encoders
+from trainers.recipes import decoders, encoder_decoders, encoders, languages, nanogpt, recurrent, tiny_encoders
 from trainers.recipes.decoders import demo_decoder, gpt2_small, llama_tiny
 
 __all__ = ["RECIPES", "demo_decoder", "gpt2_small", "llama_tiny"]
 
-_FILES = (decoders, nanogpt, recurrent, encoders, tiny_encoders, encoder_decoders)
+_FILES = (decoders, nanogpt, recurrent, encoders, tiny_encoders, encoder_decoders, languages)
 RECIPES: dict[str, Callable[[], Pretraining]] = {
     name: recipe
     for file in _FILES

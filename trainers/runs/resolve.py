@@ -4,6 +4,7 @@ values.
 
 import difflib
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ _BELOW_FREE = tuple(f"{name}." for name in FREE)
 # seconds. For more samples they are estimated from the average tokens per sequence.
 EXACT = 1 << 24
 _MARGIN = 1000  # caps must exceed an estimated budget by a thousandth, because averages are not exact
+_POWER = re.compile(r"tokens\*\*(0|1|0?\.[0-9]+)")  # weights by a power of the tokens, with its exponent
 _NAMED = 20  # domains that an error lists
 _EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little against fresh data (Muennighoff et al. 2023)
 
@@ -263,8 +265,14 @@ def _weights(
         "unimax": unimax(sizes, span or sum(sizes.values()), epochs),
     }
     if isinstance(wanted, str):
+        power = _POWER.fullmatch(wanted)
+        if power and wanted not in named:
+            named[wanted] = temperature(sizes, float(power[1]))
         if wanted not in named:
-            raise ConfigError(f"{field}: got {wanted!r}, allowed a mapping over domains or {', '.join(sorted(named))}")
+            names = ", ".join(sorted(named))
+            raise ConfigError(
+                f"{field}: got {wanted!r}, allowed a mapping over domains, {names}, or tokens**E with an exponent from 0 to 1"
+            )
         wanted = named[wanted]
     for name, weight in wanted.items():
         if weight > 0 or name not in corpus.empty:

@@ -1,4 +1,4 @@
-"""Normalise text when it is read: line ends, control characters, Unicode form. Idempotent."""
+"""Normalise text when it is read: line ends, control characters, Unicode form, and names in tweets. Idempotent."""
 
 import re
 import unicodedata
@@ -25,6 +25,14 @@ def _windows_1252() -> dict[bytes, bytes]:
 
 
 _C1_REPLACEMENTS = _windows_1252()
+
+TWEETS_VERSION = "1"
+USER_NAME, URL = b"@USER", b"HTTPURL"
+# A URL ends at white space, without punctuation that ends a sentence or closes a bracket. A user name has ASCII letters, digits
+# and underscores, and does not follow a letter, digit or underscore (an e-mail address), "@" or "/" (a path without scheme).
+_URL = r"(?<!\w)(?ai:https?://|www\.)\S*[^\s.,;:!?'\")\]}>\u2026\u00bb\u201d\u2019]"
+_USER_NAME = r"(?<![\w@/])@[A-Za-z0-9_]+(?![A-Za-z0-9_@])"
+_IN_TWEETS = re.compile(f"(?P<url>{_URL})|{_USER_NAME}")
 
 # What a UTF-8 byte may indicate. Bytes below 0xcc encode only code points below U+0300, which compose with
 # nothing.
@@ -74,6 +82,24 @@ def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
         if not unicodedata.is_normalized("NFC", kept):
             data = unicodedata.normalize("NFC", kept).encode("utf-8")
     return data, controls
+
+
+def normalise_tweet(data: bytes) -> tuple[bytes, dict[str, int]]:
+    """Return the UTF-8 of a normalised text with `@USER` for each user name and `HTTPURL` for each URL, as in BERTweet (Nguyen et
+    al., 2020, section 2), and how many `user_names` and `urls` were replaced.
+
+    As in its authors' code, a URL begins with `http://`, `https://` or `www.`.
+    """
+    counts = {"user_names": 0, "urls": 0}
+    if b"@" not in data and b"://" not in data and b"www." not in data.lower():
+        return data, counts
+
+    def replace(match: re.Match[str]) -> str:
+        name, placeholder = ("urls", URL) if match["url"] else ("user_names", USER_NAME)
+        counts[name] += match[0] != placeholder.decode()
+        return placeholder.decode()
+
+    return _IN_TWEETS.sub(replace, data.decode()).encode(), counts
 
 
 def _may_compose(data: bytes) -> bool:

@@ -74,6 +74,9 @@ class Source:
     """Unicode normalisation of the stored text. Regardless of this field, line ends, form feeds and vertical
     tabs become line feeds, U+0080 to U+009F become the characters of the same code in Windows-1252, as in
     HTML, and other control characters except tab are removed."""
+    normalisation: Literal["none", "tweets"] = field(default="none", metadata=ADDED)
+    """tweets: user names become `@USER`, and URLs `HTTPURL`, as in BERTweet (Nguyen et al. 2020, section 2). A URL begins with
+    `http://`, `https://` or `www.`; e-mail addresses stay (`pii` replaces them). The manifest counts both as `replaced`."""
     max_document_bytes: int = 64 << 20
     """A longer document is quarantined or split, as `oversized` says."""
     oversized: Literal["quarantine", "split"] = "quarantine"

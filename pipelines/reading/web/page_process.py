@@ -26,7 +26,7 @@ from typing import IO, Any, NamedTuple, Self
 from gristmill.errors import PoisonError, SourceError
 from gristmill.libraries.extras import extra_of, install_extra
 from pipelines.contracts.stage import library_versions
-from pipelines.reading.entries.normalise import normalise
+from pipelines.reading.entries.normalise import normalise, normalise_tweet
 from pipelines.reading.entries.records import Bad, RawRecord, TextRecord, to_json
 from pipelines.reading.sources.registry import format_of
 from pipelines.reading.sources.source import Source
@@ -232,7 +232,8 @@ class Extractor:
 
     def _length(self, text: str) -> int:
         try:
-            return len(normalise(text, self._source.unicode_form)[0])
+            data, _ = normalise(text, self._source.unicode_form)
+            return len(normalise_tweet(data)[0] if self._source.normalisation == "tweets" else data)
         except UnicodeEncodeError:  # a lone surrogate, which is set aside later
             return 0
 

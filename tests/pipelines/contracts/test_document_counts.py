@@ -1,5 +1,7 @@
 """Counts add up by rule and by reason, and are written as `in`, `kept`, `dropped`, `quarantined`."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from pipelines.contracts.document_counts import Counts, ReadCounts, count_drops, parse_counts
@@ -11,6 +13,8 @@ READ = ReadCounts(5, 4, {}, {"not_json": 1}, 900, 2)
 def test_sums_are_by_rule_and_reason():
     assert WEB + Counts(5, 2, {"short": 1, "copy": 2}) == Counts(15, 8, {"short": 4, "copy": 2}, {"empty": 1})
     assert ReadCounts(10, 8, {}, {"not_json": 2}, 1800, 4) == READ + READ
+    tweets = replace(READ, replaced={"urls": 3, "user_names": 1})
+    assert (tweets + READ + tweets).replaced == {"urls": 6, "user_names": 2}
     assert Counts() + WEB == WEB
 
 
@@ -27,7 +31,7 @@ def test_facts_have_the_names_and_the_order_of_manifests():
         ("quarantined", {"empty": 1}),
     ]
     assert list(READ.facts())[4:] == ["decoded_bytes", "control_characters"]
-    for counts in (WEB, READ):
+    for counts in (WEB, READ, replace(READ, replaced={"urls": 3})):
         assert parse_counts(counts.facts()) == counts
         assert type(parse_counts(counts.facts())) is type(counts)
     assert Counts.parse(WEB.facts() | {"spans": {}, "spared": 3}) == WEB

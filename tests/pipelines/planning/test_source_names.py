@@ -57,6 +57,16 @@ def test_documents_of_such_sources_are_found_and_exported(crawls, tmp_path, caps
     assert [source for _, source in open_sources(f"{output}:{CRAWL}", "positive")] == [CRAWL]
 
 
+def test_normalising_tweets_reads_a_source_again_and_the_default_is_no_part_of_its_identity(crawls, tmp_path):
+    build(planned(crawls), LocalCluster(), lambda line: None)
+    changed = planned(crawls, f"sources.{CRAWL}.normalisation=tweets")
+    assert explain(changed.step(f"read.{CRAWL}"), tmp_path / "out").startswith("normalisation: nothing -> tweets")
+    assert changed.step(f"read.{LONGER}").fingerprint == planned(crawls).step(f"read.{LONGER}").fingerprint
+    step = planned(crawls, f"sources.{CRAWL}.normalisation=none").step(f"read.{CRAWL}")
+    assert step.fingerprint == planned(crawls).step(f"read.{CRAWL}").fingerprint
+    assert "normalisation" not in str(step.identity)
+
+
 @pytest.mark.parametrize("name", ["a.b", "2024-10", "-a", "_a", "a b", "a/b", "a~", "é", "a[0]", "a:b", "a\n", "''"])
 def test_other_names_are_refused(crawls, name):
     with pytest.raises(ConfigError, match="expected letters, digits, - and _, a letter first"):

@@ -241,3 +241,32 @@ def test_bytes_and_control_characters_are_counted_where_a_part_begins_anew(tmp_p
     assert len(parts) == 6
     assert [part.files["decoded_bytes"].to_pylist() for part in parts] == [[601]] * 6
     assert [part.files["control_characters"].to_pylist() for part in parts] == [[300]] * 6
+
+
+TWEET = "RT @bob: mail me@ex.org\x01 http://t.co/a1"
+
+
+@pytest.mark.parametrize(("number", "part_bytes"), [(1, 1 << 20), (40, 1 << 20), (40, 1)])
+@pytest.mark.parametrize("normalisation", ["none", "tweets"])
+def test_user_names_and_urls_of_tweets_are_replaced_and_counted(tmp_path, number, part_bytes, normalisation):
+    lines = [json.dumps({"text": TWEET, "url": "http://x/@bob"}) for _ in range(number)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    parts = parts_of(Source("tweets", str(tmp_path), "jsonl", normalisation=normalisation), part_bytes)
+    documents = pa.concat_tables(part.documents for part in parts)
+    tweets = normalisation == "tweets"
+    text = "RT @USER: mail me@ex.org HTTPURL" if tweets else TWEET.replace("\x01", "")
+    assert documents["text"].to_pylist() == [text] * number
+    assert documents["url"].to_pylist() == ["http://x/@bob"] * number
+    totals = [sum(part.replaced.get(name, 0) for part in parts) for name in ("user_names", "urls")]
+    assert totals == ([number, number] if tweets else [0, 0])
+
+
+@pytest.mark.parametrize(("normalisation", "reasons"), [("none", []), ("tweets", ["oversized"])])
+@pytest.mark.parametrize("text_is", ["text", "html"])
+def test_the_longest_document_is_measured_with_user_names_replaced(tmp_path, text_is, normalisation, reasons):
+    """A record is no longer than that either before."""
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "@a " * 20}))
+    source = Source("t", str(tmp_path), "jsonl", text_is=text_is, max_document_bytes=90, normalisation=normalisation)
+    [part] = parts_of(source)
+    assert part.documents.num_rows == 1 - len(reasons)
+    assert part.quarantine["reason"].to_pylist() == reasons

@@ -126,6 +126,17 @@ def test_composed_texts(tmp_path, monkeypatch):
     assert corpus.verdicts(["topic"], ["chats"]).read_all()["topic"].to_pylist() == ["a", "c"]
 
 
+def test_tweets(tmp_path, monkeypatch):
+    (tmp_path / "tweets").mkdir()
+    texts = ["@bob: mail me@ex.org", "@eve: mail me@ex.org", "see http://t.co/a1"]
+    (tmp_path / "tweets/a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    corpus = build("Tweets", tmp_path, monkeypatch)
+    assert kept(corpus) == ["@USER: mail me@ex.org", "see HTTPURL"]
+    assert corpus.corpus.manifest.sources["tweets"]["replaced"] == {"user_names": 2, "urls": 1}
+    [numbers] = json.loads((tmp_path / "out/tweets/report.json").read_text())["sources"]
+    assert numbers["replaced"] == {"user_names": 2, "urls": 1}
+
+
 def test_text_files(tmp_path, monkeypatch):
     for name in ("notes", "packages/a.dist-info", "wiki"):
         (tmp_path / name).mkdir(parents=True)

@@ -309,6 +309,21 @@ def test_unimax_is_of_the_tokens_that_its_weights_hold_for(corpus):
     assert amounts["code"] == pytest.approx(min(amounts["plays"], 4 * sizes["code"]))
 
 
+@pytest.mark.parametrize("exponent", ["0", "0.3", ".7", "1"])
+def test_sources_are_weighted_by_a_power_of_their_tokens(corpus, exponent):
+    weights = resolve(settings(f"data.weights=tokens**{exponent}"), corpus).data.weights
+    powers = {name: source.tokens ** float(exponent) for name, source in corpus.train.items()}
+    assert weights == pytest.approx({name: power / sum(powers.values()) for name, power in powers.items()})
+
+
+@pytest.mark.parametrize(
+    "power", ["tokens**2", "tokens**1.5", "tokens**-1", "tokens**", "tokens**1e9", "tokens**.", "token**0.5"]
+)
+def test_other_powers_are_refused(corpus, power):
+    with pytest.raises(ConfigError, match=r"data\.weights: got 'token.*or tokens\*\*E with an exponent from 0 to 1"):
+        resolve(settings(f"data.weights={power}"), corpus)
+
+
 def test_a_mixture_ends_with_its_stage_and_reads_no_source_of_another_one():
     drawn = order(stages=((1_000, (0.0, 1.0, 0.0)), (math.inf, (1.0, 0.0, 0.0))), epochs={0: 1})
     with pytest.raises(MixtureExhausted) as end:

@@ -32,13 +32,19 @@ PUBLISHED = {
     "bart": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
     "bert, cased": (28996, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "bert": (30522, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
+    "bertweet": (64001, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 64000}),
+    "camembert": (32005, {"<pad>": 1, "<unk>": 3, "<s>": 5, "</s>": 6, "<mask>": 32004}),
     "deberta": (128001, {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 128000}),
     "gpt": (40478, {"<unk>": 0}),
     "gpt2": (50257, {"<|endoftext|>": 50256}),
     "llama": (32000, {"<unk>": 0, "<s>": 1, "</s>": 2}),
     "llama 3": (128256, {token: 128000 + number for number, token in enumerate(_LLAMA_3)}),
+    "mbert": (119547, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
     "modernbert": (50368, {"<|endoftext|>": 0, "<|padding|>": 1, **_MODERN}),
+    "mt5": (250100, {"<pad>": 0, "</s>": 1, "<unk>": 2, **{f"<extra_id_{n}>": 250099 - n for n in range(100)}}),
     "roberta": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
+    "scibert": (31090, {"[PAD]": 0, "[UNK]": 101, "[CLS]": 102, "[SEP]": 103, "[MASK]": 104}),
+    "xlmr": (250002, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 250001}),
     "xlnet": (32000, {"<unk>": 0, "<s>": 1, "</s>": 2, "<cls>": 3, "<sep>": 4, "<pad>": 5, "<mask>": 6}),
     "t5": (32100, {"<pad>": 0, "</s>": 1, "<unk>": 2, **{f"<extra_id_{n}>": 32099 - n for n in range(100)}}),
 }
@@ -51,6 +57,8 @@ OF_RECIPE = {
     "bart_large": "bart",
     "bert_base": "bert",
     "bert_large": "bert",
+    "bertweet_base": "bertweet",
+    "camembert_base": "camembert",
     "deberta_v2_xlarge": "deberta",
     "deberta_v3_base": "deberta",
     "electra_base": "bert",
@@ -63,10 +71,14 @@ OF_RECIPE = {
     "gpt3": "gpt2",
     "llama_160m": "llama",
     "llama_1b": "llama",
+    "mbert_base": "mbert",
     "modernbert_base": "modernbert",
+    "mt5_base": "mt5",
+    "mt5_small": "mt5",
     "prefix_lm_base": "t5",
     "roberta_base": "roberta",
     "roberta_large": "roberta",
+    "scibert_base": "scibert",
     "spanbert_large": "bert, cased",
     "t5_11b": "t5",
     "t5_3b": "t5",
@@ -74,6 +86,7 @@ OF_RECIPE = {
     "t5_large": "t5",
     "t5_small": "t5",
     "t5_v1_1_base": "t5",
+    "xlmr_base": "xlmr",
     "xlnet_large": "xlnet",
 }
 TRAINED = [
@@ -90,7 +103,7 @@ TRAINED = [
     "roberta_base",
     "spanbert_large",
 ]
-TRAINED += ["t5_v1_1_base", "deberta_v2_xlarge", "xlnet_large"]
+TRAINED += ["camembert_base", "t5_v1_1_base", "deberta_v2_xlarge", "xlnet_large"]
 
 
 def written(size: int, specials: dict[str, int]) -> bytes:
@@ -168,7 +181,7 @@ def test_a_recipe_resolves_with_the_published_tokenizer_of_its_model(recipe, cor
     name = OF_RECIPE[recipe]
     config = narrow(recipe, corpora(name))
     size = PUBLISHED[name][0]
-    expected = {"t5": 32128, "deberta": 128100}.get(name, size)
+    expected = {"t5": 32128, "mt5": 250112, "deberta": 128100}.get(name, size)
     assert config.model.vocab_size == RECIPES[recipe]().model.vocab_size == expected
 
 

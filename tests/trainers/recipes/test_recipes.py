@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 
 from tokenizer.kinds import byte_vocabulary
 from tokenizer.vocabulary.specials import SPECIAL_IDS
@@ -23,6 +24,8 @@ COUNTS = {
     "bart_large": 406_291_456,
     "bert_base": 110_106_428,
     "bert_large": 336_226_108,
+    "bertweet_base": 134_965_505,
+    "camembert_base": 110_655_493,
     "deberta_v2_xlarge": 887_871_588,
     "deberta_v3_base": 326_842_213,
     "electra_base": 119_386_427,
@@ -35,9 +38,13 @@ COUNTS = {
     "gpt3": 174_604_259_328,
     "llama_160m": 162_417_408,
     "llama_1b": 1_100_048_384,
+    "mbert_base": 178_566_653,
     "modernbert_base": 149_655_232,
+    "mt5_base": 582_401_280,
+    "mt5_small": 300_176_768,
     "roberta_base": 124_697_433,
     "roberta_large": 355_412_057,
+    "scibert_base": 110_543_220,
     "spanbert_large": 336_970_980,
     "t5_11b": 11_307_321_344,
     "t5_3b": 2_851_598_336,
@@ -45,6 +52,7 @@ COUNTS = {
     "t5_large": 737_668_096,
     "t5_small": 60_506_624,
     "t5_v1_1_base": 247_577_856,
+    "xlmr_base": 278_295_186,
     "xlnet_large": 360_300_800,
 }
 """With the published vocabularies; embeddings that are the output layer as well count once. Those of ELECTRA and of
@@ -62,6 +70,40 @@ def parameters(model, part=lambda network: network):
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_recipe_has_the_published_parameters(name):
     assert parameters(RECIPES[name]().model) == COUNTS[name]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "kind", "sizes"),
+    [
+        ("bertweet_base", "Roberta", {"vocab_size": 64001, "max_position_embeddings": 130, "type_vocab_size": 1}),
+        ("camembert_base", "Camembert", {"vocab_size": 32005, "max_position_embeddings": 514, "type_vocab_size": 1}),
+        ("mbert_base", "Bert", {"vocab_size": 119547}),
+        ("mt5_base", "MT5", {"d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12}),
+        ("mt5_small", "MT5", {}),
+        ("scibert_base", "Bert", {"vocab_size": 31090}),
+        ("xlmr_base", "XLMRoberta", {"vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1}),
+    ],
+)
+def test_a_model_of_a_language_or_domain_has_the_parameters_of_its_published_configuration(name, kind, sizes):
+    """In the class that transformers has for it. That of mT5 ties its output layer; the published one is not tied."""
+    head = {"Bert": "PreTraining", "MT5": "ConditionalGeneration"}.get(kind, "MaskedLM")
+    with torch.device("meta"):
+        network = getattr(transformers, f"{kind}For{head}")(getattr(transformers, f"{kind}Config")(**sizes))
+    output = 0
+    if kind == "MT5":
+        assert network.lm_head.weight is network.shared.weight
+        output = network.lm_head.weight.numel()
+    assert parameters(RECIPES[name]().model) == sum(each.numel() for each in network.parameters()) + output
+
+
+def test_models_of_many_languages_sample_them_by_a_power_of_their_size():
+    sampled = {name: RECIPES[name]().data.weights for name in RECIPES if RECIPES[name]().data.weights != "proportional"}
+    assert sampled == {
+        "mbert_base": "tokens**0.7",
+        **dict.fromkeys(("xlmr_base", "mt5_base", "mt5_small"), "temperature"),
+    }
+    assert RECIPES["camembert_base"]().objective == Masked(unit="words", marks="rows")
 
 
 def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
@@ -141,13 +183,17 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
         ("bart_large", (8000, 500_000, None, None)),
         ("bert_base", (256, 1_000_000, 1e-4, 10_000)),
         ("bert_large", (256, 1_000_000, 1e-4, 10_000)),
+        ("bertweet_base", (7000, 950_000, 4e-4, 47_500)),
         ("byt5_small", (1024, 1_000_000, None, None)),
+        ("camembert_base", (8192, 100_000, 7e-4, 10_000)),
         ("electra_base", (256, 766_000, 2e-4, 10_000)),
         ("electra_small", (128, 1_000_000, 5e-4, 10_000)),
         ("gpt", (64, None, 2.5e-4, 2000)),
+        ("mt5_small", (1024, 1_000_000, None, 10_000)),
         ("roberta_base", (8192, 500_000, 6e-4, 24_000)),
         ("roberta_large", (8192, 500_000, 4e-4, 30_000)),
         ("t5_base", (128, 2**19, None, 10_000)),
+        ("xlmr_base", (8192, 1_500_000, None, None)),
     ],
 )
 def test_a_recipe_trains_as_published(name, published):

@@ -1,8 +1,11 @@
 """Find the tokens of a tokenizer that begin and end words, for whole-word masking.
 
 A word is a run of letters, digits and combining marks with the white space before it. Every other character
-is a word of its own if the vocabulary allows it, as in BERT's basic tokenizer. Scripts without spaces between
-words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a word.
+is a word of its own if the vocabulary allows it, as in BERT's basic tokenizer.
+
+Scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a
+word. So it is in WordPiece, although its `##` marks all pieces of a sentence of Thai or of kana but the first, because BERT's
+basic tokenizer divides ideographs alone (google-research/bert, multilingual.md, "Tokenization").
 """
 
 import re
@@ -21,8 +24,10 @@ _UNSPACED = (
     (0x1000, 0x109F),
     (0x1780, 0x17FF),
     (0x3040, 0x30FF),
+    (0x31F0, 0x31FF),
     (0x3400, 0x9FFF),
     (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),
     (0x20000, 0x3FFFF),
 )
 
@@ -45,7 +50,9 @@ def word_marks(definition: Definition) -> np.ndarray:
         inside, ended = bool(prefix) and text.startswith(prefix), bool(suffix) and text.endswith(suffix)
         text = text.removeprefix(prefix).removesuffix(suffix)
         if definition.kind in ("wordpiece", "word_level"):
-            marks[token_id] = 0 if inside else BEGINS
+            marks[token_id] = 0 if inside and not (text and _is_unspaced(text[0])) else BEGINS
+            if text and _is_unspaced(text[-1]):
+                marks[token_id] |= ENDS
             continue
         if text and not inside and _begins_word(text[0]):
             marks[token_id] |= BEGINS
@@ -79,8 +86,12 @@ def _ends_word(character: str) -> bool:
     """Whether a token with this last character ends a word, because the character cannot be part of a longer
     word.
     """
-    code = ord(character)
-    if any(first <= code <= last for first, last in _UNSPACED):
+    if _is_unspaced(character):
         return True
-    cut = 0xDC80 <= code <= 0xDCFF
+    cut = 0xDC80 <= ord(character) <= 0xDCFF
     return not (cut or character.isalnum() or unicodedata.category(character).startswith("M"))
+
+
+def _is_unspaced(character: str) -> bool:
+    """Whether a character is of a script without spaces between words."""
+    return any(first <= ord(character) <= last for first, last in _UNSPACED)

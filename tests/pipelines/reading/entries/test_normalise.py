@@ -1,10 +1,11 @@
+import re
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.reading.entries.normalise import cut, normalise, normalise_all
+from pipelines.reading.entries.normalise import cut, normalise, normalise_all, normalise_tweet
 
 HEBREW_AND_ARABIC = "\u0634\u0644\u0648\u0645 \u05e9\u05dc\u05d5\u05dd \u202bx\u202c"
 EMOJI = "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea"
@@ -97,3 +98,58 @@ def test_cut_prefers_line_ends() -> None:
     assert cut(b"one\ntwo\nthree", 9) == [b"one\ntwo\n", b"three"]
     assert cut(b"abcdef", 4) == [b"abcd", b"ef"]
     assert cut("aé".encode(), 2) == [b"a", "é".encode()]
+
+
+NAMES_AND_URLS = ["@bob", "@a_1", "me@ex.org", "josé@ex.org", "http://t.co/aB1", "HTTPS://x.y/?q=@bob", "www.x.org/a"]
+PIECES = st.sampled_from([*NAMES_AND_URLS, "@USER", "HTTPURL", *"@.,)(…/ſ", "http://", "www", "word", "日本"])
+TWEETS = st.lists(st.tuples(PIECES, st.sampled_from([" ", "", "\n"])).map("".join)).map("".join)
+
+
+def plain_tweet(text: str) -> tuple[str, int, int]:
+    """The definition, between white space and one character at a time."""
+    words, names, urls = [], 0, 0
+    for word in re.split(r"(\s+)", text):
+        out, at = "", 0
+        while at < len(word):
+            before, rest = word[at - 1 : at] if at else "", word[at:]
+            begin = next((p for p in ("http://", "https://", "www.") if rest[: len(p)].lower() == p), None)
+            inside = before.isalnum() or before == "_"
+            trimmed = rest.rstrip(".,;:!?'\")]}>…»”’")
+            if begin and not inside and len(trimmed) > len(begin):
+                out, at, urls = out + "HTTPURL", at + len(trimmed), urls + 1
+                continue
+            name = re.match(r"@[a-zA-Z0-9_]+", rest)
+            if name and not inside and before not in ("@", "/") and rest[name.end() : name.end() + 1] != "@":
+                out, at, names = out + "@USER", at + name.end(), names + (name[0] != "@USER")
+                continue
+            out, at = out + word[at], at + 1
+        words.append(out)
+    return "".join(words), names, urls
+
+
+@given(TWEETS)
+def test_tweets_equal_the_definition(text: str) -> None:
+    data, counts = normalise_tweet(text.encode())
+    assert (data.decode(), counts["user_names"], counts["urls"]) == plain_tweet(text)
+
+
+@given(TWEETS)
+def test_tweets_are_normalised_once(text: str) -> None:
+    once, _ = normalise_tweet(text.encode())
+    assert normalise_tweet(once) == (once, {"user_names": 0, "urls": 0})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("RT @bob_1: see https://t.co/aB1.", "RT @USER: see HTTPURL."),
+        (".@NASA and (@esa) (http://esa.int/a_(b))", ".@USER and (@USER) (HTTPURL))"),
+        ("write to bob@example.org or josé@example.org", "write to bob@example.org or josé@example.org"),
+        ("WWW.EXAMPLE.ORG/a,b? example.org", "HTTPURL? example.org"),
+        ("http://a.b/@bob medium.com/@bob", "HTTPURL medium.com/@bob"),
+        ("cut off http://t.co/ab…", "cut off HTTPURL…"),
+        ("@ home, @@bob, www. http://", "@ home, @@bob, www. http://"),
+    ],
+)
+def test_tweets(text: str, expected: str) -> None:
+    assert normalise_tweet(text.encode())[0].decode() == expected

@@ -1,6 +1,7 @@
 """Word boundaries for each kind of tokenizer, against the words of the text itself."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -50,15 +51,15 @@ def end_of_word():
     return tokenizer, trainer
 
 
-def trained(kind, directory):
+def trained(kind, directory, text=TEXT):
     tokenizer, trainer = kind()
-    tokenizer.train_from_iterator([TEXT] * 20, trainer)
+    tokenizer.train_from_iterator([text] * 20, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
     return tokenizer, read_definition(str(directory / "tokenizer.json"))
 
 
-def ours(kind, vocab_size, directory):
-    (directory / "tokenizer.json").write_bytes(train(kind, [TEXT] * 20, vocab_size, coverage=1.0))
+def ours(kind, vocab_size, directory, text=TEXT):
+    (directory / "tokenizer.json").write_bytes(train(kind, [text] * 20, vocab_size, coverage=1.0))
     definition = read_definition(str(directory / "tokenizer.json"))
     return Tokenizer.from_str(definition.plain_json), definition
 
@@ -95,6 +96,50 @@ def test_tokens_of_a_text_fall_into_its_words(kind, tmp_path):
     assert all(len(re.findall(r"\w+", text)) <= 1 for text in texts)
     # Ideographs and kana are not the one long word that a run without spaces would be.
     assert sum(bool(re.search("[東京都は大きい]", text)) for text in texts) >= 3
+
+
+UNSPACED = {
+    "Thai": "ภาษาไทยไม่มีช่องว่างระหว่างคำ",
+    "Lao": "ພາສາລາວບໍ່ມີຊ່ອງຫວ່າງ",
+    "Khmer": "ភាសាខ្មែរគ្មានដកឃ្លា",
+    "Burmese": "မြန်မာစာတွင်နေရာလွတ်မရှိ",
+    "hiragana": "にほんごにはくうはくがありません",
+    "katakana": "ニホンゴニハクウハクガアリマセン",
+    "half-width katakana": "ﾆﾎﾝｺﾞﾆﾊｸｳﾊｸｶﾞｱﾘﾏｾﾝ",
+    "ideographs": "漢字之間没有空格也没有詞界",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("script", UNSPACED)
+def test_a_sentence_without_spaces_is_not_one_word(kind, script, tmp_path):
+    """Its words are one token each, or tokens that cut a character."""
+    text = f"low {UNSPACED[script]} lower"
+    learned = f"{TEXT} {text}"
+    made = ours(*kind, tmp_path, learned) if isinstance(kind, tuple) else trained(kind, tmp_path, learned)
+    tokenizer, definition = made
+    encoded, marks = tokenizer.encode(text), word_marks(definition)
+    words, goes_on = [], False
+    for token, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
+        if goes_on and not marks[token] & BEGINS:
+            words[-1].append((start, end))
+        else:
+            words.append([(start, end)])
+        goes_on = not marks[token] & ENDS
+    whole = [text[word[0][0] : word[-1][1]].strip() for word in words]
+    for word, each in zip(words, whole, strict=True):
+        assert each.isascii() or all(after[0] < before[1] for before, after in pairwise(word))
+    assert [each for each in whole if each.isascii() and each] == ["low", "lower"]
+
+
+def test_pieces_of_a_wordpiece_vocabulary_are_words_where_their_script_has_no_spaces(tmp_path):
+    vocabulary = ["[UNK]", "ไทย", "##ภาษา", "カ", "##タ", "low", "##er", "##タlow", "##lowタ", "中", "##"]
+    Tokenizer(models.WordPiece({token: n for n, token in enumerate(vocabulary)}, unk_token="[UNK]")).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    both = BEGINS | ENDS
+    expected = [BEGINS, both, both, both, both, BEGINS, 0, BEGINS, ENDS, both, 0]
+    assert np.array_equal(word_marks(read_definition(str(tmp_path / "tokenizer.json"))), expected)
 
 
 def test_characters_cut_by_the_vocabulary_are_not_cut_by_words(tmp_path):

@@ -1,0 +1,95 @@
+"""The corpora of docs/domains.md for a domain, a language and many languages build from samples, and their recipes train."""
+
+import gzip
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from gristmill.events import read_events
+from pipelines.building.build import plan_and_build
+from pipelines.cluster.local import LocalCluster
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import take_inventory
+from tests.trainers.recipes.test_published_tokenizers import narrow, trained
+from trainers.config.job import TrainingBudget
+from trainers.data.packed_corpus import corpus_of
+from trainers.recipes import RECIPES
+from trainers.runs.resolve import resolve
+
+PAGE = Path(__file__).parents[3] / "docs/domains.md"
+SECTION = PAGE.read_text().partition("## A model of a domain, of one language, of many")[2]
+CORPORA = dict(re.findall(r"```yaml\n(name: (?:\w+)\n.*?)```\s+```sh\n.*? pretrain (\w+) corpus", SECTION, re.DOTALL))
+OF_RECIPE = {recipe: config for config, recipe in CORPORA.items()}
+DOCUMENTS = {"en": 240, "ko": 12, "zh": 60}
+CHARACTERS = {"en": 1500, "ko": 1500, "zh": 500}
+
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
+
+
+@pytest.fixture
+def sample(tmp_path, shared_data, monkeypatch):
+    """Build the corpus of a recipe, with changed fields, from articles of three languages."""
+    monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
+    monkeypatch.chdir(tmp_path)
+    for name, languages in (("web", DOCUMENTS), ("papers", ["en"])):
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        for language in languages:
+            with gzip.open(shared_data / f"prose/wiki_{language}.jsonl.gz", "rt", encoding="utf-8") as lines:
+                texts = [
+                    json.loads(line)["text"] for line, _ in zip(lines, range(4 * DOCUMENTS[language]), strict=False)
+                ]
+            longest = sorted(texts, key=len)[-DOCUMENTS[language] :]
+            records = [json.dumps({"text": text[: CHARACTERS[language]]}) for text in longest]
+            (tmp_path / "raw" / name / f"{language}.jsonl").write_text("\n".join(records))
+
+    def build(recipe, *changes):
+        (tmp_path / "corpus.yaml").write_text(OF_RECIPE[recipe])
+        config = load_corpus_config(tmp_path / "corpus.yaml", changes)
+        plan_and_build(config, take_inventory(config.sources, config.place), LocalCluster(), lambda _: None)
+        return str(tmp_path / config.output)
+
+    return build
+
+
+def test_the_page_has_a_recipe_of_each_kind_with_the_vocabulary_of_its_file():
+    assert set(OF_RECIPE) == {"scibert_base", "camembert_base", "xlmr_base"}
+    for recipe, config in OF_RECIPE.items():
+        assert f"vocab_size: {RECIPES[recipe]().model.vocab_size}" in config
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [("scibert_base", ()), ("camembert_base", ("steps.filter[0].one_of=[zh]",)), ("xlmr_base", ())],
+)
+def test_a_recipe_trains_on_the_corpus_of_its_kind(recipe, changes, sample, tmp_path):
+    directory = sample(recipe, "steps.learn_tokenizer.vocab_size=5000", *changes)
+    run = tmp_path / "run"
+    trained(narrow(recipe, directory, vocab_size=None), run)
+    assert [event["step"] for event in read_events(run / "log.jsonl") if event["event"] == "step"] == [1, 2]
+
+
+@pytest.mark.deepspeed
+def test_a_small_model_of_many_languages_reads_each_by_a_power_of_its_tokens(sample, tmp_path):
+    directory = sample("xlmr_base", "steps.learn_tokenizer.vocab_size=5000", "steps.shards.validation_share=0.1")
+    config = RECIPES["tiny_roberta"]()
+    data = replace(config.data, corpora=(directory,), weights="temperature")
+    config = replace(config, data=data, budget=TrainingBudget(steps=40), log_every=1)
+    corpus = corpus_of(config)
+    config = resolve(config, corpus)
+    powers = {name: corpus.train[name].tokens ** 0.3 for name in ("web:en", "web:ko", "web:zh")}
+    weights = {name: power / sum(powers.values()) for name, power in powers.items()}
+    assert config.data.weights == pytest.approx(weights)
+    run = tmp_path / "run"
+    trained(config, run)
+    losses = [event["loss"] for event in read_events(run / "log.jsonl") if event["event"] == "step"]
+    assert mean(losses[-5:]) < mean(losses[:5]) - 0.5
+    ledger = json.loads((run / "ledger.json").read_text())["sources"]
+    read = {name: facts["tokens"] for name, facts in ledger.items()}
+    row = config.data.sequence_length
+    assert read == pytest.approx({name: weight * sum(read.values()) for name, weight in weights.items()}, abs=row)
+    assert ledger["web:en"]["epochs"] < 0.5 < 1.3 < ledger["web:ko"]["epochs"]

@@ -1,0 +1,120 @@
+"""Recipes of one language, of many, and of one domain, in published sizes: mBERT, XLM-R, mT5, CamemBERT, SciBERT, BERTweet.
+
+Each is a model of another file with its own vocabulary, data and hyper-parameters.
+"""
+
+from dataclasses import replace
+
+from trainers.config.job import BatchSize, TrainingBudget
+from trainers.config.pretraining import Pretraining
+from trainers.objectives.masked import Masked
+from trainers.recipes.encoder_decoders import t5_v1_1_base
+from trainers.recipes.encoders import bert_base, roberta_base
+
+
+def mbert_base() -> Pretraining:
+    """Multilingual BERT, cased, of 104 languages (google-research/bert, multilingual.md): `bert_base` with a vocabulary of
+    119,547, 178,566,653 parameters with its heads.
+
+    No paper says how it was trained; steps, batches and rates are those of `bert_base`. Languages are sampled with the
+    exponent 0.7.
+    """
+    bert = bert_base()
+    return replace(
+        bert,
+        name="mbert_base",
+        model=replace(bert.model, vocab_size=119_547),
+        data=replace(bert.data, weights="tokens**0.7"),
+    )
+
+
+def xlmr_base() -> Pretraining:
+    """XLM-R base, of 100 languages (Conneau et al., 2020, section 3.1): `roberta_base` with a vocabulary of 250,002, 278,295,186
+    parameters; the paper gives 270 M.
+
+    1,500,000 steps of 8,192 sequences; languages are sampled with the exponent 0.3. The paper gives neither rate nor warm-up:
+    they are those of `roberta_base`.
+    """
+    roberta = roberta_base()
+    return replace(
+        roberta,
+        name="xlmr_base",
+        model=replace(roberta.model, vocab_size=250_002),
+        data=replace(roberta.data, weights="temperature"),
+        budget=TrainingBudget(steps=1_500_000),
+    )
+
+
+def camembert_base() -> Pretraining:
+    """CamemBERT-base, of French (Martin et al., 2020, section 4): `roberta_base` with a vocabulary of 32,005 and whole words
+    masked, 110,655,493 parameters.
+
+    100,000 steps of 8,192 sequences of 512 at 7e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.98.
+    Weight decay, epsilon and clipping are those of `roberta_base`.
+    """
+    roberta = roberta_base()
+    return replace(
+        roberta,
+        name="camembert_base",
+        model=replace(roberta.model, vocab_size=32_005),
+        objective=Masked(unit="words", marks="rows"),
+        budget=TrainingBudget(steps=100_000),
+        optimizer=replace(roberta.optimizer, learning_rate=7e-4),
+        schedule=replace(roberta.schedule, warmup_steps=10_000),
+    )
+
+
+def scibert_base() -> Pretraining:
+    """SciBERT, uncased, of scientific papers (Beltagy et al., 2019, section 3.2): `bert_base` with a vocabulary of its domain of
+    31,090, 110,543,220 parameters with its heads.
+
+    Pairs have 128 tokens first and 512 then, as in `bert_base`. The paper trained each part until the loss no longer fell and
+    gives no number of steps: steps, batches and rates are those of `bert_base`.
+    """
+    bert = bert_base()
+    return replace(bert, name="scibert_base", model=replace(bert.model, vocab_size=31_090))
+
+
+def bertweet_base() -> Pretraining:
+    """BERTweet-base, of English tweets (Nguyen et al., 2020, section 2): `roberta_base` with a vocabulary of 64,001 and 128
+    positions, 134,965,505 parameters.
+
+    950,000 steps of 7,000 sequences of 128 at 4e-4, which are 40 epochs; the rate rises for the first two. `normalisation:
+    tweets` of a source replaces user names and addresses as the paper does (docs/sources.md).
+    """
+    roberta = roberta_base()
+    return replace(
+        roberta,
+        name="bertweet_base",
+        model=replace(roberta.model, vocab_size=64_001, positions=128),
+        data=replace(roberta.data, sequence_length=128),
+        batch=BatchSize(sequences=7000),
+        budget=TrainingBudget(steps=950_000),
+        optimizer=replace(roberta.optimizer, learning_rate=4e-4),
+        schedule=replace(roberta.schedule, warmup_steps=47_500),
+    )
+
+
+def mt5_base() -> Pretraining:
+    """mT5-base, of 101 languages (Xue et al., 2021, sections 3.1 and 3.2): `t5_v1_1_base` with a vocabulary of 250,112,
+    582,401,280 parameters.
+
+    1,000,000 steps of 1,024 sequences of 1,024; languages are sampled with the exponent 0.3. Optimizer and schedule as in
+    `t5_base`, which says what is left out.
+    """
+    t5 = t5_v1_1_base()
+    return replace(
+        t5,
+        name="mt5_base",
+        model=replace(t5.model, vocab_size=250_112, positions=1024),
+        data=replace(t5.data, sequence_length=1024, weights="temperature"),
+        batch=BatchSize(sequences=1024),
+        budget=TrainingBudget(steps=1_000_000),
+    )
+
+
+def mt5_small() -> Pretraining:
+    """mT5-small, 300,176,768 parameters: `mt5_base` with 8 layers of width 512, 6 heads of width 64, an inner size of 1,024."""
+    base = mt5_base()
+    sizes = {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "feed_forward": 1024}
+    return replace(base, name="mt5_small", model=replace(base.model, **sizes))  # type: ignore[arg-type]
