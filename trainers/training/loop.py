@@ -124,6 +124,7 @@ class Training:
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row, self.stop = 0, stop
         self.cost = CostMeter(run, progress, self.engine.rank, world)
+        self._check()  # what this part logs from here on stands for the steps that follow
         self.evaluator = PeriodicEvaluator(config, run, progress, self.engine.rank == 0)
         if excluded:
             message = f"{len(excluded):,} documents have loss weight 0 from step {self.start + 1} on"

@@ -34,7 +34,7 @@ _LEASE = (
     r"another process is (building|forgetting documents|collecting garbage) here",
     r"another process took over while this one was suspended; run the command again",
 )
-_LAST_OPERATIONS = 6  # of an export: from its last look at the corpus to export.json
+_LAST_OPERATIONS = 7  # of an export: from the opening of the manifest at its last look to export.json
 _AFTER_CHECK = 3  # operations of a command from its look at the lease until it sets a step aside
 _OVERTAKEN = "overtaken build"
 _AT_WORK = r"`pipelines forget` is running here or was interrupted"

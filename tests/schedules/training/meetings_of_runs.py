@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from tests.schedules.agents.corpus_end import files_below
+from tests.schedules.agents.corpus_end import files_below, run_again
 from tests.schedules.agents.invariants import parsed
 from tests.schedules.agents.meeting import check_commands, start_commands
 from tests.schedules.choices import Default
@@ -88,6 +88,8 @@ def meeting_of_runs(*names, faults=("kills", "suspensions", "power"), begun=True
 
     def judge(world):
         check_commands(world, names, _MESSAGES)
+        if "model export" in names:
+            run_again(world, "model export", lambda again: model_export(), _MESSAGES["model export"])
         check_run(world, reference)
         if "score checkpoints" in names:
             check_scores(world)
