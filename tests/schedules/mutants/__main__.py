@@ -67,7 +67,7 @@ def _explore(name: str, schedules: int, seconds: float, first: int, shape: str, 
 def main() -> int:
     """0 if all are found."""
     parser = argparse.ArgumentParser(prog="python -m tests.schedules.mutants", description=__doc__)
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a patch, without hyphens; all by default")
     parser.add_argument("--schedules", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=600, help="of processor time for each")
     parser.add_argument("--here", action="store_true", help="one mutant, in this process")
@@ -76,6 +76,8 @@ def main() -> int:
     parser.add_argument("--directed", action="store_true", help="schedules of few switches where agents meet, no seeds")
     parser.add_argument("--unchanged", action="store_true", help="with --here: the product itself")
     options = parser.parse_args()
+    if unknown := set(options.names) - {mutant.name for mutant in MUTANTS}:
+        parser.error(f"no mutant is named {', '.join(sorted(unknown))}")
     if options.here:
         print(
             find(
