@@ -10,6 +10,7 @@ from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Sc
 from trainers.config.pretraining import Data, Pretraining, Validation
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.span_corruption import SpanCorruption
 
 
@@ -205,6 +206,17 @@ def tiny_bart() -> Pretraining:
         model=Model("bart", layers=2, width=64, heads=4, positions=160, initializer_range=0.06),
         objective=Denoising(),
         optimizer=replace(base.optimizer, learning_rate=4e-3),
+    )
+
+
+def tiny_pegasus() -> Pretraining:
+    """The objective of PEGASUS with the model of `tiny_bart`, in rows that are cut between sentences."""
+    base = tiny_bart()
+    return replace(
+        base,
+        name="tiny_pegasus",
+        objective=GapSentences(),
+        data=replace(base.data, packing="full_sentences"),
     )
 
 
