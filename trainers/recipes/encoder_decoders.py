@@ -210,13 +210,17 @@ def tiny_bart() -> Pretraining:
 
 
 def tiny_pegasus() -> Pretraining:
-    """The objective of PEGASUS with the model of `tiny_bart`, in rows that are cut between sentences."""
+    """The objective of PEGASUS with the model of `tiny_bart`, in rows of 256 that are cut between sentences.
+
+    Of rows of 128 of the demo corpus, 37 % have no document of two sentences, and so no target; of these 19 %.
+    """
     base = tiny_bart()
     return replace(
         base,
         name="tiny_pegasus",
+        model=replace(base.model, positions=256),
         objective=GapSentences(),
-        data=replace(base.data, packing="full_sentences"),
+        data=replace(base.data, sequence_length=256, packing="full_sentences"),
     )
 
 
