@@ -25,23 +25,24 @@ class GapSentences(PairObjective):
     """Write the sentences that were removed from a document, in their order and one after another.
 
     Each removed sentence leaves one `<mask>`. Of n sentences, max(floor(`rate` n), 1) are removed, as in the authors' code
-    (google-research/pegasus). The paper compares its ways to choose at a rate of 0.3 (section 6.1). `choose` says which:
+    (google-research/pegasus). Of rates from 0.15 to 0.75 the paper took 0.3 for its large model (section 6.1). `choose` says
+    which:
 
     - `principal`: those with the highest ROUGE-1 F1 between the sentence and the rest of the document, each scored by itself,
-      and repeated tokens counted as often as they occur: the paper's Ind-Orig, which its large model has.
+      and repeated tokens counted as often as they occur: the paper's Ind-Orig, its best.
     - `lead`: the first ones.
     - `random`: a new choice for every sample, each as likely as the others.
 
     Of equal sentences the earlier one is chosen; the paper does not say, and the authors' code takes the later one. ROUGE is
-    computed on token ids, all of them, where the authors' code leaves stop words out. The sentence and the rest are always the
-    whole document together, so F1 is 2 / (tokens of the document) times the number of shared tokens, and long sentences score
-    high.
+    computed on token ids; the authors' code has lower-cased words, without stop words. The sentence and the rest are always
+    the whole document together, so F1 is 2 / (tokens of the document) times the number of shared tokens, and long sentences
+    score high.
 
     A document is what of it is in the row: `full_sentences` cuts it between sentences, other packings may cut inside. If
     that is a single sentence, it has no target. Needs shards with `sentences`, and a source with a document of two. Left out:
     masked tokens in the rest (section 3.2), which the paper's large model does without, and the 20 % of the chosen sentences
-    that stay in that model's input (section 6.2). The paper's inputs and targets are cut at 512 and 256 tokens; here rows
-    have room for the whole document on either side.
+    that stay in that model's input, for which its rate is 0.45 (section 6.2). Rows have room for the whole document on either
+    side; the authors' code cuts inputs at 512 tokens and targets at 256.
     """
 
     rate: float = 0.3
