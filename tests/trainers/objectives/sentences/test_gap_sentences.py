@@ -125,7 +125,15 @@ def test_every_set_of_sentences_is_as_likely():
 
 
 def test_the_share_of_sentences_is_the_rate_rounded_down_and_at_least_one():
-    for count, rate, expected in ((2, 0.3, 1), (6, 0.3, 1), (7, 0.3, 2), (10, 0.3, 3), (100, 0.29, 29), (3, 0.99, 2)):
+    for count, rate, expected in (
+        (2, 0.3, 1),
+        (6, 0.3, 1),
+        (7, 0.3, 2),
+        (10, 0.3, 3),
+        (100, 0.29, 29),
+        (3, 0.99, 2),
+        (3, 1 - 1e-12, 2),
+    ):
         held = np.array([0, 1, 1 + count])
         assert choose_gaps(np.zeros(1 + count), held, rate).tolist() == [False] + [True] * expected + [False] * (
             count - expected
