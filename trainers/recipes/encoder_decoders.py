@@ -210,11 +210,11 @@ def tiny_bart() -> Pretraining:
 
 
 def tiny_pegasus() -> Pretraining:
-    """The objective of PEGASUS with the model of `tiny_bart`, in rows of 256 that are cut between sentences.
+    """The objective of PEGASUS with the model of `tiny_t5`, in rows of 256 that are cut between sentences.
 
     Of rows of 128 of the demo corpus, 37 % have no document of two sentences, and so no target; of these 19 %.
     """
-    base = tiny_bart()
+    base = tiny_t5()
     return replace(
         base,
         name="tiny_pegasus",
