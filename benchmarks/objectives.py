@@ -24,6 +24,7 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.shared.character_cuts import TokenTexts
 from trainers.objectives.shared.context import Context
 from trainers.objectives.span_corruption import SpanCorruption
@@ -40,6 +41,8 @@ OBJECTIVES: dict[str, tuple[str, Any]] = {
     "deshuffling": ("t5", SpanCorruption(style="deshuffle")),
     "denoising (BART's choice)": ("t5", Denoising()),
     "denoising, all five noises": ("t5", Denoising(masking=0.1, deletion=0.1, rotate=True)),
+    "gap sentences": ("t5", GapSentences()),
+    "gap sentences, random": ("t5", GapSentences(choose="random")),
     "prefix LM": ("t5", PrefixLM()),
     "UL2": ("t5", ObjectiveMixture()),
     "span corruption, decoder": ("llama", SpanCorruption()),

@@ -63,6 +63,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "bidirectional_lm": (PAD, CLS, SEP),
     "denoising": (PAD, BOS, EOS, MASK),
     "fill_in_the_middle": (BOS, EOS, FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX),
+    "gap_sentences": (PAD, EOS, MASK),
     "masked": (PAD, MASK, CLS, SEP),
     "masked_characters": (PAD, MASK, CLS, SEP),
     "masked_subwords": (PAD, MASK, CLS, SEP),

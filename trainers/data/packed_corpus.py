@@ -374,9 +374,10 @@ def _check_sentences(corpus: TrainingCorpus, objective: TrainingObjective, sourc
             if offsets is not None and np.diff(offsets).max(initial=0) >= least:
                 return
     names = ", ".join(source.name for source in sources)
+    other = ", or simcse with `unit: documents`" if "encoder" in objective.families else ""
     raise ConfigError(
         f"objective: {objective.kind} needs documents of {least} or more sentences, and in {corpus.directory} {names} has none; "
-        f"use sources of longer documents, or simcse with `unit: documents`"
+        f"use sources of longer documents{other}"
     )
 
 

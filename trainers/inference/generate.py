@@ -40,7 +40,8 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
 
     The objective defines how its models read prompts (`PromptFormat`). Most models continue the prompt. A
     model of span corruption generates text for each sentinel in it (`<extra_id_0>` and so on). A model of
-    denoising rewrites the whole text and fills in each `<mask>`. If the objective needs a gap and the prompt
+    denoising rewrites the whole text and fills in each `<mask>`; one of gap sentences writes only the sentences
+    that belong there. If the objective needs a gap and the prompt
     has none, one is appended. The model of a mixture treats the prompt as input to a single member
     (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after `sampling.tokens` tokens,
     or at the model's last position.

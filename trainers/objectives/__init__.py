@@ -17,6 +17,7 @@ from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
+from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.sentences.next_sentence import NextSentence
 from trainers.objectives.sentences.quick_thought import QuickThought
 from trainers.objectives.sentences.sentence_order import SentenceOrder
@@ -30,6 +31,7 @@ Objective = (
     | Causal
     | Denoising
     | FillInTheMiddle
+    | GapSentences
     | Masked
     | MaskedCharacters
     | MaskedSubwords

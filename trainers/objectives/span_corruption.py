@@ -148,7 +148,7 @@ class SpanCorruption(PairObjective):
             inputs = Ragged(tokens, content.offsets)
             return documents.pairs(inputs.with_marks(None, eos), content.with_marks(None, eos, content.sizes > 0))
         if self.style == "drop":
-            inputs, targets = _keep_chosen(content, ~noise), _keep_chosen(content, noise)
+            inputs, targets = content.keep(~noise), content.keep(noise)
         else:
             inputs, targets = self._with_sentinels(content, noise, context)
         return documents.pairs(inputs.with_marks(None, eos), targets.with_marks(None, eos, targets.sizes > 0))
@@ -188,12 +188,6 @@ def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
     numbers = (drawn * (context.vocab_size - len(specials))).astype(np.int64)
     chosen: np.ndarray = numbers + np.searchsorted(specials - np.arange(len(specials)), numbers, side="right")
     return chosen
-
-
-def _keep_chosen(content: Ragged, chosen: np.ndarray) -> Ragged:
-    """Keep the `chosen` tokens, bool [tokens], of each list."""
-    before = np.concatenate([[0], np.cumsum(chosen)])
-    return Ragged(content.tokens[chosen], before[content.offsets])
 
 
 @kernel(nogil=True)

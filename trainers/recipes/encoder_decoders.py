@@ -10,6 +10,7 @@ from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Sc
 from trainers.config.pretraining import Data, Pretraining, Validation
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.span_corruption import SpanCorruption
 
 
@@ -205,6 +206,21 @@ def tiny_bart() -> Pretraining:
         model=Model("bart", layers=2, width=64, heads=4, positions=160, initializer_range=0.06),
         objective=Denoising(),
         optimizer=replace(base.optimizer, learning_rate=4e-3),
+    )
+
+
+def tiny_pegasus() -> Pretraining:
+    """The objective of PEGASUS with the model of `tiny_t5`, in rows of 256 that are cut between sentences.
+
+    Of rows of 128 of the demo corpus, 37 % have no document of two sentences, and so no target; of these 19 %.
+    """
+    base = tiny_t5()
+    return replace(
+        base,
+        name="tiny_pegasus",
+        model=replace(base.model, positions=256),
+        objective=GapSentences(),
+        data=replace(base.data, sequence_length=256, packing="full_sentences"),
     )
 
 

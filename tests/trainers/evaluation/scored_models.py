@@ -16,6 +16,7 @@ from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.masked import Masked
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED
 
@@ -32,6 +33,7 @@ OBJECTIVES = {
     "modernbert": Masked(),
     "prefix": PrefixLM(),
     "t5, prefix": PrefixLM(),
+    "bart, gaps": GapSentences(),
 }
 WORDS = [
     "the",
@@ -65,7 +67,7 @@ def encoder(folder):
 
 @cache
 def network_of(name):
-    architecture = {"prefix": "llama", "t5, prefix": "t5"}.get(name, name)
+    architecture = {"prefix": "llama", "t5, prefix": "t5", "bart, gaps": "bart"}.get(name, name)
     scale = {} if architecture == "t5" else {"initializer_range": 0.2}
     model = tiny(architecture, vocab_size=448, layers=2, **scale)
     return model, build_model(model, SPECIAL_IDS, 0).eval()
@@ -111,6 +113,8 @@ def reference(name, folder, context, continuation, word_ends=None):
         source, given = [*context, sentinel, eos], [start, sentinel]
     elif name == "t5, prefix":
         source, given = [*context, eos], [start]
+    elif name == "bart, gaps":
+        source, given = [*context, specials["<mask>"], eos], [eos]
     else:
         bos = specials["<bos>"]
         source, given = [bos, *context, specials["<mask>"], eos], [eos, bos, *context]

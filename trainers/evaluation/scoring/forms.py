@@ -5,6 +5,7 @@ encoder           <cls> context continuation <sep>              scored: each tok
 encoder-decoder   context <eos> -> continuation                 scored: continuation
   denoising       context <extra_id_0> <eos> -> <extra_id_0> continuation
                   <bos> context <mask> <eos> -> <bos> context continuation
+  gap sentences   context <mask> <eos> -> continuation
 """
 
 from dataclasses import dataclass
@@ -220,6 +221,11 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
             ends += (specials[SENTINELS[1]],) if SENTINELS[1] in specials else ()
             described = "T5 sentinel after the context"
             return EncoderDecoderForm((*leads, *before), after, given, model.positions, ends, described)
+        if form.gap == MASK and form.gaps_alone:
+            described = "decoder writes what belongs at a mask after the context"
+            return EncoderDecoderForm(
+                (*leads, *before), (specials[MASK], *after), start, model.positions, ends, described
+            )
         if form.gap == MASK:
             after, given = (specials[MASK], *after), (*start, *before)
             described = "decoder rewrites the context, which ends in a mask"

@@ -49,12 +49,14 @@ class PromptFormat:
     prompt that contains none. `plain_text` says that the objective trains on inputs without gaps; a mixture's
     model then treats such a prompt as one of this objective. With `closed` the input ends with `<eos>` for a
     decoder too, because the answer is a separate target and not a continuation of the input. `generated` are
-    the specials that an answer may contain in addition to `<eos>`; `answer` turns it into the text shown.
+    the specials that an answer may contain in addition to `<eos>`; `answer` turns it into the text shown. With
+    `gaps_alone` the model writes what belongs at the masks of a prompt, without the text around them.
     """
 
     names: tuple[str, ...] = ()
     gap: str | None = None
     plain_text: bool = False
+    gaps_alone: bool = False
     closed: bool = False
     generated: tuple[str, ...] = ()
     answer: Answer = continue_text

@@ -21,6 +21,11 @@ class Ragged:
         sizes: np.ndarray = np.diff(self.offsets)
         return sizes
 
+    def keep(self, chosen: np.ndarray) -> "Ragged":
+        """Keep the `chosen` tokens, bool [tokens], of each list."""
+        before = np.concatenate([[0], np.cumsum(chosen)])
+        return Ragged(self.tokens[chosen], before[self.offsets])
+
     def with_marks(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
         """Put each list between these tokens; a list that is not `chosen` (bool [lists]) becomes empty."""
         taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen

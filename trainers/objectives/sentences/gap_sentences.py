@@ -1,0 +1,144 @@
+"""Gap sentences (PEGASUS: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization",
+2020, section 3.1): sentences of a document are replaced with masks, and the decoder writes them.
+
+document   Pegasus is mythical .  It is pure white .  It names the model .
+input      Pegasus is mythical .  <mask>  It names the model .  <eos>
+target     It is pure white .  <eos>
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from gristmill.compilation import kernel
+from tokenizer.vocabulary.specials import MASK
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.prompt_format import PromptFormat, replace_text
+from trainers.objectives.shared.ragged import Ragged
+from trainers.rows.batch import Batch, Frame
+
+
+@dataclass(frozen=True)
+class GapSentences(PairObjective):
+    """Write the sentences that were removed from a document, in their order and one after another.
+
+    Each removed sentence leaves one `<mask>`. Of n sentences, max(floor(`rate` n), 1) are removed, as in the authors' code
+    (google-research/pegasus). Of rates from 0.15 to 0.75 the paper took 0.3 for its large model (section 6.1). `choose` says
+    which:
+
+    - `principal`: those with the highest ROUGE-1 F1 between the sentence and the rest of the document, each scored by itself,
+      and repeated tokens counted as often as they occur: the paper's Ind-Orig, its best.
+    - `lead`: the first ones.
+    - `random`: a new choice for every sample, each as likely as the others.
+
+    Of equal sentences the earlier one is chosen; the paper does not say, and the authors' code takes the later one. ROUGE is
+    computed on token ids; the authors' code has lower-cased words, without stop words. The sentence and the rest are always
+    the whole document together, so F1 is 2 / (tokens of the document) times the number of shared tokens, and long sentences
+    score high.
+
+    A document is what of it is in the row: `full_sentences` cuts it between sentences, other packings may cut inside. If
+    that is a single sentence, it has no target. Needs shards with `sentences`, and a source with a document of two. Left out:
+    masked tokens in the rest (section 3.2), which the paper's large model does without, and the 20 % of the chosen sentences
+    that stay in that model's input, for which its rate is 0.45 (section 6.2). Rows have room for the whole document on either
+    side; the authors' code cuts inputs at 512 tokens and targets at 256.
+    """
+
+    rate: float = 0.3
+    choose: Literal["principal", "lead", "random"] = "principal"
+    kind: Literal["gap_sentences"] = "gap_sentences"
+
+    frame: ClassVar[Frame] = Frame(None, None)
+    families: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    needs_sentences: ClassVar[bool] = True
+    least_sentences: ClassVar[int] = 2
+    prompt_format: ClassVar[PromptFormat] = PromptFormat(
+        names=(MASK,), gap=MASK, gaps_alone=True, closed=True, answer=replace_text
+    )
+
+    def check(self) -> None:
+        """Validate ranges."""
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
+
+    def rendered(self, tokens: int, family: str) -> int:
+        """Return the positions of the document and `<eos>`: sentences of a single token leave the input as long as it was."""
+        return tokens + 1
+
+    def pairs(self, batch: Batch, context: Context) -> Pairs:
+        """Return each document without its gap sentences as input, and these as target."""
+        assert batch.sentence_starts is not None
+        documents = documents_of(batch, context)
+        text, eos = documents.content, context.special("<eos>")
+        bounds, held = sentence_bounds(text, batch.sentence_starts[documents.text])
+        chosen = choose_gaps(self._scores(documents, context, bounds, held), held, self.rate)
+        gaps, first = np.repeat(chosen, np.diff(bounds)), bounds[:-1][chosen]
+        tokens, left = text.tokens.copy(), ~gaps
+        tokens[first], left[first] = context.special(MASK), True
+        inputs, targets = Ragged(tokens, text.offsets).keep(left), text.keep(gaps)
+        return documents.pairs(inputs.with_marks(None, eos), targets.with_marks(None, eos, targets.sizes > 0))
+
+    def _scores(self, documents: Documents, context: Context, bounds: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """Return a number for each sentence, float64; those with the highest are chosen, the earlier ones of equals."""
+        if self.choose == "principal":
+            return shared_tokens(documents.content.tokens, bounds, held).astype(np.float64)
+        if self.choose == "lead":
+            return np.zeros(len(bounds) - 1)
+        return documents.per_token(context, "gap_sentences/choice")[bounds[:-1]]
+
+
+def sentence_bounds(text: Ragged, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the sentences of documents. `starts`, bool [tokens], marks first tokens of sentences; every document begins with one.
+
+    Returns `bounds`, int64 [sentences + 1], and `held`, int64 [documents + 1]: sentence s is the tokens from `bounds[s]` up to
+    `bounds[s + 1]`, and document d has the sentences from `held[d]` up to `held[d + 1]`.
+    """
+    begins = starts.copy()
+    begins[text.offsets[:-1][text.sizes > 0]] = True
+    bounds = np.append(np.flatnonzero(begins), len(begins)).astype(np.int64)
+    return bounds, np.searchsorted(bounds, text.offsets).astype(np.int64)
+
+
+@kernel(nogil=True)
+def shared_tokens(tokens: np.ndarray, bounds: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Count for each sentence the tokens that it shares with the rest of its document, int64 [sentences]: a token that is a
+    times in the sentence and b times in the rest counts min(a, b) times. `bounds` and `held` are from `sentence_bounds`.
+    """
+    shared = np.zeros(len(bounds) - 1, dtype=np.int64)
+    most = 0
+    for token in tokens:
+        most = max(most, token)
+    whole, own = np.zeros(most + 1, dtype=np.int64), np.zeros(most + 1, dtype=np.int64)
+    for document in range(len(held) - 1):
+        first, end = held[document], held[document + 1]
+        for place in range(bounds[first], bounds[end]):
+            whole[tokens[place]] += 1
+        for sentence in range(first, end):
+            for place in range(bounds[sentence], bounds[sentence + 1]):
+                own[tokens[place]] += 1
+            for place in range(bounds[sentence], bounds[sentence + 1]):
+                token = tokens[place]
+                shared[sentence] += min(own[token], whole[token] - own[token]) if own[token] > 0 else 0
+                own[token] = 0
+        for place in range(bounds[first], bounds[end]):
+            whole[tokens[place]] = 0
+    return shared
+
+
+@kernel(nogil=True)
+def choose_gaps(scores: np.ndarray, held: np.ndarray, rate: float) -> np.ndarray:
+    """Choose the sentences with the highest `scores`, float64 [sentences], of each document of two or more: bool [sentences].
+    The earlier ones of equals are chosen. `held` is from `sentence_bounds`.
+    """
+    chosen = np.zeros(len(scores), dtype=np.bool_)
+    for document in range(len(held) - 1):
+        first, end = held[document], held[document + 1]
+        if end - first < 2:
+            continue
+        # The small number keeps 0.29 of 100, which is 28.999999999999996, at 29.
+        wanted = min(max(int(rate * (end - first) + 1e-9), 1), end - first - 1)
+        order = np.argsort(-scores[first:end], kind="mergesort")  # stable
+        for place in order[:wanted]:
+            chosen[first + place] = True
+    return chosen
