@@ -399,9 +399,15 @@ class CorpusManifest:
 def save_corpus(directory: Location, manifest: CorpusManifest, check: Check, name: str = "manifest.json") -> None:
     """Publish a corpus: write its manifest, the file `name`, into its directory.
 
-    `check` must raise an error if a step is missing, or documents were forgotten since the steps were published.
+    `check` must raise an error if a step is missing, or documents were forgotten since the steps were published. Raises
+    ConflictError if another command removes the unfinished file again and again.
     """
-    write_json(directory / name, {"format": CORPUS_FORMAT, **plain(manifest)}, check)
+    try:
+        write_json(directory / name, {"format": CORPUS_FORMAT, **plain(manifest)}, check)
+    except FileNotFoundError:
+        raise ConflictError(
+            f"{directory / name}: was removed by another command while it was written; run the command again"
+        ) from None
 
 
 def variant_file(name: str) -> str:

@@ -44,7 +44,7 @@ _USED_MEANWHILE = r"a corpus published meanwhile uses it; run the command again"
 _MESSAGES = {
     "build": (
         r"documents were forgotten while this command ran",
-        r"was removed by another command (while the step was built|after this build had published it)",
+        r"was removed by another command (while (the step was built|it was written)|after this build had published it)",
         r"recorded in its manifest but missing; run the command again",
         _FORGETTING,
     ),
