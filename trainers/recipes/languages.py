@@ -80,7 +80,7 @@ def bertweet_base() -> Pretraining:
     positions, 134,965,505 parameters.
 
     950,000 steps of 7,000 sequences of 128 at 4e-4, which are 40 epochs; the rate rises for the first two. `normalisation:
-    tweets` of a source replaces user names and addresses as the paper does (docs/sources.md).
+    tweets` of a source replaces user names and URLs as the paper does (docs/sources.md).
     """
     roberta = roberta_base()
     return replace(

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from tokenizer.vocabulary.specials import BOS, CLS, MASK, PAD, SEP, UNK
+from trainers.objectives.shared.spellings import SpelledTokens
 
 CODE_POINTS = {CLS: "\ue000", SEP: "\ue001", BOS: "\ue002", MASK: "\ue003", PAD: "", UNK: "\ufffd"}
 """The characters of special tokens, those of the authors' code (google-research/language, canine/special_codepoints.py). Padding
@@ -71,9 +71,8 @@ class Spelling:
     @classmethod
     def of(cls, spelled: Sequence[bytes]) -> "Spelling":
         """Return the bytes of each token as tensors."""
-        content = np.frombuffer(b"".join(spelled) or b"\0", dtype=np.uint8).copy()
-        offsets = np.concatenate([[0], np.cumsum([len(text) for text in spelled])]).astype(np.int64)
-        return cls(torch.from_numpy(content), torch.from_numpy(offsets))
+        tokens = SpelledTokens.of(spelled)
+        return cls(torch.from_numpy(tokens.content), torch.from_numpy(tokens.offsets))
 
     def lay_out(self, ids: Any, starts: Any, types: Any, covered: Any, read: Any) -> CharacterLayout:
         """Write out tokens, int64 [rows, length]. `starts`, bool [rows, length - 1], are those after the first of a row that
