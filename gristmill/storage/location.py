@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from gristmill.errors import CorruptFileError
+from gristmill.host import host
 
 Content = bytes | Callable[[BinaryIO], None]
 """The bytes of a file, or a function that writes them to a sink. It is called again if the write fails."""
@@ -207,6 +208,16 @@ class Location(ABC):
         """Rename a directory if it exists and `target` does not. Does nothing in an object store, which
         cannot rename.
         """
+
+    def set_aside(self) -> Self:
+        """Give a directory a temporary name, so that all of it disappears at once. Returns the new path.
+
+        A writer that is about to publish a file there finds its temporary file gone, and checks again.
+        """
+        aside = self.parent / f".{self.name}.{host().unique()}.tmp"
+        self.rename_if_possible(aside)
+        self.parent.fsync()
+        return aside
 
     @abstractmethod
     def unlink(self, missing_ok: bool = False) -> None:

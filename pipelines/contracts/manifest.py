@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.budget import READING, spend
 from gristmill.config import plain
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
-from gristmill.host import host, lent
+from gristmill.host import lent
 from gristmill.storage.location import Check, Content, FileRecord, Location, missing_file
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, read_json, write_json, write_new_json
@@ -292,7 +292,7 @@ def publish(root: Location, name: str, manifest: StepManifest, check: Check) -> 
 
     `check` must raise an error if files of the step are missing or may hold forgotten documents. On a local
     disk its result stays valid until the manifest is published: the temporary manifest exists by then, in the
-    same directory, and a directory is removed as a whole (`set_aside`).
+    same directory, and a directory is removed as a whole (`Location.set_aside`).
     """
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}, check)
     StepOutput(root, name).finish(manifest)
@@ -321,20 +321,9 @@ def remove_step(directory: Location) -> None:
         (directory / "manifest.json").unlink(missing_ok=True)
         directory.remove_tree()
     else:
-        aside = set_aside(directory)
+        aside = directory.set_aside()
         aside.remove_tree()
         aside.parent.fsync()
-
-
-def set_aside(directory: Place) -> Place:
-    """Give a step's directory a temporary name, so that all of it disappears at once. Returns the new path.
-
-    A build that is about to publish the step finds its temporary manifest gone, and checks the files again.
-    """
-    aside = directory.parent / f".{directory.name}.{host().unique()}.tmp"
-    directory.rename_if_possible(aside)
-    directory.parent.fsync()
-    return aside
 
 
 def sweep(root: Location) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
 from pipelines.building.earlier_builds import earlier_builds
-from pipelines.contracts.manifest import load_corpus, set_aside, variants_in
+from pipelines.contracts.manifest import load_corpus, variants_in
 from pipelines.contracts.search_index.index_units import INDEX_FOLDER, current_units
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import take_inventory
@@ -53,7 +53,7 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
     """
     for step in steps:
         check()
-        output, aside = step.path.parent, set_aside(step.path)
+        output, aside = step.path.parent, step.path.set_aside()
         for manifest in output.glob(".*.json.*.tmp"):
             manifest.unlink(missing_ok=True)  # of a build that has checked that the step exists: it must check again
         if step.path.name in _used(output):

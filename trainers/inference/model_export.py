@@ -246,8 +246,9 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """Return lines on an export for users of plain `transformers`."""
-    return list(read_json(export / ORIGIN)["transformers"]["notes"])
+    """Return lines on an export for users of plain `transformers`; none while another process replaces it."""
+    origin = _origin_of(export)
+    return [] if origin is None else list(origin["transformers"]["notes"])
 
 
 def _save_model(run: LocalPath, picked: checkpoint.Checkpoint, form: ExportForm, output: LocalPath) -> list[LocalPath]:

@@ -351,13 +351,15 @@ def _remove_old(
     keep_every: int,
     best: Best | None,
 ) -> None:
-    """Remove those of `published`, sorted from the newest, that `save` does not keep."""
+    """Remove those of `published`, sorted from the newest, that `save` does not keep. Each gets a temporary name first, so
+    that a kill leaves no part of a checkpoint, only what the next `save` removes.
+    """
     replaced = [path for its, _, path in published if its > step or (its == step and path != last)]
     pinned = best.step if best else None
     older = [(its, path) for its, _, path in published if path not in replaced and its != pinned][keep:]
     gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
     for path in gone:
-        path.remove_tree()
+        path.set_aside().remove_tree()
     if gone:
         last.parent.fsync()
 

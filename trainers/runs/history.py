@@ -16,11 +16,24 @@ _INTERVAL = 0.3  # seconds between two reads of a growing log
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return `events` without the measurements that a later part of the run repeated: those of steps after
     the one from which that part resumed.
+
+    A worker that was suspended between its look for another attempt and its line in the log may write that line after
+    others have continued the run: the start of an earlier attempt, or a step that is there already. It is left out.
     """
     kept: list[dict[str, Any]] = []
+    measured: set[tuple[str, int]] = set()
+    attempt = 0
     for event in events:
         if event["event"] == "start":
+            if event.get("attempt", attempt) < attempt:
+                continue
+            attempt = event.get("attempt", attempt)
             kept = [e for e in kept if e["event"] not in MEASURED or e["step"] <= event["step"]]
+            measured = {each for each in measured if each[1] <= event["step"]}
+        if event["event"] in MEASURED:
+            if (event["event"], event["step"]) in measured:
+                continue
+            measured.add((event["event"], event["step"]))
         kept.append(event)
     return kept
 

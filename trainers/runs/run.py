@@ -246,14 +246,25 @@ class SupersededError(UserError):
 
 
 def begin_attempt(path: LocalPath) -> str:
-    """Return a new name for the attempt that is about to start, and record it.
+    """Return a new name for the attempt that is about to start, and record it. It begins with the attempt's number.
 
     Workers of an earlier attempt may still run, on a node that was cut off or after a command was killed.
     From now on `check_attempt` ends them.
     """
-    name = host().unique()
-    (path / _ATTEMPT).write_atomic(name.encode())
+    recorded = path / _ATTEMPT
+    try:
+        earlier = attempt_number(retry(recorded, recorded.read_text))
+    except FileNotFoundError:
+        earlier = 0
+    name = f"{earlier + 1}.{host().unique()}"
+    recorded.write_atomic(name.encode())
     return name
+
+
+def attempt_number(name: str) -> int:
+    """Return the number of an attempt, from 1; 0 if its name has none, as those of earlier versions."""
+    number, _, rest = name.partition(".")
+    return int(number) if rest else 0
 
 
 def check_attempt(path: LocalPath, name: str | None) -> None:

@@ -34,7 +34,7 @@ from trainers.runs.exclusion import read_excluded
 from trainers.runs.job_data import reader_of
 from trainers.runs.ledger import copy_ledger, line, make_ledger
 from trainers.runs.progress import Progress
-from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
+from trainers.runs.run import STOP, SupersededError, attempt_number, check_attempt, fingerprints, read_run
 from trainers.runs.sinks import open_sinks
 from trainers.training.begin import describe_new, initial_base
 from trainers.training.cost_meter import CostMeter
@@ -144,6 +144,7 @@ class Training:
             device=device_name(),
             flops_per_token=asdict(self._flops(self.start)),
             **({"energy_from": self.cost.sources} if self.cost.sources else {}),
+            **({"attempt": attempt_number(self.attempt)} if self.attempt else {}),
         )
         for event, fields in self.data.notices():
             progress.write(event, step=self.start, **fields)

@@ -94,14 +94,14 @@ class Published:
             assert not gone, f"{event.agent} has kept an earlier build without its step {gone[0]}"
 
     def _is_unused(self, name, agent):
-        """What gc and forget remove for good is no step of the corpus, of a variant or of an earlier build. Builds remove what is
-        out of date.
+        """What gc and forget remove for good is no step of the corpus, of a variant or of an earlier build, or has been built
+        again meanwhile. Builds remove what is out of date.
         """
         if agent.startswith(("gc", "forget")):
             for file in self.disk.names(self.root):
                 if file == "manifest.json" or file.startswith(("variant", "earlier")):
                     used = [step["directory"] for step in parsed(self.disk.peek(f"{self.root}/{file}"))["steps"]]
-                    assert name not in used, f"{agent} has removed {name}, a step of {file}"
+                    assert name not in used or name in self.named, f"{agent} has removed {name}, a step of {file}"
 
     def _is_published_or_aside(self, step):
         """A step that gc has set aside is put back as soon as it sees that a corpus needs it."""

@@ -12,6 +12,7 @@ from trainers.runs.history import drop_superseded
 
 _NAME = re.compile(r"step-(\d{8})(\.\d+)?")
 _CHECKPOINTS = f"{RUN}/checkpoints"
+_ATTEMPT = f"{RUN}/.attempt"
 _REMOVALS = ("unlink", "rename", "rmdir")
 _AFTER_CHECK = 6  # operations of a worker from its look for another attempt until it publishes a checkpoint
 
@@ -28,6 +29,7 @@ class Whole:
         self.world, self.disk, self.seen = world, world.disk, 0
         self.newest = 0
         self.superseded = {}  # by agent: the operations that it had done when another attempt began
+        self.attempt = None  # the content of the file that names it
         self.look_at_all()
         world.watch(self.look)
 
@@ -43,6 +45,8 @@ class Whole:
         decided, self.seen = world.record[self.seen :], len(world.record)
         if any(decision.action == "power" for decision in decided):
             self.look_at_all()
+            if self.disk.peek(_ATTEMPT) != self.attempt:
+                self.superseded = {}  # the name of the new attempt was lost
         if event.operation in ("rename", "link"):
             self._attempted(event)
             self._published(event)
@@ -50,7 +54,8 @@ class Whole:
             self._removed(event)
 
     def _attempted(self, event):
-        if event.other == f"{RUN}/.attempt":
+        if event.other == _ATTEMPT:
+            self.attempt = self.disk.peek(_ATTEMPT)
             self.superseded = {agent.name: agent.ops for agent in self.world.agents if agent.name != event.agent}
         if event.other.startswith(f"{_CHECKPOINTS}/step-") and event.agent in self.superseded:
             ops = next(agent.ops for agent in self.world.agents if agent.name == event.agent)
@@ -139,6 +144,8 @@ def check_run(world, reference):
 
 
 def _trained(log):
-    """(step, loss) of the measurements that no later part of the run has repeated."""
+    """(step, loss) of the measurements that no later part of the run has repeated, by step: a worker that was suspended
+    right before its line in the log may write it when others have continued from an earlier step.
+    """
     events = drop_superseded(events_of(log.split(b"\n")[:-1]))
-    return [(event["step"], event["loss"]) for event in events if event["event"] == "step"]
+    return sorted((event["step"], event["loss"]) for event in events if event["event"] == "step")

@@ -252,6 +252,23 @@ def test_a_name_that_is_taken_meanwhile_is_not_the_end(tmp_path):
     assert not taken.exists()
 
 
+def test_a_kill_while_checkpoints_are_removed_leaves_no_part_of_one(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+
+    def killed_halfway(directory):
+        sorted(directory.iterdir())[0].unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPath, "remove_tree", killed_halfway)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, 2, keep=1)
+    places = checkpoint.published(tmp_path)
+    assert [checkpoint.load(path).step for _, path in places] == [2]
+    save(tmp_path, 3, keep=1)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+
+
 def test_two_that_remove_the_same_checkpoints_do_not_disturb_each_other(tmp_path, monkeypatch):
     whole = checkpoint._remove_old
     with monkeypatch.context() as patch:
