@@ -43,7 +43,7 @@ _MAKE = {
     "report": lambda world: report(),
     "score checkpoints": lambda world: score_checkpoints(world.say),
 }
-_MESSAGES["pretrain on workers"] = _MESSAGES["pretrain"]
+_MESSAGES["pretrain on workers"] = (*_MESSAGES["pretrain"], r"workers were lost \d times in a row")
 NAMES = tuple(_MAKE)
 
 

@@ -14,9 +14,10 @@ from trainers.evaluation.checkpoints.evaluate_checkpoints import evaluate_checkp
 from trainers.evaluation.suites.run_evaluation import EvaluationSettings
 from trainers.inference.model_export import export_checkpoint, load_trained, notes_of
 from trainers.report.run_page import write_report
+from trainers.runs.checkpoint import published
 from trainers.runs.ledger import copy_ledger
 from trainers.runs.run import begin_attempt, locked, open_run
-from trainers.training.launch import _train, launch
+from trainers.training.launch import _MAX_FAILURES, _train, launch
 
 _WORKER_SECONDS = 60.0  # for which a worker may be silent; training takes 12
 
@@ -45,7 +46,7 @@ def pretrain_on_workers(world):
     """
 
     def train(config, tasks, path, workers, say):
-        lost = True
+        lost, in_row, reached = True, 0, 0
         while lost:  # as on Ray: another attempt, unless the worker itself has said what is wrong
             work = partial(_train, config, tasks, path, None, begin_attempt(path))
             driver = world.current.process.name
@@ -53,6 +54,10 @@ def pretrain_on_workers(world):
             worker = world.start(f"{driver}{TASK}{number}", command(work), machine="of workers")
             world.wait(lambda worker=worker: not worker.alive, _WORKER_SECONDS)
             lost = worker.alive or worker.killed
+            before, reached = reached, max((step for step, _ in published(path)), default=0)
+            in_row = in_row + 1 if lost and reached == before else 0
+            if in_row == _MAX_FAILURES:
+                raise UserError(f"workers were lost {in_row} times in a row")
         if worker.result != 0:
             raise UserError(worker.result)
 
