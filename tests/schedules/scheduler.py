@@ -101,8 +101,11 @@ class Agent:
 
 
 def is_critical(agent: Agent) -> bool:
-    """Whether its next operation publishes or removes something, or is one on a lease."""
-    return agent.kind in CRITICAL or agent.path.endswith(LEASE) or agent.other.endswith(LEASE)
+    """Whether its next operation publishes or removes something, appends to a file, or is one on a lease."""
+    kind, path = agent.kind, agent.path
+    if kind in CRITICAL or path.endswith(LEASE) or agent.other.endswith(LEASE):
+        return True
+    return kind == "part" and not path.endswith(".tmp")
 
 
 class _EachTime:
