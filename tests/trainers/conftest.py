@@ -10,7 +10,7 @@ import pytest
 from gristmill.storage.store import digest
 from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.manifest import CorpusManifest, save_corpus
-from pipelines.contracts.shard_set import ShardRecord, ShardSet, TokenizerRecord, write_shard
+from pipelines.contracts.shard_set import SPAN_TYPES, ShardRecord, ShardSet, TokenizerRecord, write_shard
 from tests.trainers.launching import SETTINGS, run_workers
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.definition import read_definition
@@ -47,6 +47,16 @@ def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[
     return np.concatenate([*found, []]).astype(np.int32), np.concatenate([[0], np.cumsum(list(map(len, found)))])
 
 
+def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(spans, offsets) as in a shard: of one to four tokens, some side by side; documents of a token or two have none."""
+    found = []
+    for walk in walks:
+        cuts = np.unique(rng.integers(0, len(walk) + 1, len(walk) // 3))
+        pairs = [(a, b) for a, b in itertools.pairwise(cuts) if b - a < 5 and rng.random() < 0.6]
+        found.append(np.array([(a, b, rng.integers(0, 2)) for a, b in pairs], np.int32).reshape(-1, 3))
+    return np.concatenate(found), np.concatenate([[0], np.cumsum(list(map(len, found)))])
+
+
 def build_corpus(
     directory: Path,
     seed: int = 0,
@@ -56,11 +66,11 @@ def build_corpus(
     lengths: tuple[int, ...] | None = None,
 ) -> Path:
     """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`
-    says whether its shards have that column. `numbered` ones hold tokens that number their places from 128 on, whatever
+    says whether its shards have that column and spans. `numbered` ones hold tokens that number their places from 128 on, whatever
     the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead of the tiny one.
     `lengths` are those of its documents, four times as many.
     """
-    rng, places = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    rng, places, salient = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2]))
     number_of_place = itertools.count(128)
     records = []
     for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
@@ -76,10 +86,10 @@ def build_corpus(
                 ids = pa.array([document_id(key, i) for i in range(count)], pa.binary(16))
                 n_bytes = np.array([3 * len(walk) for walk in walks], dtype=np.int64)
                 path = f"shards/{source}/{split}-{number:05d}.arrow"
-                begins = sentence_starts(places, walks) if sentences else None
+                columns = (sentence_starts(places, walks), random_spans(salient, walks)) if sentences else ()
 
-                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, begins=begins):
-                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, begins)
+                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, columns=columns):
+                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, *columns)
 
                 (directory / path).write_atomic(write)
                 file = directory.record(path)
@@ -93,8 +103,9 @@ def build_corpus(
     shard_set = ShardSet(
         TokenizerRecord(file.path, file.bytes, file.xxh3_128, *size),
         "uint16",
-        ("sentences",) if sentences else (),
+        ("sentences", "spans") if sentences else (),
         tuple(records),
+        SPAN_TYPES if sentences else (),
     )
     fingerprint = digest([record.xxh3_128 for record in records])
     sources = {name: {"licence": "none"} for name in TRAIN}

@@ -20,7 +20,7 @@ from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import digest
 from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.manifest import load_corpus
-from pipelines.contracts.shard_set import ShardRecord, TokenizerRecord, choose_shard_set
+from pipelines.contracts.shard_set import SPAN_TYPES, ShardRecord, TokenizerRecord, choose_shard_set
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.domain_weights import names_above
@@ -50,7 +50,8 @@ class TrainingCorpus:
     is a source, or the part of a source in one group.
 
     `directory` is the directory of the first corpus. `empty` names the sources and domains that have no
-    training documents, and `columns` the optional columns that all shards have. `test` is the split `test`,
+    training documents, `columns` the optional columns that all shards have, and `span_types` the types of
+    their spans. `test` is the split `test`,
     which only some sources have.
     """
 
@@ -64,6 +65,7 @@ class TrainingCorpus:
     empty: frozenset[str]
     columns: frozenset[str]
     test: dict[str, SourceStream]
+    span_types: frozenset[str] = frozenset()
 
     def held_out(self, split: str) -> dict[str, SourceStream]:
         """Return the sources of the split `validation` or `test`."""
@@ -104,8 +106,9 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     mixtures = first.mixtures if len(parts) == 1 else {}
     empty = frozenset[str]().union(*(part.empty for part in parts))
     columns = frozenset.intersection(*(part.columns for part in parts))
+    span_types = frozenset.intersection(*(part.span_types for part in parts))
     common = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
-    return TrainingCorpus(*common, train, validation, empty, columns, test)
+    return TrainingCorpus(*common, train, validation, empty, columns, test, span_types)
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
@@ -135,10 +138,8 @@ def _open_one(directory: Location, wanted: str | None, frame: Frame) -> Training
     known = {name for shard in chosen.shards for name in names_above(shard.domain)} | set(manifest.sources)
     empty = known - {name for domain in by_split["train"] for name in names_above(domain)}
     splits = (by_split["train"], by_split["validation"], frozenset(empty))
-    columns = frozenset(chosen.columns)
-    return TrainingCorpus(
-        manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns, by_split[TEST]
-    )
+    columns = (frozenset(chosen.columns), by_split[TEST], frozenset[str](chosen.span_types))
+    return TrainingCorpus(manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, *columns)
 
 
 def _sources(domains: Iterable[str]) -> set[str]:
@@ -185,9 +186,19 @@ class PackedCorpus:
         filling[2] = -1
         filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
         begins = np.zeros((rows, width), dtype=bool) if self.objective.needs_sentences else None
+        spans = np.full((rows, width, 2), -1, dtype=np.int64) if self.objective.span_types else None
         source, sequence, sample, epoch = filling
         batch = Batch(
-            arrays[0], arrays[1], arrays[2], arrays[3], source, sequence, sample, epoch, sentence_starts=begins
+            arrays[0],
+            arrays[1],
+            arrays[2],
+            arrays[3],
+            source,
+            sequence,
+            sample,
+            epoch,
+            sentence_starts=begins,
+            spans=spans,
         )
         if self.objective.sentence_pairs:
             types, labels = np.zeros((rows, width), dtype=np.int64), np.full(rows, IGNORED, dtype=np.int64)
@@ -353,6 +364,7 @@ def _pack(
             f"`sentences: true` in its `shards` step"
         )
     _check_sentences(corpus, objective, sources)
+    _check_spans(corpus, objective, sources)
     family = config.model.family
     length = objective.stream_length(sequence_length, family)
     room = objective.room(sequence_length, family)
@@ -378,6 +390,31 @@ def _check_sentences(corpus: TrainingCorpus, objective: TrainingObjective, sourc
     raise ConfigError(
         f"objective: {objective.kind} needs documents of {least} or more sentences, and in {corpus.directory} {names} has none; "
         f"use sources of longer documents{other}"
+    )
+
+
+def _check_spans(corpus: TrainingCorpus, objective: TrainingObjective, sources: tuple[SourceStream, ...]) -> None:
+    """Raise ConfigError if the shards lack spans that the objective chooses from, or none of their documents has any. Opens
+    shards up to the first with one.
+    """
+    wanted = objective.span_types
+    if missing := [kind for kind in wanted if kind not in corpus.span_types]:
+        raise ConfigError(
+            f"objective: {objective.kind} needs spans of {' and '.join(missing)}, which {corpus.directory} does not have; build "
+            f"the corpus with `spans: [{', '.join(wanted)}]` in its `shards` step"
+        )
+    if not wanted or not sources:
+        return
+    numbers = [SPAN_TYPES.index(kind) for kind in SPAN_TYPES if kind in wanted]
+    for source in sources:
+        for number in range(len(source.shards)):
+            spans = source.shard(number).spans
+            if spans is not None and np.isin(spans[:, 2], numbers).any():
+                return
+    names = ", ".join(source.name for source in sources)
+    raise ConfigError(
+        f"objective: {objective.kind} needs documents with {' or '.join(wanted)}, and in {corpus.directory} {names} has none; "
+        f"use sources of English prose"
     )
 
 

@@ -213,4 +213,4 @@ def _merge_rows(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray
     decoder = Decoder(**rows_of(decoders)) if decoders else None
     targets = join([one.targets for one in made], IGNORED)
     arrays: dict[str, Any] = {**rows_of(made), "targets": targets}
-    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None)
+    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None, spans=None)

@@ -10,6 +10,7 @@ from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Sc
 from trainers.config.pretraining import Data, Pretraining, Validation
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.span_corruption import SpanCorruption
 
@@ -222,6 +223,15 @@ def tiny_pegasus() -> Pretraining:
         objective=GapSentences(),
         data=replace(base.data, sequence_length=256, packing="full_sentences"),
     )
+
+
+def tiny_salient_spans() -> Pretraining:
+    """The model of `tiny_t5`, which writes one date or name of every sentence that has any.
+
+    The shards need the columns `sentences` and `spans`.
+    """
+    base = tiny_t5()
+    return replace(base, name="tiny_salient_spans", objective=SalientSpans(unit="sentences"))
 
 
 def tiny_prefix_lm() -> Pretraining:

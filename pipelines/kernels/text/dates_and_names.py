@@ -7,12 +7,12 @@ which finds dates by a regular expression, and names by a tagger).
 or comma behind it, is no year. Any other number of four digits in that range is one: a pattern knows no better.
 
 **Name**: a run of capitalised words, with single spaces between them, outside dates. A word begins with an upper-case letter
-and has two letters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but no possessive `'s`; initials (`J. R. R. Tolkien`) and a
-title (`Mr. Smith`) belong to the run that follows. Words that begin a sentence, a line or a quotation, or follow a colon, are
-capitalised anyway, so they are left out of their run if the document also has them in lower case (`The United States`), and one
-that is alone is a name only if it is also there, capitalised, in the middle of a sentence. So titles in capitals, adjectives
-(`French`) and days of the week are names, `of` divides a name, and text whose words are all capitalised is one name
-after another. A tagger would do better; it would also cost a thousand times as much.
+and has two letters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a possessive `'s`; initials
+(`J. R. R. Tolkien`) and a title (`Mr. Smith`) belong to the run that follows. Words that begin a sentence, a line or a
+quotation, or follow a colon, are capitalised anyway, so they are left out of their run if the document also has them in lower
+case (`The United States`), and one that is alone is a name only if it is also there, capitalised, in the middle of a sentence.
+So titles in capitals, adjectives (`French`) and days of the week are names, `of` divides a name, and text whose words are all
+capitalised is one name after another. A tagger would do better, at many times the cost.
 
 Nothing continues on the next line.
 """

@@ -52,7 +52,10 @@ def encode_with_columns(
     columns = np.split(joined, np.cumsum([len(places) for places, _ in lists])[:-1])
     sizes = np.diff(offsets)
     starts_found = _token_starts(columns.pop(0), start_offsets, sizes) if sentences else None
-    spans_found = _token_spans(*columns, found.types, found.offsets) if span_types else None
+    spans_found = None
+    if span_types:
+        first, last, following = columns
+        spans_found = _token_spans(first, last, following, found.types, found.offsets)
     return EncodedTexts(tokens, offsets, starts_found, spans_found)
 
 
