@@ -25,7 +25,9 @@ from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
 from trainers.models import build_model
+from trainers.objectives.mixture import MixturePart, ObjectiveMixture
 from trainers.objectives.salient_spans import SalientSpans
+from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED, PADDING
 from trainers.runs.resolve import resolve
@@ -269,3 +271,18 @@ def test_a_vocabulary_without_sentinels_is_refused_before_training(corpus_direct
 def test_what_does_not_fit_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         parse(Pretraining, override(plain(RECIPES["tiny_salient_spans"]()), changes), "x.yaml")
+
+
+def test_a_mixture_gives_spans_to_the_part_that_chooses_from_them():
+    parts = (MixturePart(SalientSpans(types=("names",), rate=0.5), token="<reserved_0>"), MixturePart(SpanCorruption()))
+    mixed = ObjectiveMixture(parts=parts)
+    assert (mixed.span_types, ObjectiveMixture().span_types) == (("names",), ())
+    batch = marked([[(16, [(2 * i, 2 * i + 1, i % 2) for i in range(8)], [])]] * 40)
+    made = both_sides(mixed.apply(batch, context()))
+    alone = [both_sides(part.objective.apply(batch, context())) for part in parts]
+    mode, salient = SPECIAL_IDS["<reserved_0>"], 0
+    for key, (source, _, target) in made.items():
+        salient += source[0] == mode
+        expected = alone[0][key] if source[0] == mode else alone[1][key]
+        assert ([token for token in source if token != mode], target) == expected[::2]
+    assert 10 < salient < 30
