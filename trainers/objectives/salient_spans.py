@@ -17,6 +17,7 @@ from tokenizer.vocabulary.specials import SENTINELS
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
 from trainers.objectives.shared.prompt_format import PromptFormat, fill_sentinels
+from trainers.objectives.shared.salient_choice import choose_spans
 from trainers.objectives.shared.sentinels import replace_with_sentinels, sentinel_ids
 from trainers.rows.batch import Batch, Frame
 
@@ -82,28 +83,12 @@ class SalientSpans(PairObjective):
     def _chosen(self, batch: Batch, documents: Documents, context: Context) -> np.ndarray:
         """Choose the tokens to remove, bool [tokens]."""
         assert batch.spans is not None
-        number, kind = batch.spans[documents.text].T
         text = documents.content
-        inside = np.isin(kind, [SPAN_TYPES.index(one) for one in self.types])
-        opens = np.zeros(len(number), dtype=bool)  # the first tokens of documents
+        opens = np.zeros(len(text.tokens), dtype=bool)
         opens[text.offsets[:-1][text.sizes > 0]] = True
-        first = inside & (opens | (number != np.concatenate([number[:1] - 1, number[:-1]])))
+        units = opens
         if self.unit == "sentences":
             assert batch.sentence_starts is not None
-            opens |= batch.sentence_starts[documents.text]
-        begins = np.flatnonzero(first)
-        _, unit, counts = np.unique(np.cumsum(opens)[begins], return_inverse=True, return_counts=True)
-        # The spans of a unit in the order of their draws: the first ones of them are removed.
-        order = np.lexsort((documents.per_token(context, "salient_spans/choice")[begins], unit))
-        place = np.arange(len(begins)) - np.repeat(np.cumsum(counts) - counts, counts)
-        taken = np.zeros(len(begins), dtype=bool)
-        taken[order] = place < np.repeat(self._amounts(counts), counts)
-        chosen = np.zeros(len(number), dtype=bool)
-        chosen[inside] = taken[np.cumsum(first)[inside] - 1]
-        return chosen
-
-    def _amounts(self, counts: np.ndarray) -> np.ndarray:
-        """Return how many of `counts` spans are removed, int64 [units]; none has 0."""
-        if self.rate is None:
-            return np.ones_like(counts)
-        return np.maximum(np.rint(self.rate * counts).astype(np.int64), 1)
+            units = opens | batch.sentence_starts[documents.text]
+        draws = documents.per_token(context, "salient_spans/choice")
+        return choose_spans(batch.spans[documents.text], opens, units, draws, self.types, self.rate)[0]

@@ -16,7 +16,7 @@ from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from pipelines.contracts.shard_set import SPAN_TYPES
 from tests.trainers.conftest import build_corpus
-from tests.trainers.objectives.packed import EOS, FIRST, PAD, VOCABULARY, both_sides, chosen, context, packed
+from tests.trainers.objectives.packed import EOS, FIRST, MASK, PAD, VOCABULARY, both_sides, chosen, context, packed
 from tokenizer.vocabulary.specials import SENTINELS, SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.config.job import BatchSize
@@ -25,6 +25,7 @@ from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import losses_of
 from trainers.models import build_model
+from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import MixturePart, ObjectiveMixture
 from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.span_corruption import SpanCorruption
@@ -286,3 +287,54 @@ def test_a_mixture_gives_spans_to_the_part_that_chooses_from_them():
         expected = alone[0][key] if source[0] == mode else alone[1][key]
         assert ([token for token in source if token != mode], target) == expected[::2]
     assert 10 < salient < 30
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.001, 0.4, 1.0]), st.sampled_from(["documents", "rows"]))
+def test_masks_cover_whole_spans_and_as_many_of_a_document_as_the_rate_says(seed, rate, marks):
+    rows = random_documents(seed)
+    batch = marked(rows)
+    texts = texts_of(batch)
+    made = Masked(rate=rate, unit="salient", mask_share=1.0, random_share=0.0, marks=marks).apply(
+        batch, context("encoder")
+    )
+    lead = int(marks == "rows")
+    for (row, number), text in texts.items():
+        spans = rows[row][number][1]
+        here = np.flatnonzero(batch.segments[row] == number) + lead
+        targets = made.targets[row][here]
+        at = set(np.flatnonzero(targets != IGNORED).tolist())
+        assert [made.inputs[row][here][i] for i in range(len(text))] == [
+            MASK if i in at else text[i] for i in range(len(text))
+        ]
+        assert all(targets[i] == text[i] for i in at)
+        covered = [span for span in spans if span[0] in at]
+        assert at == {i for first, end, _ in covered for i in range(first, end)}
+        assert len(covered) == (max(round(Fraction(str(rate)) * len(spans)), 1) if spans else 0)
+    assert (made.targets[:, :lead] == IGNORED).all()
+
+
+def test_the_tokens_of_a_masked_span_are_replaced_in_the_same_way():
+    batch = marked([[(12, [(0, 4, NAME), (4, 8, DATE), (8, 12, NAME)], [])]] * 60)
+    made = Masked(rate=1.0, unit="salient", mask_share=0.5, random_share=0.0).apply(batch, context("encoder"))
+    kinds = (made.inputs[:, :12] == MASK).reshape(-1, 3, 4)
+    assert (kinds.all(2) | ~kinds.any(2)).all()
+    assert 60 < kinds.all(2).sum() < 120
+    assert (made.targets[:, :12] == batch.inputs[:, :12]).all()
+
+
+def test_encoders_read_spans_of_a_corpus_and_need_them(corpus_directory, plain_directory):
+    recipe = RECIPES["tiny_roberta"]()
+    for directory in (corpus_directory, plain_directory):
+        data = replace(recipe.data, corpora=(str(directory),), weights={"plays": 1.0})
+        config = replace(
+            recipe, data=data, objective=replace(recipe.objective, unit="salient"), batch=BatchSize(sequences=8)
+        )
+        if directory == plain_directory:
+            with pytest.raises(ConfigError, match="objective: masked needs spans of dates and names"):
+                training_data(corpus_of(config), config)
+            continue
+        rows = training_data(corpus_of(config), config)
+        made = rows.rows(rows.order.take(0, 40))
+        assert 0.005 < (made.targets != IGNORED).mean() < 0.1
+    with pytest.raises(ConfigError, match="unit: got salient, which only the objective masked has"):
+        parse(Pretraining, override(plain(RECIPES["tiny_electra"]()), ["objective.unit=salient"]), "x.yaml")
