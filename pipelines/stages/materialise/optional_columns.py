@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tokenizer.encode import Encoder
 
 
-class EncodedTexts(NamedTuple):
+class TokenColumns(NamedTuple):
     """Tokens with their offsets by document, and the optional columns as (values, offsets), None if not wanted. Arrays as in
     `pipelines.contracts.shard_set.Shard`.
     """
@@ -25,7 +25,7 @@ class EncodedTexts(NamedTuple):
 
 def encode_with_columns(
     encoder: "Encoder", text: pa.LargeStringArray, sentences: bool, span_types: Sequence[SpanType]
-) -> EncodedTexts:
+) -> TokenColumns:
     """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`."""
     lists: list[tuple[np.ndarray, np.ndarray]] = []  # byte positions and their offsets by document
     if sentences:
@@ -39,7 +39,7 @@ def encode_with_columns(
         found = find_dates_and_names(text, span_types)
         lists.extend((places, found.offsets) for places in (found.begins, found.lasts, found.ends))
     if not lists:
-        return EncodedTexts(*encoder.encode(text), None, None)
+        return TokenColumns(*encoder.encode(text), None, None)
     # The encoder takes one list of positions a document, so the lists are joined and divided again.
     documents = np.concatenate([np.repeat(np.arange(len(text)), np.diff(offsets)) for _, offsets in lists])
     order = np.argsort(documents, kind="stable")
@@ -56,7 +56,7 @@ def encode_with_columns(
     if span_types:
         first, last, following = columns
         spans_found = _token_spans(first, last, following, found.types, found.offsets)
-    return EncodedTexts(tokens, offsets, starts_found, spans_found)
+    return TokenColumns(tokens, offsets, starts_found, spans_found)
 
 
 def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
