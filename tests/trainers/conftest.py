@@ -64,10 +64,11 @@ def build_corpus(
     numbered: bool = False,
     tokenizer: bytes | None = None,
     lengths: tuple[int, ...] | None = None,
+    spans: bool = False,
 ) -> Path:
     """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`
-    says whether its shards have that column and spans. `numbered` ones hold tokens that number their places from 128 on, whatever
-    the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead of the tiny one.
+    and `spans` say whether its shards have these columns. `numbered` ones hold tokens that number their places from 128 on,
+    whatever the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead of the tiny one.
     `lengths` are those of its documents, four times as many.
     """
     rng, places, salient = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2]))
@@ -86,9 +87,10 @@ def build_corpus(
                 ids = pa.array([document_id(key, i) for i in range(count)], pa.binary(16))
                 n_bytes = np.array([3 * len(walk) for walk in walks], dtype=np.int64)
                 path = f"shards/{source}/{split}-{number:05d}.arrow"
-                columns = (sentence_starts(places, walks), random_spans(salient, walks)) if sentences else ()
+                begins = sentence_starts(places, walks) if sentences else None
+                named = random_spans(salient, walks) if spans else None
 
-                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, columns=columns):
+                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, columns=(begins, named)):
                     write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, *columns)
 
                 (directory / path).write_atomic(write)
@@ -103,9 +105,9 @@ def build_corpus(
     shard_set = ShardSet(
         TokenizerRecord(file.path, file.bytes, file.xxh3_128, *size),
         "uint16",
-        ("sentences", "spans") if sentences else (),
+        tuple(name for name, wanted in (("sentences", sentences), ("spans", spans)) if wanted),
         tuple(records),
-        SPAN_TYPES if sentences else (),
+        SPAN_TYPES if spans else (),
     )
     fingerprint = digest([record.xxh3_128 for record in records])
     sources = {name: {"licence": "none"} for name in TRAIN}
@@ -118,6 +120,12 @@ def build_corpus(
 @pytest.fixture(scope="session")
 def corpus_directory(tmp_path_factory):
     return build_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def salient_directory(tmp_path_factory):
+    """The documents of `corpus_directory`, whose shards also have spans."""
+    return build_corpus(tmp_path_factory.mktemp("salient"), spans=True)
 
 
 @pytest.fixture(scope="session")

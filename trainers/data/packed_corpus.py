@@ -20,13 +20,14 @@ from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import digest
 from pipelines.contracts.given_split import SPLITS, TEST
 from pipelines.contracts.manifest import load_corpus
-from pipelines.contracts.shard_set import SPAN_TYPES, ShardRecord, TokenizerRecord, choose_shard_set
+from pipelines.contracts.shard_set import ShardRecord, TokenizerRecord, choose_shard_set
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.domain_weights import names_above
 from trainers.data.job_interface import verified_tokenizer
 from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
 from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream, choose_sequences
+from trainers.data.required_columns import check_sentences, check_spans
 from trainers.data.sequence_documents import mask_documents
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
@@ -363,8 +364,8 @@ def _pack(
             f"{wants} needs sentence starts, which {corpus.directory} does not have; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
-    _check_sentences(corpus, objective, sources)
-    _check_spans(corpus, objective, sources)
+    check_sentences(corpus.directory, objective, sources)
+    check_spans(corpus.directory, corpus.span_types, objective, sources)
     family = config.model.family
     length = objective.stream_length(sequence_length, family)
     room = objective.room(sequence_length, family)
@@ -373,49 +374,6 @@ def _pack(
     elif packing != "concatenate" or room is not None:
         sources = tuple(source.packed(packing, length, seed, room) for source in sources)
     return PackedCorpus(sources, length, objective, _context(corpus, config, sequence_length, seed))
-
-
-def _check_sentences(corpus: TrainingCorpus, objective: TrainingObjective, sources: tuple[SourceStream, ...]) -> None:
-    """Raise ConfigError if no document has as many sentences as the objective needs. Opens shards up to the first with one."""
-    least = objective.least_sentences
-    if least < 2 or not sources:
-        return
-    for source in sources:
-        for number in range(len(source.shards)):
-            offsets = source.shard(number).sentence_offsets
-            if offsets is not None and np.diff(offsets).max(initial=0) >= least:
-                return
-    names = ", ".join(source.name for source in sources)
-    other = ", or simcse with `unit: documents`" if "encoder" in objective.families else ""
-    raise ConfigError(
-        f"objective: {objective.kind} needs documents of {least} or more sentences, and in {corpus.directory} {names} has none; "
-        f"use sources of longer documents{other}"
-    )
-
-
-def _check_spans(corpus: TrainingCorpus, objective: TrainingObjective, sources: tuple[SourceStream, ...]) -> None:
-    """Raise ConfigError if the shards lack spans that the objective chooses from, or none of their documents has any. Opens
-    shards up to the first with one.
-    """
-    wanted = objective.span_types
-    if missing := [kind for kind in wanted if kind not in corpus.span_types]:
-        raise ConfigError(
-            f"objective: {objective.kind} needs spans of {' and '.join(missing)}, which {corpus.directory} does not have; build "
-            f"the corpus with `spans: [{', '.join(wanted)}]` in its `shards` step"
-        )
-    if not wanted or not sources:
-        return
-    numbers = [SPAN_TYPES.index(kind) for kind in SPAN_TYPES if kind in wanted]
-    for source in sources:
-        for number in range(len(source.shards)):
-            spans = source.shard(number).spans
-            if spans is not None and np.isin(spans[:, 2], numbers).any():
-                return
-    names = ", ".join(source.name for source in sources)
-    raise ConfigError(
-        f"objective: {objective.kind} needs documents with {' or '.join(wanted)}, and in {corpus.directory} {names} has none; "
-        f"use sources of English prose"
-    )
 
 
 def stream_length(config: Pretraining) -> int:

@@ -103,14 +103,15 @@ def test_a_target_sees_all_of_the_prefix_and_no_target_after_it(objective):
     ("llama_tiny", FillInTheMiddle()),
 ])  # fmt: skip
 @pytest.mark.slow
-def test_losses_fall(recipe, objective, corpus_directory):
+def test_losses_fall(recipe, objective, corpus_directory, salient_directory):
     import torch
 
     from trainers.engine.forward import Forward, tensors
     from trainers.models import build_model
 
     base = RECIPES[recipe]()
-    data = Data(corpora=(str(corpus_directory),), sequence_length=64)
+    directory = salient_directory if objective.span_types else corpus_directory
+    data = Data(corpora=(str(directory),), sequence_length=64)
     config = replace(base, objective=objective, data=data, model=replace(base.model, positions=128))
     corpus = corpus_of(config)
     config = resolve(config, corpus)
@@ -140,9 +141,10 @@ EXCLUDED = [
 
 
 @pytest.mark.parametrize(("recipe", "objective"), EXCLUDED)
-def test_excluded_documents_lose_only_their_targets(recipe, objective, corpus_directory):
+def test_excluded_documents_lose_only_their_targets(recipe, objective, corpus_directory, salient_directory):
     base = RECIPES[recipe]()
-    config = replace(base, objective=objective, data=Data(corpora=(str(corpus_directory),), sequence_length=64))
+    directory = salient_directory if objective.span_types else corpus_directory
+    config = replace(base, objective=objective, data=Data(corpora=(str(directory),), sequence_length=64))
     corpus = corpus_of(config)
     config = resolve(config, corpus)
     data = training_data(corpus, config)

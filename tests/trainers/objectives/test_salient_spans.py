@@ -193,8 +193,8 @@ def configuration(directory, packing="concatenate", **changes):
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit", "documents", "full_sentences", "doc_sentences"])
-def test_rows_of_a_corpus_are_not_too_long_and_only_whole_spans_of_its_shards_are_gone(numbered_directory, packing):
-    config = configuration(numbered_directory, packing, rate=1.0)
+def test_rows_of_a_corpus_are_not_too_long_and_only_whole_spans_of_its_shards_are_gone(tmp_path, packing):
+    config = configuration(build_corpus(tmp_path, numbered=True, spans=True), packing, rate=1.0)
     data = training_data(corpus_of(config), config)
     (source,) = data.sources
     spans = {}
@@ -219,8 +219,8 @@ def test_rows_of_a_corpus_are_not_too_long_and_only_whole_spans_of_its_shards_ar
     assert removed > 100
 
 
-def test_neither_micro_batches_nor_workers_change_a_row(corpus_directory):
-    config = configuration(corpus_directory, unit="sentences")
+def test_neither_micro_batches_nor_workers_change_a_row(salient_directory):
+    config = configuration(salient_directory, unit="sentences")
     data = training_data(corpus_of(config), config)
 
     def rows(size, world):
@@ -244,15 +244,15 @@ def test_shards_without_spans_and_documents_without_any_are_refused(plain_direct
         match=r"objective: salient_spans needs spans of dates and names, which .* does not have; .* `spans: \[dates, names\]`",
     ):
         training_data(corpus_of(config), config)
-    config = configuration(build_corpus(tmp_path, lengths=(0, 1)))
+    config = configuration(build_corpus(tmp_path, lengths=(0, 1), spans=True))
     with pytest.raises(
         ConfigError, match=r"salient_spans needs documents with dates or names, and in .* plays has none"
     ):
         training_data(corpus_of(config), config)
 
 
-def test_a_vocabulary_without_sentinels_is_refused_before_training(corpus_directory):
-    config = configuration(corpus_directory)
+def test_a_vocabulary_without_sentinels_is_refused_before_training(salient_directory):
+    config = configuration(salient_directory)
     corpus = corpus_of(config)
     kept = {name: number for name, number in corpus.tokenizer.specials.items() if name not in SENTINELS}
     resolve(config, corpus)
@@ -322,9 +322,9 @@ def test_the_tokens_of_a_masked_span_are_replaced_in_the_same_way():
     assert (made.targets[:, :12] == batch.inputs[:, :12]).all()
 
 
-def test_encoders_read_spans_of_a_corpus_and_need_them(corpus_directory, plain_directory):
+def test_encoders_read_spans_of_a_corpus_and_need_them(salient_directory, plain_directory):
     recipe = RECIPES["tiny_roberta"]()
-    for directory in (corpus_directory, plain_directory):
+    for directory in (salient_directory, plain_directory):
         data = replace(recipe.data, corpora=(str(directory),), weights={"plays": 1.0})
         config = replace(
             recipe, data=data, objective=replace(recipe.objective, unit="salient"), batch=BatchSize(sequences=8)
