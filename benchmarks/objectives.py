@@ -24,6 +24,7 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.shared.character_cuts import TokenTexts
 from trainers.objectives.shared.context import Context
@@ -43,6 +44,8 @@ OBJECTIVES: dict[str, tuple[str, Any]] = {
     "denoising, all five noises": ("t5", Denoising(masking=0.1, deletion=0.1, rotate=True)),
     "gap sentences": ("t5", GapSentences()),
     "gap sentences, random": ("t5", GapSentences(choose="random")),
+    "salient spans": ("t5", SalientSpans()),
+    "salient spans, by sentence": ("t5", SalientSpans(unit="sentences")),
     "prefix LM": ("t5", PrefixLM()),
     "UL2": ("t5", ObjectiveMixture()),
     "span corruption, decoder": ("llama", SpanCorruption()),
@@ -72,7 +75,9 @@ def texts() -> TokenTexts:
 
 
 def rows_of(rows: int, length: int, frame: Frame) -> Batch:
-    """Rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of `frame`."""
+    """Rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of `frame`. Two of 24 tokens
+    are in spans.
+    """
     rng = np.random.default_rng(0)
     inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
     segments = np.zeros_like(inputs)
@@ -88,7 +93,11 @@ def rows_of(rows: int, length: int, frame: Frame) -> Batch:
     targets[:, :-1][begins[:, 1:]] = SPECIAL_IDS["<eos>"]
     numbers, nothing = np.arange(rows), np.zeros(rows, np.int64)
     starts = begins | (rng.random(inputs.shape) < 0.05)
-    return Batch(inputs, targets, inputs * 0, segments, nothing, numbers, numbers, nothing, sentence_starts=starts)
+    inside = (np.arange(length) % 24 < 2)[None, :] & (segments >= 0)  # two tokens of 24, as in prose
+    spans = np.where(inside[..., None], np.stack([np.arange(length) // 24, np.arange(length) // 24 % 2], axis=1), -1)
+    return Batch(
+        inputs, targets, inputs * 0, segments, nothing, numbers, numbers, nothing, sentence_starts=starts, spans=spans
+    )
 
 
 def shortest(run: Callable[[], object], seconds: float) -> float:

@@ -7,7 +7,7 @@ no special tokens; readers add them.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from pipelines.contracts.document import ID
 FORMAT = "gristmill-shard/1"
 LEVEL = ":"
 """Separates the levels of a domain's name: `web:en:q5` is a group of the source `web`."""
+SpanType = Literal["dates", "names"]
+SPAN_TYPES: tuple[SpanType, ...] = get_args(SpanType)
+"""The types of spans; the column `spans` has their numbers in this order."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +75,21 @@ class TokenizerRecord:
 @dataclass(frozen=True)
 class ShardSet:
     """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns
-    written.
+    written, and `span_types` the types of spans in the column `spans`.
     """
 
     tokenizer: TokenizerRecord
     dtype: str
     columns: tuple[str, ...]
     shards: tuple[ShardRecord, ...]
+    span_types: tuple[SpanType, ...] = field(default=(), metadata=ADDED)
 
 
 def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
     """Parse a shard set from a corpus manifest, or from the facts of the step that made it."""
     shards = tuple(ShardRecord(**record) for record in facts["shards"])
-    return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
+    tokenizer, span_types = TokenizerRecord(**facts["tokenizer"]), tuple(facts.get("span_types", ()))
+    return ShardSet(tokenizer, facts["dtype"], tuple(facts["columns"]), shards, span_types)
 
 
 def choose_shard_set(sets: Mapping[str, ShardSet], name: str | None, where: str) -> tuple[str, ShardSet]:
@@ -107,6 +112,10 @@ class Shard:
     `doc_ids` [n] as 16-byte binary; `n_bytes` [n] int64, UTF-8 bytes of each document's text; `sentences` and
     `sentence_offsets` have the same form: int32 token offsets within each document at which sentences begin;
     None if the build wrote none.
+
+    `spans`, int32 [spans, 3], holds the first token of each span within its document, the one after its last, and the number of
+    its type in SPAN_TYPES. Document i has spans[span_offsets[i]:span_offsets[i + 1]], ascending and disjoint, none empty. Both
+    are None if the build wrote none.
     """
 
     tokens: np.ndarray
@@ -116,9 +125,11 @@ class Shard:
     sentences: np.ndarray | None
     sentence_offsets: np.ndarray | None
     facts: dict[str, Any]
+    spans: np.ndarray | None = None
+    span_offsets: np.ndarray | None = None
 
 
-def shard_schema(token_type: pa.DataType, with_sentences: bool, facts: dict[str, Any]) -> pa.Schema:
+def shard_schema(token_type: pa.DataType, with_sentences: bool, with_spans: bool, facts: dict[str, Any]) -> pa.Schema:
     """Return the exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's
     metadata as JSON.
     """
@@ -131,6 +142,9 @@ def shard_schema(token_type: pa.DataType, with_sentences: bool, facts: dict[str,
         fields.append(
             pa.field("sentences", pa.large_list(pa.field("item", pa.int32(), nullable=False)), nullable=False)
         )
+    if with_spans:
+        span = pa.list_(pa.field("item", pa.int32(), nullable=False), 3)
+        fields.append(pa.field("spans", pa.large_list(pa.field("item", span, nullable=False)), nullable=False))
     metadata = {"gristmill": json.dumps({"format": FORMAT, **facts}, sort_keys=True)}
     return pa.schema(fields, metadata=metadata)
 
@@ -143,13 +157,17 @@ def write_shard(
     n_bytes: np.ndarray,
     facts: dict[str, Any],
     sentences: tuple[np.ndarray, np.ndarray] | None = None,
+    spans: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> None:
-    """Write one shard to `sink`. Arrays as in `Shard`; `sentences` is (values, offsets)."""
-    schema = shard_schema(pa.from_numpy_dtype(tokens.dtype), sentences is not None, facts)
+    """Write one shard to `sink`. Arrays as in `Shard`; `sentences` and `spans` are (values, offsets)."""
+    schema = shard_schema(pa.from_numpy_dtype(tokens.dtype), sentences is not None, spans is not None, facts)
     columns = [_large_list(tokens, offsets, schema.field("tokens").type), doc_ids, pa.array(n_bytes, pa.int64())]
     if sentences is not None:
         values, value_offsets = sentences
         columns.append(_large_list(values.astype(np.int32, copy=False), value_offsets, schema.field("sentences").type))
+    if spans is not None:
+        values, value_offsets = spans
+        columns.append(_large_list(values.astype(np.int32, copy=False), value_offsets, schema.field("spans").type))
     batch = pa.record_batch(columns, schema=schema)
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
         writer.write_batch(batch)
@@ -177,16 +195,29 @@ def open_shard(directory: Location, record: FileRecord) -> Shard:
         batch = reader.get_batch(0)
     tokens, offsets = _flat(batch.column("tokens"))
     sentences, sentence_offsets = _flat(batch.column("sentences")) if "sentences" in schema.names else (None, None)
-    n_bytes = _numbers(batch.column("n_bytes"))
-    return Shard(tokens, offsets, batch.column("doc_id"), n_bytes, sentences, sentence_offsets, facts)
+    spans, span_offsets = _flat(batch.column("spans")) if "spans" in schema.names else (None, None)
+    n_bytes, ids = _numbers(batch.column("n_bytes")), batch.column("doc_id")
+    return Shard(tokens, offsets, ids, n_bytes, sentences, sentence_offsets, facts, spans, span_offsets)
 
 
 def _large_list(values: np.ndarray, offsets: np.ndarray, kind: pa.DataType) -> pa.Array:
-    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(values, kind.value_type), type=kind)
+    """Return an array of lists of numbers, or, if `values` has two dimensions, of lists of its rows."""
+    held = kind.value_type
+    if values.ndim == 2:
+        items = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), held.value_type), type=held)
+    else:
+        items = pa.array(values, held)
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), items, type=kind)
 
 
 def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
-    return _numbers(column.values), _numbers(column.offsets)
+    """Return the values and the offsets of lists: those of rows of numbers as an array of two dimensions."""
+    items = column.values
+    if not pa.types.is_fixed_size_list(items.type):
+        return _numbers(items), _numbers(column.offsets)
+    if items.null_count:
+        raise pa.ArrowInvalid(f"{items.null_count} values are null, expected none")
+    return _numbers(items.flatten()).reshape(len(items), items.type.list_size), _numbers(column.offsets)
 
 
 def _numbers(column: pa.Array) -> np.ndarray:

@@ -316,9 +316,11 @@ def _rewrite_shards(
             continue
         left = np.flatnonzero(~hit)
         tokens, offsets = _take_lists(shard.tokens, shard.offsets, left)
-        sentences = None
+        sentences = spans = None
         if shard.sentences is not None and shard.sentence_offsets is not None:
             sentences = _take_lists(shard.sentences, shard.sentence_offsets, left)
+        if shard.spans is not None and shard.span_offsets is not None:
+            spans = _take_lists(shard.spans, shard.span_offsets, left)
         identifiers, n_bytes = shard.doc_ids.take(pa.array(left)), shard.n_bytes[left]
         own = {name: value for name, value in shard.facts.items() if name != "format"}
         old = record.path.removeprefix(f"{out.name}/")
@@ -330,6 +332,7 @@ def _rewrite_shards(
             n_bytes=n_bytes,
             facts=own,
             sentences=sentences,
+            spans=spans,
         )
         file = out.write(_new_name(old, mark), write)
         changed[old] = file

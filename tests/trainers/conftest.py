@@ -10,7 +10,7 @@ import pytest
 from gristmill.storage.store import digest
 from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.manifest import CorpusManifest, save_corpus
-from pipelines.contracts.shard_set import ShardRecord, ShardSet, TokenizerRecord, write_shard
+from pipelines.contracts.shard_set import SPAN_TYPES, ShardRecord, ShardSet, TokenizerRecord, write_shard
 from tests.trainers.launching import SETTINGS, run_workers
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.definition import read_definition
@@ -47,6 +47,16 @@ def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[
     return np.concatenate([*found, []]).astype(np.int32), np.concatenate([[0], np.cumsum(list(map(len, found)))])
 
 
+def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(spans, offsets) as in a shard: of one to four tokens, some side by side; documents of a token or two have none."""
+    found = []
+    for walk in walks:
+        cuts = np.unique(rng.integers(0, len(walk) + 1, len(walk) // 3))
+        pairs = [(a, b) for a, b in itertools.pairwise(cuts) if b - a < 5 and rng.random() < 0.6]
+        found.append(np.array([(a, b, rng.integers(0, 2)) for a, b in pairs], np.int32).reshape(-1, 3))
+    return np.concatenate(found), np.concatenate([[0], np.cumsum(list(map(len, found)))])
+
+
 def build_corpus(
     directory: Path,
     seed: int = 0,
@@ -54,13 +64,14 @@ def build_corpus(
     numbered: bool = False,
     tokenizer: bytes | None = None,
     lengths: tuple[int, ...] | None = None,
+    spans: bool = False,
 ) -> Path:
     """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`
-    says whether its shards have that column. `numbered` ones hold tokens that number their places from 128 on, whatever
-    the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead of the tiny one.
-    `lengths` are those of its documents, four times as many.
+    and `spans` say whether its shards have these columns. `numbered` ones hold tokens that number their places from 128 on,
+    whatever the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead of the
+    tiny one. `lengths` are those of its documents, four times as many.
     """
-    rng, places = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    rng, places, salient = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2]))
     number_of_place = itertools.count(128)
     records = []
     for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
@@ -77,9 +88,10 @@ def build_corpus(
                 n_bytes = np.array([3 * len(walk) for walk in walks], dtype=np.int64)
                 path = f"shards/{source}/{split}-{number:05d}.arrow"
                 begins = sentence_starts(places, walks) if sentences else None
+                named = random_spans(salient, walks) if spans else None
 
-                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, begins=begins):
-                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, begins)
+                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, columns=(begins, named)):
+                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, *columns)
 
                 (directory / path).write_atomic(write)
                 file = directory.record(path)
@@ -93,8 +105,9 @@ def build_corpus(
     shard_set = ShardSet(
         TokenizerRecord(file.path, file.bytes, file.xxh3_128, *size),
         "uint16",
-        ("sentences",) if sentences else (),
+        tuple(name for name, wanted in (("sentences", sentences), ("spans", spans)) if wanted),
         tuple(records),
+        SPAN_TYPES if spans else (),
     )
     fingerprint = digest([record.xxh3_128 for record in records])
     sources = {name: {"licence": "none"} for name in TRAIN}
@@ -107,6 +120,12 @@ def build_corpus(
 @pytest.fixture(scope="session")
 def corpus_directory(tmp_path_factory):
     return build_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def salient_directory(tmp_path_factory):
+    """The documents of `corpus_directory`, whose shards also have spans."""
+    return build_corpus(tmp_path_factory.mktemp("salient"), spans=True)
 
 
 @pytest.fixture(scope="session")

@@ -73,6 +73,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "prefix_lm": (PAD, BOS, EOS),
     "quick_thought": (PAD, CLS, SEP),
     "replaced_tokens": (PAD, MASK, CLS, SEP),
+    "salient_spans": (PAD, EOS, *SENTINELS),
     "sentence_order": (PAD, MASK, CLS, SEP),
     "simcse": (PAD, CLS, SEP),
     "skip_thought": (PAD, CLS, SEP),

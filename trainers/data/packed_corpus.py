@@ -27,6 +27,7 @@ from trainers.data.domain_weights import names_above
 from trainers.data.job_interface import verified_tokenizer
 from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
 from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream, choose_sequences
+from trainers.data.required_columns import check_sentences, check_spans
 from trainers.data.sequence_documents import mask_documents
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
@@ -50,7 +51,8 @@ class TrainingCorpus:
     is a source, or the part of a source in one group.
 
     `directory` is the directory of the first corpus. `empty` names the sources and domains that have no
-    training documents, and `columns` the optional columns that all shards have. `test` is the split `test`,
+    training documents, `columns` the optional columns that all shards have, and `span_types` the types of
+    their spans. `test` is the split `test`,
     which only some sources have.
     """
 
@@ -64,6 +66,7 @@ class TrainingCorpus:
     empty: frozenset[str]
     columns: frozenset[str]
     test: dict[str, SourceStream]
+    span_types: frozenset[str] = frozenset()
 
     def held_out(self, split: str) -> dict[str, SourceStream]:
         """Return the sources of the split `validation` or `test`."""
@@ -104,8 +107,9 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     mixtures = first.mixtures if len(parts) == 1 else {}
     empty = frozenset[str]().union(*(part.empty for part in parts))
     columns = frozenset.intersection(*(part.columns for part in parts))
+    span_types = frozenset.intersection(*(part.span_types for part in parts))
     common = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
-    return TrainingCorpus(*common, train, validation, empty, columns, test)
+    return TrainingCorpus(*common, train, validation, empty, columns, test, span_types)
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
@@ -135,10 +139,8 @@ def _open_one(directory: Location, wanted: str | None, frame: Frame) -> Training
     known = {name for shard in chosen.shards for name in names_above(shard.domain)} | set(manifest.sources)
     empty = known - {name for domain in by_split["train"] for name in names_above(domain)}
     splits = (by_split["train"], by_split["validation"], frozenset(empty))
-    columns = frozenset(chosen.columns)
-    return TrainingCorpus(
-        manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns, by_split[TEST]
-    )
+    columns = (frozenset(chosen.columns), by_split[TEST], frozenset[str](chosen.span_types))
+    return TrainingCorpus(manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, *columns)
 
 
 def _sources(domains: Iterable[str]) -> set[str]:
@@ -185,9 +187,19 @@ class PackedCorpus:
         filling[2] = -1
         filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
         begins = np.zeros((rows, width), dtype=bool) if self.objective.needs_sentences else None
+        spans = np.full((rows, width, 2), -1, dtype=np.int64) if self.objective.span_types else None
         source, sequence, sample, epoch = filling
         batch = Batch(
-            arrays[0], arrays[1], arrays[2], arrays[3], source, sequence, sample, epoch, sentence_starts=begins
+            arrays[0],
+            arrays[1],
+            arrays[2],
+            arrays[3],
+            source,
+            sequence,
+            sample,
+            epoch,
+            sentence_starts=begins,
+            spans=spans,
         )
         if self.objective.sentence_pairs:
             types, labels = np.zeros((rows, width), dtype=np.int64), np.full(rows, IGNORED, dtype=np.int64)
@@ -352,7 +364,8 @@ def _pack(
             f"{wants} needs sentence starts, which {corpus.directory} does not have; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
-    _check_sentences(corpus, objective, sources)
+    check_sentences(corpus.directory, objective, sources)
+    check_spans(corpus.directory, corpus.span_types, objective, sources)
     family = config.model.family
     length = objective.stream_length(sequence_length, family)
     room = objective.room(sequence_length, family)
@@ -361,24 +374,6 @@ def _pack(
     elif packing != "concatenate" or room is not None:
         sources = tuple(source.packed(packing, length, seed, room) for source in sources)
     return PackedCorpus(sources, length, objective, _context(corpus, config, sequence_length, seed))
-
-
-def _check_sentences(corpus: TrainingCorpus, objective: TrainingObjective, sources: tuple[SourceStream, ...]) -> None:
-    """Raise ConfigError if no document has as many sentences as the objective needs. Opens shards up to the first with one."""
-    least = objective.least_sentences
-    if least < 2 or not sources:
-        return
-    for source in sources:
-        for number in range(len(source.shards)):
-            offsets = source.shard(number).sentence_offsets
-            if offsets is not None and np.diff(offsets).max(initial=0) >= least:
-                return
-    names = ", ".join(source.name for source in sources)
-    other = ", or simcse with `unit: documents`" if "encoder" in objective.families else ""
-    raise ConfigError(
-        f"objective: {objective.kind} needs documents of {least} or more sentences, and in {corpus.directory} {names} has none; "
-        f"use sources of longer documents{other}"
-    )
 
 
 def stream_length(config: Pretraining) -> int:

@@ -18,6 +18,7 @@ from trainers.rows.packing import pack
 from trainers.rows.sentence_pairs import PairPacking, pair_shard
 from trainers.rows.sentences import mark_sentences
 from trainers.rows.sequences import Packing, pack_shard
+from trainers.rows.span_marks import mark_spans
 
 _PARALLEL_REQUESTS = 16  # concurrent requests to an object store
 
@@ -177,5 +178,10 @@ class SourceStream:
             mark_sentences(
                 *sentences, starts, counts, rows, filled, int(before >= 0), frame.marks, batch.sentence_starts
             )
+        if batch.spans is not None:
+            assert shard.spans is not None
+            assert shard.span_offsets is not None
+            spans = (shard.offsets, shard.spans, shard.span_offsets)
+            mark_spans(*spans, starts, counts, rows, filled, int(before >= 0), frame.marks, batch.spans)
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
         pack(shard.tokens, shard.offsets, starts, counts, rows, filled, before, after, following, *arrays)

@@ -17,6 +17,7 @@ from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
+from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.sentences.next_sentence import NextSentence
 from trainers.objectives.sentences.quick_thought import QuickThought
@@ -41,6 +42,7 @@ Objective = (
     | PrefixLM
     | QuickThought
     | ReplacedTokens
+    | SalientSpans
     | SentenceOrder
     | SimCSE
     | SkipThought

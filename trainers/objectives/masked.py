@@ -3,7 +3,7 @@ al., 2019), whole words, and SpanBERT's spans (Joshi et al., 2020, section 3.1).
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,10 +20,15 @@ class Masked(Masking):
     In each document a share `rate` of the tokens is chosen, never special ones. Of the chosen tokens,
     `mask_share` become `<mask>`, `random_share` become a random token that is not special, and the rest stay
     unchanged; the loss is taken at all chosen tokens. `unit` is the unit of choice: `tokens`, whole `words`,
-    or `spans` of words. In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese)
+    `spans` of words, or `salient` spans. In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese)
     each token is a word. The length of a span is geometric with parameter `span_p`, at most `span_words` words
     (SpanBERT's 0.2 and 10 give a mean of 3.8 words). The tokens of words are replaced one by one, those of a
     span all in the same way.
+
+    `unit: salient` chooses among the dates and names of a document, which the column `spans` of the shards holds (REALM: Guu et
+    al., 2020, section 3.4): max(round(`rate` n), 1) of its n spans, all as likely, so that a small rate chooses one. A document
+    without spans has no targets. The tokens of a span are all replaced in the same way; REALM masks them all, for which
+    `mask_share` is 1 and `random_share` 0.
 
     By default a sequence gets a new mask in every epoch, a function of the seed and the sample's number. With
     `copies` it cycles through that many masks, each a function of the seed, the sequence and the epoch modulo
@@ -36,6 +41,8 @@ class Masked(Masking):
 
     marks: Literal["documents", "rows"] = "documents"
     kind: Literal["masked"] = "masked"
+
+    masks_salient: ClassVar[bool] = True
 
     @property
     def frame(self) -> Frame:
@@ -62,6 +69,9 @@ def prepend_mark(batch: Batch, mark: int) -> Batch:
     inputs = np.concatenate([np.where(there, mark, batch.inputs[:, :1]), batch.inputs], axis=1)
     targets = np.concatenate([np.full_like(first, IGNORED), batch.targets], axis=1)
     segments = np.concatenate([first, batch.segments], axis=1)
+    spans = None
+    if batch.spans is not None:
+        spans = np.concatenate([np.full_like(batch.spans[:, :1], -1), batch.spans], axis=1)
     moved = batch.positions + ((batch.segments == first) & there)
     positions = np.concatenate([np.zeros_like(first), moved], axis=1)
-    return replace(batch, inputs=inputs, targets=targets, segments=segments, positions=positions)
+    return replace(batch, inputs=inputs, targets=targets, segments=segments, positions=positions, spans=spans)

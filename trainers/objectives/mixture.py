@@ -23,6 +23,7 @@ from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import PairObjective, check_length
 from trainers.objectives.shared.training_objective import TrainingObjective
@@ -37,7 +38,7 @@ class MixturePart:
     a special of the tokenizer, precedes each of its inputs; null for none.
     """
 
-    objective: Causal | SpanCorruption | Denoising | PrefixLM | FillInTheMiddle
+    objective: Causal | SpanCorruption | SalientSpans | Denoising | PrefixLM | FillInTheMiddle
     weight: float = 1.0
     token: str | None = None
 
@@ -104,6 +105,11 @@ class ObjectiveMixture(TrainingObjective):
     def needs_sentences(self) -> bool:
         """Whether any part needs to know where sentences begin."""
         return any(part.objective.needs_sentences for part in self.parts)
+
+    @property
+    def span_types(self) -> tuple[str, ...]:
+        """The types of spans that any part chooses from."""
+        return tuple(dict.fromkeys(kind for part in self.parts for kind in part.objective.span_types))
 
     @property
     def needs_texts(self) -> bool:
@@ -213,4 +219,4 @@ def _merge_rows(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray
     decoder = Decoder(**rows_of(decoders)) if decoders else None
     targets = join([one.targets for one in made], IGNORED)
     arrays: dict[str, Any] = {**rows_of(made), "targets": targets}
-    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None)
+    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None, spans=None)

@@ -29,6 +29,7 @@ from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
 from trainers.objectives.shared.prompt_format import PromptFormat, fill_sentinels, replace_text
 from trainers.objectives.shared.ragged import Ragged
+from trainers.objectives.shared.sentinels import replace_with_sentinels, sentinel_ids
 from trainers.rows.batch import Batch, Frame
 
 _MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest become random tokens (section 3.3.1)
@@ -156,12 +157,7 @@ class SpanCorruption(PairObjective):
     def _with_sentinels(self, content: Ragged, noise: np.ndarray, context: Context) -> tuple[Ragged, Ragged]:
         sentinels = sentinel_ids(context)
         self._check_sentinels(int(content.sizes.max(initial=1)), len(sentinels))
-        inputs = np.empty(len(noise), dtype=np.int64)
-        targets = np.empty(2 * len(noise) + len(content.sizes), dtype=np.int64)
-        starts, goals = np.zeros_like(content.offsets), np.zeros_like(content.offsets)
-        arrays = (inputs, starts, targets, goals)
-        _replace(content.tokens, content.offsets, noise, sentinels, self.closing_sentinel, *arrays)
-        return Ragged(inputs[: starts[-1]], starts), Ragged(targets[: goals[-1]], goals)
+        return replace_with_sentinels(content, noise, sentinels, self.closing_sentinel)
 
     def shuffle(self, documents: Documents, context: Context) -> Pairs:
         """Pair each document's tokens in random order with those in the original order."""
@@ -170,16 +166,6 @@ class SpanCorruption(PairObjective):
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
         inputs = Ragged(tokens, content.offsets)
         return documents.pairs(inputs.with_marks(None, eos), content.with_marks(None, eos, content.sizes > 1))
-
-
-def sentinel_ids(context: Context) -> np.ndarray:
-    """Return the ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64. Raises ConfigError if the tokenizer
-    has none.
-    """
-    found = [context.special("<extra_id_0>")]
-    while f"<extra_id_{len(found)}>" in context.specials:
-        found.append(context.specials[f"<extra_id_{len(found)}>"])
-    return np.array(found, dtype=np.int64)
 
 
 def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
@@ -233,39 +219,6 @@ def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: 
                     noise_cuts -= 1
                     break
     return noise
-
-
-@kernel(nogil=True)
-def _replace(
-    tokens: np.ndarray,
-    offsets: np.ndarray,
-    noise: np.ndarray,
-    sentinels: np.ndarray,
-    closing: bool,
-    inputs: np.ndarray,
-    input_offsets: np.ndarray,
-    targets: np.ndarray,
-    target_offsets: np.ndarray,
-) -> None:
-    """Write each run of noise, after its sentinel, to the targets, and the sentinel alone to the inputs."""
-    given = asked = 0
-    for document in range(len(offsets) - 1):
-        used, inside = 0, False
-        for place in range(offsets[document], offsets[document + 1]):
-            if noise[place] and (inside or used < len(sentinels)):
-                if not inside:
-                    inputs[given] = sentinels[used]
-                    targets[asked] = sentinels[used]
-                    given, asked, used, inside = given + 1, asked + 1, used + 1, True
-                targets[asked] = tokens[place]
-                asked += 1
-            else:
-                inputs[given] = tokens[place]
-                given, inside = given + 1, False
-        if closing and 0 < used < len(sentinels):
-            targets[asked] = sentinels[used]
-            asked += 1
-        input_offsets[document + 1], target_offsets[document + 1] = given, asked
 
 
 @kernel(nogil=True)

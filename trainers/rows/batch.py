@@ -99,6 +99,9 @@ class Batch:
     `token_types`, int64 [rows, length], tell segment A from B, and `labels`, int64 [rows], are the classes of
     sentence pairs (-100 for none). `sentence_starts`, bool [rows, length], marks positions where sentences
     begin; it is set only for objectives that need it, until they are applied. `task` is set in the batches of tasks.
+    `spans`, int64 [rows, length, 2], are the number, in its document, of the span that a token belongs to, and the number of its
+    type in `pipelines.contracts.shard_set.SPAN_TYPES`, -1 outside spans; it is set only for objectives that need it, until they
+    are applied.
     `draws`, float64 [rows, length, 2], are uniform numbers with which a generator draws the tokens that replace the
     targets; it is set only for objectives with a generator.
     `outside`, int64 [rows, length, 2], are the columns before and after the span of a target (-1 for none); it is set only
@@ -135,6 +138,7 @@ class Batch:
     documents: np.ndarray | None = None
     covered: np.ndarray | None = None
     read: np.ndarray | None = None
+    spans: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:

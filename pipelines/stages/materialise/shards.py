@@ -26,11 +26,12 @@ from pipelines.contracts.given_split import SPLITS
 from pipelines.contracts.manifest import Receipt, StepOutput, load_step
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input, StepFiles
-from pipelines.contracts.shard_set import LEVEL, TokenizerRecord, write_shard
+from pipelines.contracts.shard_set import LEVEL, SpanType, TokenizerRecord, write_shard
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.materialise.given_counts import refuse_missing_splits
 from pipelines.stages.materialise.group_by import DomainGroups, GroupBy, bounds_of, refuse_many_groups
+from pipelines.stages.materialise.optional_columns import encode_with_columns
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import required_tokens
@@ -72,6 +73,9 @@ class Shards(CorpusStage):
     group_by: tuple[str | GroupBy, ...] = field(default=(), metadata=ADDED)
     """Columns that split each source into domains, such as `[language, {column: fineweb_edu, quantiles: 5}]`: the domain
     `web:en:q5` holds the English documents among the best fifth of `web`. See docs/domains.md."""
+    spans: tuple[SpanType, ...] = field(default=(), metadata=ADDED)
+    """Write the column `spans`: the tokens of the `dates` and `names` of a document, for the objective `salient_spans`. They are
+    found by patterns for English (`pipelines.kernels.text.dates_and_names`)."""
 
     version: ClassVar[int] = 2
     makes_shards: ClassVar[bool] = True
@@ -96,6 +100,9 @@ class Shards(CorpusStage):
         for name in ("shard_bytes", "check_documents"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+        for number, kind in enumerate(self.spans):
+            if kind in self.spans[:number]:
+                raise ValueError(f"spans[{number}]: {kind!r} occurs twice")
         columns = [each.column for each in self.groups]
         for number, each in enumerate(self.groups):
             if each.column in columns[:number]:
@@ -148,8 +155,12 @@ class Shards(CorpusStage):
             each.check_type(types.field(each.column).type)
 
     def depends(self) -> dict[str, str]:
-        """Return the encoder, and the checksum of a tokenizer given as a file."""
+        """Return the encoder, the version of the patterns of spans, and the checksum of a tokenizer given as a file."""
         versions = library_versions("tokenizers", "gigatoken")
+        if self.spans:
+            from pipelines.kernels.text.dates_and_names import PATTERNS
+
+            versions["span_patterns"] = str(PATTERNS)
         if self.is_path:
             if not self._file.is_file():
                 raise UserError(
@@ -189,10 +200,11 @@ class Shards(CorpusStage):
             "encoder": encoder,
             "documents_compared": compared,
             "dtype": "uint16" if record.vocab_size <= 1 << 16 else "uint32",
-            "columns": ["sentences"] if self.sentences else [],
+            "columns": [name for name, wanted in (("sentences", self.sentences), ("spans", self.spans)) if wanted],
             "shards": shards,
             "overlap": overlap,
             **({"groups": grouping.facts(parts)} if self.group_by else {}),
+            **({"span_types": list(self.spans)} if self.spans else {}),
         }
 
     def _grouping(self, out: StepOutput) -> DomainGroups:
@@ -371,29 +383,8 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[C
     encoder = _load_encoder(task.out, task.tokenizer)
     text = docs["edited_text"].chunk(0)
     n_bytes = pc.binary_length(text).to_numpy()
-    sentences = None
-    if task.stage.sentences:
-        from pipelines.kernels.text.segment import sentence_starts
-
-        start_offsets, starts = sentence_starts(text)
-        tokens, offsets, begins = encoder.encode_with_positions(text, starts, start_offsets)
-        sentences = _token_starts(begins, start_offsets, np.diff(offsets))
-    else:
-        tokens, offsets = encoder.encode(text)
+    tokens, offsets, sentences, spans = encode_with_columns(encoder, text, task.stage.sentences, task.stage.spans)
     facts = {**_facts(task, group, split), "tokenizer": encoder.kind}
     ids = docs["id"].chunk(0)
     counts = {"documents": docs.num_rows, "tokens": len(tokens), "text_bytes": int(n_bytes.sum())}
-    return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences)), counts
-
-
-def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (the distinct sentence starts that fall on a token of their document, their offsets).
-
-    A sentence without tokens of its own starts after the last token, or at the same token as the sentence
-    before or after it.
-    """
-    document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
-    again = np.zeros(len(begins), bool)
-    again[1:] = (begins[1:] == begins[:-1]) & (document[1:] == document[:-1])
-    kept = ~again & (begins < sizes[document])
-    return begins[kept], np.concatenate([[0], np.cumsum(np.bincount(document[kept], minlength=len(sizes)))])
+    return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences, spans)), counts

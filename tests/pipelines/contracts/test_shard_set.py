@@ -12,14 +12,19 @@ from gristmill.errors import CorruptFileError
 from pipelines.contracts.document import ID, document_id
 from pipelines.contracts.shard_set import open_shard, write_shard
 
+GOLDEN_PLAIN = (1274, "044f980bd29fecf1a40d66bee5d23b90")
+GOLDEN_SENTENCES = (1610, "90b989b21f353aa6eb22cc66fdd4144f")  # both written before shards had `spans`
 
-def write(path, documents, dtype=np.uint16, sentences=None):
+
+def write(path, documents, dtype=np.uint16, sentences=None, spans=None):
     tokens = np.array([token for document in documents for token in document], dtype)
     offsets = np.cumsum([0, *map(len, documents)])
     ids = pa.array([document_id(7, i) for i in range(len(documents))], ID)
     n_bytes = np.array([3 * len(document) for document in documents], np.int64)
     path.write_atomic(
-        lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "s", "split": "train"}, sentences),
+        lambda sink: write_shard(
+            sink, tokens, offsets, ids, n_bytes, {"source": "s", "split": "train"}, sentences, spans
+        ),
     )
     return path.parent.record(path.name)
 
@@ -73,6 +78,25 @@ def test_sentences(tmp_path):
     shard = open_shard(tmp_path, record)
     assert shard.sentences.tolist() == [0, 2, 0]
     assert shard.sentence_offsets.tolist() == [0, 2, 2, 3]
+
+
+def test_spans(tmp_path):
+    spans = np.array([[0, 2, 1], [2, 3, 0], [0, 1, 1]]), np.array([0, 2, 2, 3])
+    shard = open_shard(tmp_path, write(tmp_path / "s.arrow", [[1, 2, 3], [], [4]], spans=spans))
+    assert shard.spans.tolist() == spans[0].tolist()
+    assert shard.span_offsets.tolist() == spans[1].tolist()
+    assert shard.spans.dtype == np.int32
+    assert not shard.spans.flags.owndata
+    none = open_shard(tmp_path, write(tmp_path / "n.arrow", [[1], []], spans=(np.zeros((0, 3)), np.array([0, 0, 0]))))
+    assert none.spans.shape == (0, 3)
+    assert open_shard(tmp_path, write(tmp_path / "w.arrow", [[1]])).spans is None
+
+
+def test_a_shard_without_optional_columns_has_the_bytes_that_it_always_had(tmp_path):
+    plain = write(tmp_path / "p.arrow", [[1, 2, 3], [], [4]])
+    begins = write(tmp_path / "s.arrow", [[1, 2, 3], [], [4]], sentences=(np.array([0, 2, 0]), np.array([0, 2, 2, 3])))
+    assert (plain.bytes, plain.xxh3_128) == GOLDEN_PLAIN
+    assert (begins.bytes, begins.xxh3_128) == GOLDEN_SENTENCES
 
 
 def test_opening_copies_nothing(tmp_path):

@@ -15,6 +15,7 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
@@ -96,19 +97,21 @@ def test_a_target_sees_all_of_the_prefix_and_no_target_after_it(objective):
     ("tiny_t5", ObjectiveMixture()),
     ("tiny_bart", INFILLING),
     ("tiny_pegasus", GapSentences()),
+    ("tiny_salient_spans", SalientSpans(unit="sentences")),
     ("tiny_prefix_lm", PrefixLM()),
     ("tiny_prefix_lm", SpanCorruption()),
     ("llama_tiny", FillInTheMiddle()),
 ])  # fmt: skip
 @pytest.mark.slow
-def test_losses_fall(recipe, objective, corpus_directory):
+def test_losses_fall(recipe, objective, corpus_directory, salient_directory):
     import torch
 
     from trainers.engine.forward import Forward, tensors
     from trainers.models import build_model
 
     base = RECIPES[recipe]()
-    data = Data(corpora=(str(corpus_directory),), sequence_length=64)
+    directory = salient_directory if objective.span_types else corpus_directory
+    data = Data(corpora=(str(directory),), sequence_length=64)
     config = replace(base, objective=objective, data=data, model=replace(base.model, positions=128))
     corpus = corpus_of(config)
     config = resolve(config, corpus)
@@ -129,13 +132,19 @@ def test_losses_fall(recipe, objective, corpus_directory):
     assert nats(forward.eval(), held_out).sum() / many < before - 0.7
 
 
-EXCLUDED = [("tiny_t5", SpanCorruption()), ("tiny_pegasus", GapSentences()), ("tiny_prefix_lm", PrefixLM())]
+EXCLUDED = [
+    ("tiny_t5", SpanCorruption()),
+    ("tiny_pegasus", GapSentences()),
+    ("tiny_salient_spans", SalientSpans()),
+    ("tiny_prefix_lm", PrefixLM()),
+]
 
 
 @pytest.mark.parametrize(("recipe", "objective"), EXCLUDED)
-def test_excluded_documents_lose_only_their_targets(recipe, objective, corpus_directory):
+def test_excluded_documents_lose_only_their_targets(recipe, objective, corpus_directory, salient_directory):
     base = RECIPES[recipe]()
-    config = replace(base, objective=objective, data=Data(corpora=(str(corpus_directory),), sequence_length=64))
+    directory = salient_directory if objective.span_types else corpus_directory
+    config = replace(base, objective=objective, data=Data(corpora=(str(directory),), sequence_length=64))
     corpus = corpus_of(config)
     config = resolve(config, corpus)
     data = training_data(corpus, config)

@@ -128,7 +128,8 @@ def corpora(tmp_path_factory):
 
     def make(name: str, content: bytes | None = None) -> str:
         if name not in made:
-            made[name] = build_corpus(tmp_path_factory.mktemp("corpus"), tokenizer=content or written(*PUBLISHED[name]))
+            content = content or written(*PUBLISHED[name])
+            made[name] = build_corpus(tmp_path_factory.mktemp("corpus"), tokenizer=content, spans=True)
         return str(made[name])
 
     return make

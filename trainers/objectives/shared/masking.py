@@ -8,10 +8,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from pipelines.contracts.shard_set import SPAN_TYPES
 from tokenizer.vocabulary.specials import CLS, MASK, SEP
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.masking_kernels import choose_tokens, choose_words, replace_chosen
 from trainers.objectives.shared.prompt_format import PromptFormat
+from trainers.objectives.shared.salient_choice import choose_spans
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Batch, Frame
 from trainers.rows.random import uniforms
@@ -24,12 +26,13 @@ class Masking(TrainingObjective):
     rate: float = 0.15
     mask_share: float = 0.8
     random_share: float = 0.1
-    unit: Literal["tokens", "words", "spans"] = "tokens"
+    unit: Literal["tokens", "words", "spans", "salient"] = "tokens"
     span_p: float = 0.2
     span_words: int = 10
     copies: int | None = None
 
     families: ClassVar[tuple[str, ...]] = ("encoder",)
+    masks_salient: ClassVar[bool] = False  # whether `unit` may be `salient`
     prompt_format: ClassVar[PromptFormat] = PromptFormat(names=(MASK,))
 
     def check(self) -> None:
@@ -41,6 +44,8 @@ class Masking(TrainingObjective):
                 f"mask_share, random_share: got {self.mask_share} and {self.random_share}, allowed 0 or more, with a sum "
                 f"of 1 or less"
             )
+        if self.unit == "salient" and not self.masks_salient:
+            raise ValueError("unit: got salient, which only the objective masked has; allowed tokens, words, spans")
         if not 0 < self.span_p < 1:
             raise ValueError(f"span_p: got {self.span_p}, allowed above 0 and below 1")
         if self.span_words < 2:
@@ -58,7 +63,12 @@ class Masking(TrainingObjective):
     @property
     def needs_words(self) -> bool:
         """Whether the unit is `words` or `spans`."""
-        return self.unit != "tokens"
+        return self.unit in ("words", "spans")
+
+    @property
+    def span_types(self) -> tuple[str, ...]:
+        """All types, if the unit is `salient`."""
+        return SPAN_TYPES if self.unit == "salient" else ()
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """Return the batch with tokens masked."""
@@ -71,12 +81,14 @@ class Masking(TrainingObjective):
         kinds, others = (self._uniforms(batch, context, name) for name in ("kind", "other"))
         shares = (self.mask_share, self.random_share)
         replace_chosen(batch.inputs, group, context.special(MASK), *shares, ordinary, kinds, others, masked, targets)
-        return replace(batch, inputs=masked, targets=targets)
+        return replace(batch, inputs=masked, targets=targets, spans=None)
 
     def choose(self, batch: Batch, context: Context) -> np.ndarray:
         """Choose tokens: int64 [rows, length], -1 where a token is not chosen, otherwise the first column of the tokens that
         are replaced in the same way.
         """
+        if self.unit == "salient":
+            return self._choose_salient(batch, context)
         special, _ = _ids(tuple(context.specials.values()), context.vocab_size)
         group: np.ndarray = np.empty(batch.inputs.shape, dtype=np.int64)
         documents = int(batch.segments.max(initial=0)) + 1
@@ -94,6 +106,16 @@ class Masking(TrainingObjective):
         last = self._uniforms(batch, context, "last", documents)
         choose_words(*row, context.word_marks, self.rate, longer, rounding, last, draws, lengths, group)
         return group
+
+    def _choose_salient(self, batch: Batch, context: Context) -> np.ndarray:
+        """Choose salient spans as in `choose`."""
+        assert batch.spans is not None
+        length = batch.inputs.shape[1]
+        opens: np.ndarray = np.ones(batch.inputs.shape, dtype=bool)
+        opens[:, 1:] = batch.segments[:, 1:] != batch.segments[:, :-1]
+        opens, draws = opens.ravel(), self._uniforms(batch, context, "draw").ravel()
+        chosen, first = choose_spans(batch.spans.reshape(-1, 2), opens, opens, draws, SPAN_TYPES, self.rate)
+        return np.where(chosen, first % length, -1).reshape(-1, length)
 
     def _uniforms(self, batch: Batch, context: Context, name: str, columns: int | None = None) -> np.ndarray:
         """Draw uniform numbers, float64 [rows, columns]. By default there are as many columns as in the

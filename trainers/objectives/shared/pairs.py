@@ -231,6 +231,7 @@ def _replace_rows(
         prefix=prefix,
         decoder=decoder,
         sentence_starts=None,
+        spans=None,
     )
 
 

@@ -164,6 +164,11 @@ class TrainingObjective(Protocol):
         return 1
 
     @property
+    def span_types(self) -> tuple[str, ...]:
+        """The types of spans that `apply` chooses from; it needs the batch's `spans` if there are any."""
+        return ()
+
+    @property
     def needs_words(self) -> bool:
         """Whether `apply` needs the context's `word_marks`."""
         return False

@@ -28,6 +28,7 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.shared.pairs import Pairs, decoder_rows, documents_of, encoder_decoder_rows
 from trainers.objectives.shared.ragged import Ragged
@@ -157,6 +158,8 @@ PAIRED = [
     FillInTheMiddle(),
     GapSentences(),
     GapSentences(rate=0.6, choose="random"),
+    SalientSpans(rate=0.5),
+    SalientSpans(unit="sentences"),
 ]
 CASES = [(one, family) for one in PAIRED for family in FAMILIES if family in one.families]
 
@@ -164,7 +167,15 @@ CASES = [(one, family) for one in PAIRED for family in FAMILIES if family in one
 def sample_batch(objective, count=12, seed=0):
     batch = packed(random_rows(seed, count), length=160, frame=objective.frame.before is not None, cut=(1, 4))
     starts = np.random.default_rng(1).random(batch.inputs.shape) < 0.2
-    return replace(batch, sentence_starts=starts & (batch.segments != PADDING))
+    return replace(batch, sentence_starts=starts & (batch.segments != PADDING), spans=spans_of(batch, 1))
+
+
+def spans_of(batch, seed):
+    """Spans of one to three tokens, side by side or not."""
+    rng = np.random.default_rng(seed)
+    spans = np.stack([np.arange(batch.inputs.shape[1]) // 3, rng.integers(0, 2, batch.inputs.shape[1])], axis=1)
+    inside = (batch.segments != PADDING) & (rng.random(batch.inputs.shape) < 0.6)
+    return np.where(inside[..., None], spans, -1)
 
 
 def rows_of(batch):
@@ -236,7 +247,8 @@ def test_text_never_becomes_a_special_and_no_special_is_hidden(objective, family
 @pytest.mark.parametrize(("objective", "family"), CASES)
 def test_padding_alone_is_a_batch(objective, family):
     blank = replace(packed([[], []]), sample=np.array([-1, -1]))
-    made = objective.apply(replace(blank, sentence_starts=np.zeros(blank.inputs.shape, bool)), context(family))
+    nothing = {"sentence_starts": np.zeros(blank.inputs.shape, bool), "spans": spans_of(blank, 0)}
+    made = objective.apply(replace(blank, **nothing), context(family))
     assert made.inputs.shape == (2, 8)
     assert (made.targets == IGNORED).all()
 
@@ -250,7 +262,8 @@ def test_a_document_that_fills_a_row_fits_the_model(objective, family, length):
             text = np.random.default_rng(seed).integers(FIRST, VOCABULARY, size - (frame and seed % 2))
             batch = packed([[text.tolist()]], length=size, frame=frame, cut=() if seed % 2 else (0,))
             starts = np.random.default_rng(seed).random(batch.inputs.shape) < 0.05
-            made = objective.apply(replace(batch, sentence_starts=starts), context(family, seed))
+            read = replace(batch, sentence_starts=starts, spans=spans_of(batch, seed))
+            made = objective.apply(read, context(family, seed))
             needed = (made.segments != PADDING).sum(1).max()
             assert needed <= length
             if made.decoder is not None:

@@ -1,0 +1,140 @@
+"""Dates and names in English text, found by patterns: the spans of salient span masking (REALM: Guu et al., 2020, section 3.4,
+which finds dates by a regular expression, and names by a tagger).
+
+**Date**: a month with its day, its year or both, with the day of the week before it (`Friday, 4 July 1969`, `July 4th`,
+`Sept. 1969`); an ISO date (`1969-07-04`); a year from 1000 to 2099, a decade (`1960s`), or years with a dash between them
+(`1914-18`). A number with digits, a point, a comma, a slash, a hash or a currency sign before it, or with digits after a point
+or comma behind it, is no year. Any other number of four digits in that range is one: a pattern knows no better.
+
+**Name**: a run of capitalised words, with single spaces between them, outside dates. A word begins with an upper-case letter
+and has two letters or more, with hyphens and apostrophes inside (`Jean-Luc`, `O'Brien`), but without a possessive `'s`; initials
+(`J. R. R. Tolkien`) and a title (`Mr. Smith`) belong to the run that follows. Words that begin a sentence, a line or a
+quotation, or follow a colon, are capitalised anyway, so they are left out of their run if the document also has them in lower
+case (`The United States`), and one that is alone is a name only if it is also there, capitalised, in the middle of a sentence.
+So titles in capitals, adjectives (`French`) and days of the week are names, `of` divides a name, and text whose words are all
+capitalised is one name after another. A tagger would do better, at many times the cost.
+
+Nothing continues on the next line.
+"""
+
+import re
+import sys
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.contracts.shard_set import SPAN_TYPES, SpanType
+from pipelines.kernels.text.segment import sentence_starts
+
+PATTERNS = 1
+"""Version of the patterns. Increase it if the spans that they find change."""
+_MONTH = (
+    r"(?:Jan(?:uary|\.)?|Feb(?:ruary|\.)?|Mar(?:ch|\.)?|Apr(?:il|\.)?|May|Jun(?:e|\.)?|Jul(?:y|\.)?|Aug(?:ust|\.)?|"
+    r"Sep(?:tember|t?\.|t)?|Oct(?:ober|\.)?|Nov(?:ember|\.)?|Dec(?:ember|\.)?)(?!\w)"
+)
+_DAY = r"(?:3[01]|[12][0-9]|0?[1-9])(?:st|nd|rd|th)?(?!\w)"
+_YEAR = r"(?:1[0-9]{3}|20[0-9]{2})"
+_WEEKDAY = r"(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day,? )?(?:the )?"
+_DATE = re.compile(
+    rf"(?<![\w.,/#$£€-])(?=[0-9JFMASONDTW])(?:"
+    rf"{_YEAR}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])(?![\w-])"
+    rf"|{_WEEKDAY}{_DAY} (?:of )?{_MONTH}(?:,? {_YEAR}(?!\w))?"
+    rf"|{_WEEKDAY}{_MONTH} {_DAY}(?:,? {_YEAR}(?!\w))?"
+    rf"|{_MONTH},? {_YEAR}(?!\w)"
+    rf"|{_YEAR}(?:s|[-–](?:{_YEAR}|[0-9]{{2}}))?(?![\w%]|[.,/-][0-9])"
+    rf")"
+)
+_OPENING = frozenset('\n\r\u2028\u2029"“”„«»‘:')
+
+
+class FoundSpans(NamedTuple):
+    """Spans of documents: those of document d are from `offsets[d]` to `offsets[d + 1]`, ascending and disjoint. `begins`,
+    `lasts` and `ends` are byte offsets within their document: of the first character, of the last one, and after it. `types` are
+    numbers in SPAN_TYPES. All are int64.
+    """
+
+    offsets: np.ndarray
+    begins: np.ndarray
+    lasts: np.ndarray
+    ends: np.ndarray
+    types: np.ndarray
+
+
+def find_dates_and_names(text: pa.LargeStringArray, types: Collection[SpanType]) -> FoundSpans:
+    """Find the spans of these types. Which names are found does not depend on whether dates are wanted."""
+    start_offsets, starts = sentence_starts(text)
+    counts = np.zeros(len(text) + 1, np.int64)
+    found: list[np.ndarray] = [np.zeros((4, 0), np.int64)]
+    for number in range(len(text)):
+        document = text[number].as_py()
+        data = np.frombuffer(document.encode(), np.uint8)
+        bytes_of = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data)).astype(np.int64)
+        sentences = np.searchsorted(bytes_of, starts[start_offsets[number] : start_offsets[number + 1]]).tolist()
+        spans = [span for span in _spans_of(document, sentences) if SPAN_TYPES[span[2]] in types]
+        if spans:
+            begins, ends, kinds = np.array(spans, np.int64).T
+            found.append(np.stack([bytes_of[begins], bytes_of[ends - 1], bytes_of[ends], kinds]))
+        counts[number + 1] = len(spans)
+    return FoundSpans(np.cumsum(counts), *np.concatenate(found, axis=1))
+
+
+def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:
+    """Return (start, end, number of its type) of all spans of a document, in characters. `sentences` are where its sentences
+    start.
+    """
+    dates = [match.span() for match in _DATE.finditer(text)]
+    gaps = zip([0, *(end for _, end in dates)], [*(begin for begin, _ in dates), len(text)], strict=True)
+    runs = [match.span() for begin, end in gaps for match in _name().finditer(text, begin, end)]
+    first = [_begins(text, begin, sentences) for begin, _ in runs]
+    words = [text[begin:end].split(" ") for begin, end in runs]
+    inside = {word for run, is_first in zip(words, first, strict=True) for word in run[is_first:]}
+    lower: set[str] | None = None
+    names = []
+    for (begin, end), run, is_first in zip(runs, words, first, strict=True):
+        if is_first and not run[0].endswith("."):
+            if len(run) == 1 and run[0] not in inside:
+                continue
+            lower = set(_LOWER.findall(text)) if lower is None else lower
+            begin += len(run[0]) + 1 if run[0].lower() in lower else 0
+        if begin < end:
+            names.append((begin, end))
+    numbers = {kind: number for number, kind in enumerate(SPAN_TYPES)}
+    spans = [(*span, numbers["dates"]) for span in dates] + [(*span, numbers["names"]) for span in names]
+    return sorted(spans)
+
+
+def _begins(text: str, start: int, sentences: list[int]) -> bool:
+    """Whether the word at `start` begins a sentence, a line or a quotation, or follows a colon."""
+    before = start
+    while before > 0 and not text[before - 1].isalnum():
+        before -= 1
+        if text[before] in _OPENING:
+            return True
+    return before == 0 or bisect_right(sentences, start) > bisect_right(sentences, before)
+
+
+_LOWER = re.compile(r"(?<!\w)[^\W\d_A-Z]\w*")
+
+
+@cache
+def _name() -> re.Pattern[str]:
+    upper = "".join(_ranges(("Lu", "Lt")))
+    word = rf"(?:[{upper}]['’])?[{upper}]\w+(?:['’](?!s(?!\w))\w+|-\w+)*"
+    initials = rf"(?:[{upper}]\. ?|(?:Mr|Mrs|Ms|Dr|St|Prof|Rev|Sir|Lord)\. )*"
+    return re.compile(rf"(?<!\w){initials}(?<!\w)(?!I['’]){word}(?: {initials}{word})*")
+
+
+def _ranges(categories: tuple[str, ...]) -> Iterator[str]:
+    """Yield the characters of these Unicode categories, as ranges of a pattern."""
+    first = None
+    for code in range(sys.maxunicode + 1):
+        if unicodedata.category(chr(code)) in categories:
+            first = code if first is None else first
+        elif first is not None:
+            yield chr(first) if code - first == 1 else f"{chr(first)}-{chr(code - 1)}"
+            first = None

@@ -1,0 +1,95 @@
+"""The optional columns of shards, `sentences` and `spans`: bytes of documents turned into their tokens."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.contracts.shard_set import SpanType
+
+if TYPE_CHECKING:
+    from tokenizer.encode import Encoder
+
+
+class TokenColumns(NamedTuple):
+    """Tokens with their offsets by document, and the optional columns as (values, offsets), None if not wanted. Arrays as in
+    `pipelines.contracts.shard_set.Shard`.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    sentences: tuple[np.ndarray, np.ndarray] | None
+    spans: tuple[np.ndarray, np.ndarray] | None
+
+
+def encode_with_columns(
+    encoder: "Encoder", text: pa.LargeStringArray, sentences: bool, span_types: Sequence[SpanType]
+) -> TokenColumns:
+    """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`."""
+    lists: list[tuple[np.ndarray, np.ndarray]] = []  # byte positions and their offsets by document
+    if sentences:
+        from pipelines.kernels.text.segment import sentence_starts
+
+        start_offsets, starts = sentence_starts(text)
+        lists.append((starts, start_offsets))
+    if span_types:
+        from pipelines.kernels.text.dates_and_names import find_dates_and_names
+
+        found = find_dates_and_names(text, span_types)
+        lists.extend((places, found.offsets) for places in (found.begins, found.lasts, found.ends))
+    if not lists:
+        return TokenColumns(*encoder.encode(text), None, None)
+    # The encoder takes one list of positions a document, so the lists are joined and divided again.
+    documents = np.concatenate([np.repeat(np.arange(len(text)), np.diff(offsets)) for _, offsets in lists])
+    order = np.argsort(documents, kind="stable")
+    positions = np.concatenate([places for places, _ in lists])[order]
+    tokens, offsets, holders = encoder.encode_with_positions(
+        text, positions, np.concatenate([[0], np.cumsum(np.bincount(documents, minlength=len(text)))])
+    )
+    joined = np.empty_like(holders)
+    joined[order] = holders
+    columns = np.split(joined, np.cumsum([len(places) for places, _ in lists])[:-1])
+    sizes = np.diff(offsets)
+    starts_found = _token_starts(columns.pop(0), start_offsets, sizes) if sentences else None
+    spans_found = None
+    if span_types:
+        first, last, following = columns
+        spans_found = _token_spans(first, last, following, found.types, found.offsets)
+    return TokenColumns(tokens, offsets, starts_found, spans_found)
+
+
+def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the distinct sentence starts that fall on a token of their document, their offsets).
+
+    A sentence without tokens of its own starts after the last token, or at the same token as the sentence
+    before or after it.
+    """
+    document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
+    again = np.zeros(len(begins), bool)
+    again[1:] = (begins[1:] == begins[:-1]) & (document[1:] == document[:-1])
+    kept = ~again & (begins < sizes[document])
+    return begins[kept], np.concatenate([[0], np.cumsum(np.bincount(document[kept], minlength=len(sizes)))])
+
+
+def _token_spans(
+    first: np.ndarray, last: np.ndarray, following: np.ndarray, types: np.ndarray, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (spans as [spans, 3]: first token, the one after the last, type; their offsets). `first`, `last` and `following`
+    are the tokens of the first character of each span, of its last one, and of the character after it.
+
+    A span has all tokens that hold any of its characters. One without a token of its own, or whose first token belongs to
+    the span before it, is left out.
+    """
+    # A token may hold the last character and the one after it. A space that is a token of its own holds the first character
+    # of its word, which may be the last one too, so `following` is needed to find the end of a span of one letter.
+    end = np.maximum(following, last + 1)
+    document = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    kept = np.ones(len(first), bool)
+    before, until = -1, 0
+    for number, (owner, begin, stop) in enumerate(zip(document.tolist(), first.tolist(), end.tolist(), strict=True)):
+        until = until if owner == before else 0
+        kept[number] = until <= begin < stop
+        before, until = owner, stop if kept[number] else until
+    spans = np.stack([first, end, types], axis=1)[kept].astype(np.int32)
+    return spans, np.concatenate([[0], np.cumsum(np.bincount(document[kept], minlength=len(offsets) - 1))])

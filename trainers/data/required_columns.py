@@ -1,0 +1,56 @@
+"""Checks that the shards of a corpus hold the sentences and spans that an objective needs."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+from gristmill.storage.location import Location
+from pipelines.contracts.shard_set import SPAN_TYPES
+from trainers.data.stream import SourceStream
+from trainers.objectives.shared.training_objective import TrainingObjective
+
+
+def check_sentences(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
+    """Raise ConfigError if no document has as many sentences as the objective needs. Opens shards up to the first with one."""
+    least = objective.least_sentences
+    if least < 2 or not sources:
+        return
+    for source in sources:
+        for number in range(len(source.shards)):
+            offsets = source.shard(number).sentence_offsets
+            if offsets is not None and np.diff(offsets).max(initial=0) >= least:
+                return
+    names = ", ".join(source.name for source in sources)
+    other = ", or simcse with `unit: documents`" if "encoder" in objective.families else ""
+    raise ConfigError(
+        f"objective: {objective.kind} needs documents of {least} or more sentences, and in {directory} {names} has none; "
+        f"use sources of longer documents{other}"
+    )
+
+
+def check_spans(
+    directory: Location, span_types: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
+) -> None:
+    """Raise ConfigError if the objective chooses from types of spans that are not among the `span_types` of all shards, or if no
+    document has any of them. Opens shards up to the first with one.
+    """
+    wanted = objective.span_types
+    if missing := [kind for kind in wanted if kind not in span_types]:
+        raise ConfigError(
+            f"objective: {objective.kind} needs spans of {' and '.join(missing)}, which {directory} does not have; build "
+            f"the corpus with `spans: [{', '.join(wanted)}]` in its `shards` step"
+        )
+    if not wanted or not sources:
+        return
+    numbers = [SPAN_TYPES.index(kind) for kind in SPAN_TYPES if kind in wanted]
+    for source in sources:
+        for number in range(len(source.shards)):
+            spans = source.shard(number).spans
+            if spans is not None and np.isin(spans[:, 2], numbers).any():
+                return
+    names = ", ".join(source.name for source in sources)
+    raise ConfigError(
+        f"objective: {objective.kind} needs documents with {' or '.join(wanted)}, and in {directory} {names} has none; "
+        f"use sources of English prose"
+    )

@@ -1,0 +1,41 @@
+"""Choosing salient spans, for an encoder's masks and for the sentinels of an encoder-decoder."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipelines.contracts.shard_set import SPAN_TYPES
+
+
+def choose_spans(
+    spans: np.ndarray,
+    documents: np.ndarray,
+    units: np.ndarray,
+    draws: np.ndarray,
+    types: Sequence[str],
+    rate: float | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose max(round(`rate` n), 1) of the n spans of each unit, all as likely, or one if `rate` is None.
+
+    `spans`, int64 [tokens, 2], is that of `Batch` at these tokens; spans of other `types` are not chosen. `documents` and
+    `units`, bool [tokens], mark the first tokens of documents, and of the units; a span belongs to the unit of its first token.
+    `draws` are uniform numbers, float64 [tokens]. Returns (bool [tokens], whether a token is chosen; int64 [tokens], the first
+    token of the span of each, where it is in one of these types).
+    """
+    number, kind = spans.T
+    inside = np.isin(kind, [SPAN_TYPES.index(one) for one in types])
+    first = inside & (documents | (number != np.concatenate([number[:1] - 1, number[:-1]])))
+    begins = np.flatnonzero(first)
+    _, unit, counts = np.unique(np.cumsum(units)[begins], return_inverse=True, return_counts=True)
+    amounts = np.ones_like(counts)
+    if rate is not None:
+        amounts = np.maximum(np.rint(rate * counts).astype(np.int64), 1)
+    # The spans of a unit in the order of their draws: the first ones of them are chosen.
+    order = np.lexsort((draws[begins], unit))
+    place = np.arange(len(begins)) - np.repeat(np.cumsum(counts) - counts, counts)
+    taken = np.zeros(len(begins), dtype=bool)
+    taken[order] = place < np.repeat(amounts, counts)
+    chosen, owner = np.zeros(len(number), dtype=bool), np.zeros(len(number), dtype=np.int64)
+    which = np.cumsum(first)[inside] - 1
+    chosen[inside], owner[inside] = taken[which], begins[which]
+    return chosen, owner

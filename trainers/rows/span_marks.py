@@ -1,0 +1,47 @@
+"""The spans of documents in rows."""
+
+import numpy as np
+
+from gristmill.compilation import kernel
+
+
+@kernel(nogil=True)
+def mark_spans(
+    offsets: np.ndarray,
+    spans: np.ndarray,
+    span_offsets: np.ndarray,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    rows: np.ndarray,
+    filled: np.ndarray,
+    lead: int,
+    marks: int,
+    marked: np.ndarray,
+) -> None:
+    """Write (number of the span in its document, type) to `marked` [all rows, length, 2] at the tokens of spans among the
+    positions that `packing.pack` is about to write for the same arguments. A span that is cut off there is left out.
+
+    Arrays are those of `pipelines.contracts.shard_set.Shard`.
+    """
+    length, columns = marked.shape[1], filled.copy()
+    for i in range(len(rows)):
+        row, column = rows[i], columns[rows[i]]
+        low, high = 0, len(offsets) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if offsets[middle] - offsets[0] + marks * middle <= starts[i]:
+                low = middle
+            else:
+                high = middle
+        d, inside = low, starts[i] - (offsets[low] - offsets[0] + marks * low)
+        until = min(length, column + counts[i])
+        while column < until and d < len(offsets) - 1:
+            count = min(offsets[d + 1] - offsets[d] + marks - inside, until - column)
+            for k in range(span_offsets[d], span_offsets[d + 1]):
+                first, end = lead + spans[k, 0] - inside, lead + spans[k, 1] - inside
+                if first >= 0 and end <= count:
+                    for position in range(first, end):
+                        marked[row, column + position, 0] = k - span_offsets[d]
+                        marked[row, column + position, 1] = spans[k, 2]
+            column, d, inside = column + count, d + 1, 0
+        columns[row] = column
