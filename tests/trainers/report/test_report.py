@@ -177,7 +177,7 @@ def add_document_fields(directory, value, window=256):
     progress = Progress(directory / "log.jsonl", None)
     entry = {"loss": 1.0, "tokens": 10, "document_bits_per_byte": value}
     whole = {"loss": 1.0, "document_bits_per_byte": value, "document_window": window, "sources": {"web": entry}}
-    progress.write("validation", step=2, tokens=1, **whole)
+    progress.write("validation", step=3, tokens=1, **whole)
     progress.close()
     return directory
 
