@@ -28,8 +28,8 @@ def settings(*assignments):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipes_resolve_and_the_result_is_an_input_that_resolves_to_itself(name, corpus):
-    recipe = RECIPES[name]()
+def test_recipes_resolve_and_the_result_is_an_input_that_resolves_to_itself(name, salient_directory):
+    recipe, corpus = RECIPES[name](), open_corpus((str(salient_directory),), None)
     assert recipe.name == name
     resolved = resolve(recipe, corpus)
     again = parse(Pretraining, plain(resolved), "resolved.yaml")

@@ -73,10 +73,10 @@ def test_the_estimate_is_what_a_real_pass_keeps_or_a_little_more(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if "tiny" in name])
-def test_the_estimate_of_every_recipe_leaves_the_model_as_it_was(recipe, corpus_directory):
+def test_the_estimate_of_every_recipe_leaves_the_model_as_it_was(recipe, salient_directory):
     """Also where a submodule has two names, as the embeddings of a generator and its discriminator."""
     whole = RECIPES[recipe]()
-    config = replace(whole, data=replace(whole.data, corpora=(str(corpus_directory),)))
+    config = replace(whole, data=replace(whole.data, corpora=(str(salient_directory),)))
     corpus = corpus_of(config)
     config = resolve(config, corpus)
     (row,) = training_data(corpus, config).micro_batches(0, 1, 1, 0, 1)
