@@ -79,8 +79,8 @@ def build_corpus(
 ) -> Path:
     """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`,
     `spans` and `pairs` say whether its shards have these columns. `numbered` ones hold tokens that number their places from
-    128 on, whatever the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead of the
-    tiny one. `lengths` are those of its documents, four times as many.
+    128 on, whatever the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead
+    of the tiny one. `lengths` are those of its documents, four times as many.
     """
     rng, places, salient, sides = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2], [seed, 3]))
     number_of_place = itertools.count(128)
