@@ -105,7 +105,9 @@ def write_task(root: Path, pairs: list[tuple[str, str]]) -> Path:
     splits = {"train": rows[0][:TRAINED], "dev": rows[0][TRAINED:whole], "test": rows[1][whole:]}
     for split, its in splits.items():
         write_lines(root / "task" / f"{split}.jsonl", its)
-        shares = {label: f"{count / len(its):.3f}" for label, count in Counter(row["label"] for row in its).most_common()}
+        shares = {
+            label: f"{count / len(its):.3f}" for label, count in Counter(row["label"] for row in its).most_common()
+        }
         print(f"{split:5} {len(its):5} captions  {shares}", flush=True)
     task = {
         "kind": "classify",
@@ -130,7 +132,12 @@ def measure(root: Path, corpus: Path, task: Path, name: str, seed: int, steps: i
         settings += [objective, f"data.weights={json.dumps(weights)}"]
         run("trainers", "pretrain", "tiny_translation_lm", f"corpus={corpus}", f"run={place}", *settings)
     if not (tuned / "scores.json").exists():
-        settings = ["budget.epochs=2", "optimizer.learning_rate=1e-3", "optimizer.weight_decay=0.01", "head.pooling=mean"]
+        settings = [
+            "budget.epochs=2",
+            "optimizer.learning_rate=1e-3",
+            "optimizer.weight_decay=0.01",
+            "head.pooling=mean",
+        ]
         settings += ["encoding.max_length=64", f"seed={seed}"]
         run("trainers", "finetune", task, f"model={place}", f"run={tuned}", *settings)
     scores = json.loads((tuned / "scores.json").read_text())
@@ -153,7 +160,9 @@ def main() -> None:
         found = [measure(root, corpus, task, name, seed, options.steps) for seed in range(options.seeds)]
         for split, language in (("dev", "English"), ("test", "German")):
             values = [each[split] for each in found]
-            print(f"{name:7} {language:8} {statistics.mean(values):.3f}  of {', '.join(f'{one:.3f}' for one in values)}")
+            print(
+                f"{name:7} {language:8} {statistics.mean(values):.3f}  of {', '.join(f'{one:.3f}' for one in values)}"
+            )
 
 
 if __name__ == "__main__":
