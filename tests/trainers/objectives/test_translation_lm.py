@@ -194,9 +194,10 @@ def configuration(directory, packing="best_fit", length=64, **changes):
 PACKINGS = ["concatenate", "best_fit", "documents", "full_sentences", "doc_sentences"]
 
 
+@pytest.mark.parametrize("lengths", [None, (0, 1, 3, 4, 5), (0, 1, 2, 3, 8, 21, 55, 60, 61, 62, 89, 144, 300)])
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_rows_of_a_corpus_hold_every_token_once_on_its_side_and_are_not_too_long(tmp_path, packing):
-    config = configuration(build_corpus(tmp_path, numbered=True, pairs=True), packing)
+def test_rows_of_a_corpus_hold_every_token_once_on_its_side_and_are_not_too_long(tmp_path, packing, lengths):
+    config = configuration(build_corpus(tmp_path, numbered=True, pairs=True, lengths=lengths), packing)
     data = training_data(corpus_of(config), config)
     (source,) = data.sources
     side, sizes, owner = {}, {}, {}

@@ -131,7 +131,7 @@ def corpora(tmp_path_factory):
     def make(name: str, content: bytes | None = None) -> str:
         if name not in made:
             content = content or written(*PUBLISHED[name])
-            made[name] = build_corpus(tmp_path_factory.mktemp("corpus"), tokenizer=content, spans=True)
+            made[name] = build_corpus(tmp_path_factory.mktemp("corpus"), tokenizer=content, spans=True, pairs=True)
         return str(made[name])
 
     return make
