@@ -78,9 +78,9 @@ def build_corpus(
     pairs: bool = False,
 ) -> Path:
     """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`,
-    `spans` and `pairs` say whether its shards have these columns. `numbered` ones hold tokens that number their places from
-    128 on, whatever the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead
-    of the tiny one. `lengths` are those of its documents, four times as many.
+    `spans` and `pairs` say whether its shards have these columns. The tokens of `numbered` ones are 128, 129 and so on,
+    so no two are the same; they may exceed the vocabulary. `tokenizer` is the content of a tokenizer.json that replaces the
+    tiny one. `lengths` are those of its documents, four times as many.
     """
     rng, places, salient, sides = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2], [seed, 3]))
     number_of_place = itertools.count(128)

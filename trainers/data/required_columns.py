@@ -43,7 +43,7 @@ def check_spans(
         )
     if not wanted or not sources:
         return
-    numbers = [SPAN_TYPES.index(kind) for kind in SPAN_TYPES if kind in wanted]
+    numbers = [number for number, kind in enumerate(SPAN_TYPES) if kind in wanted]
     for source in sources:
         for number in range(len(source.shards)):
             spans = source.shard(number).spans

@@ -44,7 +44,7 @@ def pack(
     marks, lead = (before >= 0) + (after >= 0), int(before >= 0)
     for i in range(len(rows)):
         row, start, column = rows[i], starts[i], filled[rows[i]]
-        document = _document_at(offsets, start, marks)
+        document = document_at(offsets, start, marks)
         inside = start - (offsets[document] - offsets[0] + marks * document)
         segment: Any = segments[row, column - 1] + 1 if column > 0 else 0
         until = min(length, column + counts[i])
@@ -79,7 +79,7 @@ def pack(
 
 
 @kernel(nogil=True)
-def _document_at(offsets: np.ndarray, position: int, marks: int) -> int:
+def document_at(offsets: np.ndarray, position: int, marks: int) -> int:
     """Return the document that holds a position of a shard's stream, in which each document has `marks`
     marks.
     """

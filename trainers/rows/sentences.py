@@ -9,6 +9,7 @@ mark after it to its last.
 import numpy as np
 
 from gristmill.compilation import kernel
+from trainers.rows.packing import document_at
 
 
 @kernel(nogil=True)
@@ -96,14 +97,8 @@ def mark_sentences(
     length, columns = begins.shape[1], filled.copy()
     for i in range(len(rows)):
         row, column = rows[i], columns[rows[i]]
-        low, high = 0, len(offsets) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if offsets[middle] - offsets[0] + marks * middle <= starts[i]:
-                low = middle
-            else:
-                high = middle
-        d, inside = low, starts[i] - (offsets[low] - offsets[0] + marks * low)
+        d = document_at(offsets, starts[i], marks)
+        inside = starts[i] - (offsets[d] - offsets[0] + marks * d)
         until = min(length, column + counts[i])
         while column < until and d < len(offsets) - 1:
             size = offsets[d + 1] - offsets[d]

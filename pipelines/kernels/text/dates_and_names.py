@@ -29,7 +29,6 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.contracts.shard_set import SPAN_TYPES, SpanType
-from pipelines.kernels.text.segment import sentence_starts
 
 PATTERNS = 1
 """Version of the patterns. Increase it if the spans that they find change."""
@@ -65,20 +64,24 @@ class FoundSpans(NamedTuple):
     types: np.ndarray
 
 
-def find_dates_and_names(text: pa.LargeStringArray, types: Collection[SpanType]) -> FoundSpans:
-    """Find the spans of these types. Which names are found does not depend on whether dates are wanted."""
-    start_offsets, starts = sentence_starts(text)
+def find_dates_and_names(
+    text: pa.LargeStringArray, types: Collection[SpanType], sentences: tuple[np.ndarray, np.ndarray]
+) -> FoundSpans:
+    """Find the spans of these types. Which names are found does not depend on whether dates are wanted. `sentences` are what
+    `segment.sentence_starts` returns for the text.
+    """
+    start_offsets, starts = sentences
     counts = np.zeros(len(text) + 1, np.int64)
     found: list[np.ndarray] = [np.zeros((4, 0), np.int64)]
     for number in range(len(text)):
         document = text[number].as_py()
         data = np.frombuffer(document.encode(), np.uint8)
         bytes_of = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data)).astype(np.int64)
-        sentences = np.searchsorted(bytes_of, starts[start_offsets[number] : start_offsets[number + 1]]).tolist()
-        spans = [span for span in _spans_of(document, sentences) if SPAN_TYPES[span[2]] in types]
+        begins = np.searchsorted(bytes_of, starts[start_offsets[number] : start_offsets[number + 1]]).tolist()
+        spans = [span for span in _spans_of(document, begins) if SPAN_TYPES[span[2]] in types]
         if spans:
-            begins, ends, kinds = np.array(spans, np.int64).T
-            found.append(np.stack([bytes_of[begins], bytes_of[ends - 1], bytes_of[ends], kinds]))
+            firsts, ends, kinds = np.array(spans, np.int64).T
+            found.append(np.stack([bytes_of[firsts], bytes_of[ends - 1], bytes_of[ends], kinds]))
         counts[number + 1] = len(spans)
     return FoundSpans(np.cumsum(counts), *np.concatenate(found, axis=1))
 

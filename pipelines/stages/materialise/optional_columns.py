@@ -75,19 +75,19 @@ def encode_with_columns(
     encoder: "Encoder", text: pa.LargeStringArray, sentences: bool, span_types: Sequence[SpanType]
 ) -> TokenColumns:
     """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`."""
+    if not sentences and not span_types:
+        return TokenColumns(*encoder.encode(text), None, None)
+    from pipelines.kernels.text.segment import sentence_starts
+
+    start_offsets, starts = sentence_starts(text)
     lists: list[tuple[np.ndarray, np.ndarray]] = []  # byte positions and their offsets by document
     if sentences:
-        from pipelines.kernels.text.segment import sentence_starts
-
-        start_offsets, starts = sentence_starts(text)
         lists.append((starts, start_offsets))
     if span_types:
         from pipelines.kernels.text.dates_and_names import find_dates_and_names
 
-        found = find_dates_and_names(text, span_types)
+        found = find_dates_and_names(text, span_types, (start_offsets, starts))
         lists.extend((places, found.offsets) for places in (found.begins, found.lasts, found.ends))
-    if not lists:
-        return TokenColumns(*encoder.encode(text), None, None)
     # The encoder takes one list of positions a document, so the lists are joined and divided again.
     documents = np.concatenate([np.repeat(np.arange(len(text)), np.diff(offsets)) for _, offsets in lists])
     order = np.argsort(documents, kind="stable")

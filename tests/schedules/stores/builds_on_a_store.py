@@ -19,7 +19,7 @@ _ROOT = "bucket/corpus"
 _LATE = (r"no answer within \d+ s",)
 """What a build may say at any time: any request may be late."""
 _FAILED = (r"RemoteError: s3:.*: OSError", r"failed 3 times: s3:.*: OSError")
-"""What it may say if requests have failed; the second of a unit of which three have."""
+"""What it may say if requests have failed: the second if all three tries of a unit did."""
 
 
 @cache
@@ -53,10 +53,7 @@ def two_store_builds():
 
     def judge(world):
         failed = any(decision.action == "fail" for decision in world.record)
-        check_ends(
-            world,
-            (*DISK_ERRORS, *_LATE, *_FAILED) if failed else _LATE,
-        )
+        check_ends(world, (*DISK_ERRORS, *_LATE, *_FAILED) if failed else _LATE)
         check_once("store", world, _check_objects)
 
     faults = ("kills", "suspensions", "errors")

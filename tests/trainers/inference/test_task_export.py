@@ -157,6 +157,10 @@ CELLS = [
 
 
 @pytest.mark.long
+def test_an_export_that_is_being_replaced_has_no_notes(tmp_path):
+    assert notes_of(LocalPath(tmp_path / "export")) == []
+
+
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_transformers_computes_the_same_from_the_export(name, kind, bases, files, tmp_path):
     import transformers

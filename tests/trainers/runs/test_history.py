@@ -1,4 +1,4 @@
-"""The measurements of a log that stand, whoever wrote them late."""
+"""Which measurements of a log count, also when a worker wrote its line late."""
 
 from trainers.runs.history import drop_superseded
 

@@ -15,7 +15,17 @@ from trainers.evaluation.blame import blame
 from trainers.recipes import llama_tiny
 from trainers.runs import checkpoint
 from trainers.runs.resolve import resolve
-from trainers.runs.run import differing, fingerprints, locked, open_run, read_config, read_run, write_config
+from trainers.runs.run import (
+    attempt_number,
+    begin_attempt,
+    differing,
+    fingerprints,
+    locked,
+    open_run,
+    read_config,
+    read_run,
+    write_config,
+)
 
 
 @pytest.fixture
@@ -34,6 +44,13 @@ def test_a_new_run_records_who_it_is_and_can_be_opened_again(tmp_path, corpus):
     assert read_run(run)["fingerprints"]["corpus"] == corpus.fingerprint
     opened = open_run(run, config(corpus), corpus)
     assert (opened.is_new, opened.finished, opened.changed) == (False, None, ())
+
+
+def test_attempts_are_numbered_also_after_one_of_an_earlier_version(tmp_path):
+    assert [attempt_number(begin_attempt(tmp_path)) for _ in range(3)] == [1, 2, 3]
+    (tmp_path / ".attempt").write_text("1f" * 16)
+    assert attempt_number("1f" * 16) == 0
+    assert attempt_number(begin_attempt(tmp_path)) == 1
 
 
 def test_execution_may_change_and_is_reported(tmp_path, corpus):

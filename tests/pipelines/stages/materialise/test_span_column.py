@@ -15,6 +15,7 @@ from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.shard_set import SPAN_TYPES, open_shard
 from pipelines.erasure.forget import forget
 from pipelines.kernels.text.dates_and_names import find_dates_and_names
+from pipelines.kernels.text.segment import sentence_starts
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
@@ -22,9 +23,14 @@ from pipelines.planning.published import add_published_files
 from tokenizer.encode import Encoder
 
 
+def found_spans(texts, types=SPAN_TYPES):
+    text = pa.array(texts, pa.large_string())
+    return find_dates_and_names(text, types, sentence_starts(text))
+
+
 def found(*texts, types=SPAN_TYPES):
     """The spans of each text, as (text of the span, type)."""
-    spans = find_dates_and_names(pa.array(texts, pa.large_string()), types)
+    spans = found_spans(texts, types)
     data = [text.encode() for text in texts]
     return [
         [
@@ -91,10 +97,10 @@ def test_a_date_is_never_a_name():
 
 @given(st.lists(st.text(st.sampled_from("AbÉß çZ.,'’-1920 July\n\"é漢𝐀")), max_size=4))
 def test_spans_are_ascending_and_disjoint_and_found_in_each_document_alone(texts):
-    spans = find_dates_and_names(pa.array(texts, pa.large_string()), SPAN_TYPES)
+    spans = found_spans(texts)
     assert len(spans.offsets) == len(texts) + 1
     for d, text in enumerate(texts):
-        alone = find_dates_and_names(pa.array([text], pa.large_string()), SPAN_TYPES)
+        alone = found_spans([text])
         own = slice(spans.offsets[d], spans.offsets[d + 1])
         for whole, part in zip(spans[1:], alone[1:], strict=True):
             assert whole[own].tolist() == part.tolist()
