@@ -25,6 +25,11 @@ DOCUMENT = pa.schema(
     ]
 )
 
+TARGET_MARK = "\u2029"
+"""Begins the target in the text of a pair. No other text has this character: reading makes a line feed of it."""
+BORDER = "\n" + TARGET_MARK
+"""Stands between the source and the target of a pair, so that each has lines of its own."""
+
 QUARANTINE = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),

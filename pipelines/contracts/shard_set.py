@@ -29,7 +29,7 @@ SPAN_TYPES: tuple[SpanType, ...] = get_args(SpanType)
 @dataclass(frozen=True)
 class ShardRecord:
     """One shard of a shard set: its file, documents, tokens, and UTF-8 bytes of its text. `group` is empty if the source
-    is not split into groups.
+    is not split into groups. `pairs` counts the documents with a target; it is 0 without the column `target`.
     """
 
     path: str
@@ -41,6 +41,7 @@ class ShardRecord:
     tokens: int
     text_bytes: int
     group: str = field(default="", metadata=ADDED)
+    pairs: int = field(default=0, metadata=ADDED)
 
     @property
     def domain(self) -> str:
@@ -116,6 +117,9 @@ class Shard:
     `spans`, int32 [spans, 3], holds the first token of each span within its document, the one after its last, and the number of
     its type in SPAN_TYPES. Document i has spans[span_offsets[i]:span_offsets[i + 1]], ascending and disjoint, none empty. Both
     are None if the build wrote none.
+
+    `targets`, int32 [n], holds the token at which the target of each document begins, its translation for example; -1 for a
+    document without two sides. It is None if the build wrote none.
     """
 
     tokens: np.ndarray
@@ -127,9 +131,12 @@ class Shard:
     facts: dict[str, Any]
     spans: np.ndarray | None = None
     span_offsets: np.ndarray | None = None
+    targets: np.ndarray | None = None
 
 
-def shard_schema(token_type: pa.DataType, with_sentences: bool, with_spans: bool, facts: dict[str, Any]) -> pa.Schema:
+def shard_schema(
+    token_type: pa.DataType, with_sentences: bool, with_spans: bool, facts: dict[str, Any], with_target: bool = False
+) -> pa.Schema:
     """Return the exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's
     metadata as JSON.
     """
@@ -145,6 +152,8 @@ def shard_schema(token_type: pa.DataType, with_sentences: bool, with_spans: bool
     if with_spans:
         span = pa.list_(pa.field("item", pa.int32(), nullable=False), 3)
         fields.append(pa.field("spans", pa.large_list(pa.field("item", span, nullable=False)), nullable=False))
+    if with_target:
+        fields.append(pa.field("target", pa.int32(), nullable=False))
     metadata = {"gristmill": json.dumps({"format": FORMAT, **facts}, sort_keys=True)}
     return pa.schema(fields, metadata=metadata)
 
@@ -158,9 +167,11 @@ def write_shard(
     facts: dict[str, Any],
     sentences: tuple[np.ndarray, np.ndarray] | None = None,
     spans: tuple[np.ndarray, np.ndarray] | None = None,
+    targets: np.ndarray | None = None,
 ) -> None:
     """Write one shard to `sink`. Arrays as in `Shard`; `sentences` and `spans` are (values, offsets)."""
-    schema = shard_schema(pa.from_numpy_dtype(tokens.dtype), sentences is not None, spans is not None, facts)
+    kind = pa.from_numpy_dtype(tokens.dtype)
+    schema = shard_schema(kind, sentences is not None, spans is not None, facts, targets is not None)
     columns = [_large_list(tokens, offsets, schema.field("tokens").type), doc_ids, pa.array(n_bytes, pa.int64())]
     if sentences is not None:
         values, value_offsets = sentences
@@ -168,6 +179,8 @@ def write_shard(
     if spans is not None:
         values, value_offsets = spans
         columns.append(_large_list(values.astype(np.int32, copy=False), value_offsets, schema.field("spans").type))
+    if targets is not None:
+        columns.append(pa.array(targets, pa.int32()))
     batch = pa.record_batch(columns, schema=schema)
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
         writer.write_batch(batch)
@@ -196,8 +209,9 @@ def open_shard(directory: Location, record: FileRecord) -> Shard:
     tokens, offsets = _flat(batch.column("tokens"))
     sentences, sentence_offsets = _flat(batch.column("sentences")) if "sentences" in schema.names else (None, None)
     spans, span_offsets = _flat(batch.column("spans")) if "spans" in schema.names else (None, None)
+    targets = _numbers(batch.column("target")) if "target" in schema.names else None
     n_bytes, ids = _numbers(batch.column("n_bytes")), batch.column("doc_id")
-    return Shard(tokens, offsets, ids, n_bytes, sentences, sentence_offsets, facts, spans, span_offsets)
+    return Shard(tokens, offsets, ids, n_bytes, sentences, sentence_offsets, facts, spans, span_offsets, targets)
 
 
 def _large_list(values: np.ndarray, offsets: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -321,6 +321,7 @@ def _rewrite_shards(
             sentences = _take_lists(shard.sentences, shard.sentence_offsets, left)
         if shard.spans is not None and shard.span_offsets is not None:
             spans = _take_lists(shard.spans, shard.span_offsets, left)
+        targets = None if shard.targets is None else shard.targets[left]
         identifiers, n_bytes = shard.doc_ids.take(pa.array(left)), shard.n_bytes[left]
         own = {name: value for name, value in shard.facts.items() if name != "format"}
         old = record.path.removeprefix(f"{out.name}/")
@@ -333,6 +334,7 @@ def _rewrite_shards(
             facts=own,
             sentences=sentences,
             spans=spans,
+            targets=targets,
         )
         file = out.write(_new_name(old, mark), write)
         changed[old] = file
@@ -341,6 +343,7 @@ def _rewrite_shards(
                 replace(
                     record, path=f"{out.name}/{file.path}", bytes=file.bytes, xxh3_128=file.xxh3_128,
                     documents=len(left), tokens=len(tokens), text_bytes=int(n_bytes.sum()),
+                    pairs=0 if targets is None else int((targets >= 0).sum()),
                 )
             )
         )  # fmt: skip

@@ -120,6 +120,11 @@ class PartBuilder:
         """The number of the next record of the current entry."""
         return self._share.first_record + self._share.records
 
+    @property
+    def _bordered(self) -> bool:
+        """Whether texts have two sides."""
+        return self._source.text is not None and bool(self._source.text.target)
+
     def _is_sampled(self) -> bool:
         """Whether the next record is in the sample that the source is read as, or the source is read as a whole."""
         return self._sample is None or self._sample.has(self._share.key, self.next_record)
@@ -140,7 +145,7 @@ class PartBuilder:
         metas = [record.meta for record in batch]
         try:
             urls = [None if record.url is None else record.url.encode() for record in batch]
-            texts = normalise_all([record.text for record in batch], self._source.unicode_form)
+            texts = normalise_all([record.text for record in batch], self._source.unicode_form, self._bordered)
         except UnicodeEncodeError:  # a lone surrogate: storing one by one finds the record
             texts = None
         rows, share = self._rows, self._share
@@ -169,7 +174,7 @@ class PartBuilder:
             yield from self._set_aside(NOT_SAMPLED, record.size)
             return
         try:
-            data, controls = normalise(record.text, self._source.unicode_form)
+            data, controls = normalise(record.text, self._source.unicode_form, self._bordered)
             url = None if record.url is None else record.url.encode()
         except UnicodeEncodeError:
             yield from self._set_aside("lone_surrogate", record.size)

@@ -57,6 +57,16 @@ def random_spans(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.
     return np.concatenate(found), np.concatenate([[0], np.cumsum(list(map(len, found)))])
 
 
+def random_targets(rng: np.random.Generator, walks: list[np.ndarray]) -> np.ndarray:
+    """Where the targets begin, as in a shard: in the middle third of documents of three tokens or more, a fifth of which have
+    none.
+    """
+    found = [len(walk) // 3 + rng.integers(0, len(walk) // 3 + 1) for walk in walks]
+    return np.array(
+        [at if len(walk) > 2 and rng.random() < 0.8 else -1 for at, walk in zip(found, walks, strict=True)], np.int32
+    )
+
+
 def build_corpus(
     directory: Path,
     seed: int = 0,
@@ -65,13 +75,14 @@ def build_corpus(
     tokenizer: bytes | None = None,
     lengths: tuple[int, ...] | None = None,
     spans: bool = False,
+    pairs: bool = False,
 ) -> Path:
-    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`
-    and `spans` say whether its shards have these columns. The tokens of `numbered` ones are 128, 129 and so on,
+    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`,
+    `spans` and `pairs` say whether its shards have these columns. The tokens of `numbered` ones are 128, 129 and so on,
     so no two are the same; they may exceed the vocabulary. `tokenizer` is the content of a tokenizer.json that replaces the
     tiny one. `lengths` are those of its documents, four times as many.
     """
-    rng, places, salient = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2]))
+    rng, places, salient, sides = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2], [seed, 3]))
     number_of_place = itertools.count(128)
     records = []
     for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
@@ -89,14 +100,17 @@ def build_corpus(
                 path = f"shards/{source}/{split}-{number:05d}.arrow"
                 begins = sentence_starts(places, walks) if sentences else None
                 named = random_spans(salient, walks) if spans else None
+                second = random_targets(sides, walks) if pairs else None
+                columns = (begins, named, second)
 
-                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, columns=(begins, named)):
+                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, columns=columns):
                     write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, *columns)
 
                 (directory / path).write_atomic(write)
                 file = directory.record(path)
                 size = (count, len(tokens), int(n_bytes.sum()))
-                records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, source, split, *size))
+                many = int((second >= 0).sum()) if pairs else 0
+                records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, source, split, *size, pairs=many))
     words = ["".join(letters) for letters in np.random.default_rng(1).choice(list("abcdefgh"), (60, 6))]
     (directory / "tokenizer.json").write_atomic(tokenizer or train_byte_bpe([" ".join(words)] * 3, VOCABULARY))
     file = directory.record("tokenizer.json")
@@ -105,7 +119,7 @@ def build_corpus(
     shard_set = ShardSet(
         TokenizerRecord(file.path, file.bytes, file.xxh3_128, *size),
         "uint16",
-        tuple(name for name, wanted in (("sentences", sentences), ("spans", spans)) if wanted),
+        tuple(name for name, wanted in (("sentences", sentences), ("spans", spans), ("target", pairs)) if wanted),
         tuple(records),
         SPAN_TYPES if spans else (),
     )
@@ -124,8 +138,8 @@ def corpus_directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def salient_directory(tmp_path_factory):
-    """The documents of `corpus_directory`, whose shards also have spans."""
-    return build_corpus(tmp_path_factory.mktemp("salient"), spans=True)
+    """The documents of `corpus_directory`, whose shards also have spans and targets: all columns that recipes need."""
+    return build_corpus(tmp_path_factory.mktemp("salient"), spans=True, pairs=True)
 
 
 @pytest.fixture(scope="session")

@@ -79,6 +79,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "skip_thought": (PAD, CLS, SEP),
     "span_boundary": (PAD, MASK, CLS, SEP),
     "span_corruption": (PAD, BOS, EOS, *SENTINELS),
+    "translation_lm": (PAD, MASK, CLS, SEP),
     "all": SPECIALS,
 }
 """The reserved tokens that each objective of `trainers.objectives` uses with any model; `mixture` is UL2's."""

@@ -27,7 +27,7 @@ from trainers.data.domain_weights import names_above
 from trainers.data.job_interface import verified_tokenizer
 from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
 from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream, choose_sequences
-from trainers.data.required_columns import check_sentences, check_spans
+from trainers.data.required_columns import check_pairs, check_sentences, check_spans
 from trainers.data.sequence_documents import mask_documents
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
@@ -188,6 +188,7 @@ class PackedCorpus:
         filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
         begins = np.zeros((rows, width), dtype=bool) if self.objective.needs_sentences else None
         spans = np.full((rows, width, 2), -1, dtype=np.int64) if self.objective.span_types else None
+        in_target = np.zeros((rows, width), dtype=bool) if self.objective.needs_pairs else None
         source, sequence, sample, epoch = filling
         batch = Batch(
             arrays[0],
@@ -200,6 +201,7 @@ class PackedCorpus:
             epoch,
             sentence_starts=begins,
             spans=spans,
+            in_target=in_target,
         )
         if self.objective.sentence_pairs:
             types, labels = np.zeros((rows, width), dtype=np.int64), np.full(rows, IGNORED, dtype=np.int64)
@@ -366,6 +368,7 @@ def _pack(
         )
     check_sentences(corpus.directory, objective, sources)
     check_spans(corpus.directory, corpus.span_types, objective, sources)
+    check_pairs(corpus.directory, corpus.columns, objective, sources)
     family = config.model.family
     length = objective.stream_length(sequence_length, family)
     room = objective.room(sequence_length, family)

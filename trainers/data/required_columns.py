@@ -1,4 +1,4 @@
-"""Checks that the shards of a corpus hold the sentences and spans that an objective needs."""
+"""Checks that the shards of a corpus hold the sentences, spans and pairs that an objective needs."""
 
 from collections.abc import Collection, Sequence
 
@@ -54,3 +54,22 @@ def check_spans(
         f"objective: {objective.kind} needs documents with {' or '.join(wanted)}, and in {directory} {names} has none; "
         f"use sources of English prose"
     )
+
+
+def check_pairs(
+    directory: Location, columns: Collection[str], objective: TrainingObjective, sources: Sequence[SourceStream]
+) -> None:
+    """Raise ConfigError if the objective needs pairs, and the shards lack the column `target`, or no document has one."""
+    if not objective.needs_pairs or not sources:
+        return
+    if "target" not in columns:
+        raise ConfigError(
+            f"objective: {objective.kind} needs to know where translations begin, which {directory} does not say; build the "
+            f"corpus with `target: true` in its `shards` step"
+        )
+    if not any(shard.pairs for source in sources for shard in source.shards):
+        names = ", ".join(source.name for source in sources)
+        raise ConfigError(
+            f"objective: {objective.kind} needs documents with a target, and in {directory} {names} has none; name the field "
+            f"with the translation in `text.target` of a source"
+        )

@@ -19,6 +19,7 @@ from trainers.rows.sentence_pairs import PairPacking, pair_shard
 from trainers.rows.sentences import mark_sentences
 from trainers.rows.sequences import Packing, pack_shard
 from trainers.rows.span_marks import mark_spans
+from trainers.rows.target_marks import mark_targets
 
 _PARALLEL_REQUESTS = 16  # concurrent requests to an object store
 
@@ -183,5 +184,9 @@ class SourceStream:
             assert shard.span_offsets is not None
             spans = (shard.offsets, shard.spans, shard.span_offsets)
             mark_spans(*spans, starts, counts, rows, filled, int(before >= 0), frame.marks, batch.spans)
+        if batch.in_target is not None:
+            assert shard.targets is not None
+            pairs = (shard.offsets, shard.targets)
+            mark_targets(*pairs, starts, counts, rows, filled, int(before >= 0), frame.marks, batch.in_target)
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
         pack(shard.tokens, shard.offsets, starts, counts, rows, filled, before, after, following, *arrays)

@@ -26,6 +26,7 @@ from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.sentences.skip_thought import SkipThought
 from trainers.objectives.span_boundary import SpanBoundary
 from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.translation_lm import TranslationLM
 
 Objective = (
     BidirectionalLM
@@ -48,5 +49,6 @@ Objective = (
     | SkipThought
     | SpanBoundary
     | SpanCorruption
+    | TranslationLM
 )
 OBJECTIVES: dict[str, type[Objective]] = {objective.kind: objective for objective in get_args(Objective)}

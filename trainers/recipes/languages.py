@@ -1,4 +1,5 @@
-"""Recipes of one language, of many, and of one domain, in published sizes: mBERT, XLM-R, mT5, CamemBERT, SciBERT, BERTweet.
+"""Recipes of one language, of many, and of one domain, in published sizes: mBERT, XLM-R, mT5, CamemBERT, AlephBERT,
+SciBERT, BERTweet.
 
 Each is a model of another file with its own vocabulary, data and hyper-parameters.
 """
@@ -6,7 +7,7 @@ Each is a model of another file with its own vocabulary, data and hyper-paramete
 from dataclasses import replace
 
 from trainers.config.job import BatchSize, TrainingBudget
-from trainers.config.pretraining import Pretraining
+from trainers.config.pretraining import Data, LengthPhase, Pretraining
 from trainers.objectives.masked import Masked
 from trainers.recipes.encoder_decoders import t5_v1_1_base
 from trainers.recipes.encoders import bert_base, roberta_base
@@ -61,6 +62,26 @@ def camembert_base() -> Pretraining:
         budget=TrainingBudget(steps=100_000),
         optimizer=replace(roberta.optimizer, learning_rate=7e-4),
         schedule=replace(roberta.schedule, warmup_steps=10_000),
+    )
+
+
+def alephbert_base() -> Pretraining:
+    """AlephBERT-base, of Hebrew (Seker et al., 2021): `bert_base` with a WordPiece vocabulary of 52,000 and masked tokens as its
+    only objective, 126,030,880 parameters; the published model has one token type, and so 768 fewer.
+
+    The authors trained on sections of the data by the length of sentences. The lengths here, up to 64, 128 and 512 tokens, and
+    the rate of 1e-4 are those of their code (OnlpLab/AlephBERT, bert_train.py). Here the rows of a phase have that length, and
+    hold whole sentences of any length that fits; how the steps are divided is ours. Steps, batches and warm-up are those of
+    `bert_base`.
+    """
+    bert = bert_base()
+    phases = (LengthPhase(700_000, 64), LengthPhase(900_000, 128))
+    return replace(
+        bert,
+        name="alephbert_base",
+        model=replace(bert.model, vocab_size=52_000, sentence_head=False),
+        objective=Masked(),
+        data=Data(sequence_length=512, phases=phases, packing="best_fit"),
     )
 
 

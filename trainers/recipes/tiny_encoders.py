@@ -15,6 +15,7 @@ from trainers.objectives.sentences.quick_thought import QuickThought
 from trainers.objectives.sentences.sentence_order import SentenceOrder
 from trainers.objectives.sentences.simcse import SimCSE
 from trainers.objectives.span_boundary import SpanBoundary
+from trainers.objectives.translation_lm import TranslationLM
 
 
 def tiny_roberta() -> Pretraining:
@@ -201,3 +202,17 @@ def tiny_modernbert() -> Pretraining:
     """A ModernBERT of toy size: `tiny_roberta` with its architecture, one global layer and one local."""
     roberta = tiny_roberta()
     return replace(roberta, name="tiny_modernbert", model=replace(roberta.model, architecture="modernbert"))
+
+
+def tiny_translation_lm() -> Pretraining:
+    """An XLM of toy size, with translation language modelling: `tiny_roberta` with BERT's architecture, whose token types tell
+    the sides of a pair apart, and whole pairs in a row. The shards need the column `target`.
+    """
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_translation_lm",
+        model=replace(roberta.model, architecture="bert"),
+        objective=TranslationLM(),
+        data=replace(roberta.data, packing="best_fit"),
+    )

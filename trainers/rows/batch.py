@@ -102,6 +102,8 @@ class Batch:
     `spans`, int64 [rows, length, 2], are the number, in its document, of the span that a token belongs to, and the number of its
     type in `pipelines.contracts.shard_set.SPAN_TYPES`, -1 outside spans; it is set only for objectives that need it, until they
     are applied.
+    `in_target`, bool [rows, length], marks the tokens of the targets of pairs, such as translations; it is set only for
+    objectives that need it, until they are applied.
     `draws`, float64 [rows, length, 2], are uniform numbers with which a generator draws the tokens that replace the
     targets; it is set only for objectives with a generator.
     `outside`, int64 [rows, length, 2], are the columns before and after the span of a target (-1 for none); it is set only
@@ -139,6 +141,7 @@ class Batch:
     covered: np.ndarray | None = None
     read: np.ndarray | None = None
     spans: np.ndarray | None = None
+    in_target: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:

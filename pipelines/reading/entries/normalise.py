@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipelines.contracts.document import TARGET_MARK
+
 _LINE_BREAKS = b"\v\f"
 _REMOVED_ASCII = bytes(code for code in (*range(32), 127) if chr(code) not in "\t\n\v\f\r")
 _TO_LINE_FEED = bytes.maketrans(_LINE_BREAKS, b"\n\n")
 _C1 = re.compile(rb"\xc2[\x80-\x9f]")  # U+0080 to U+009F in UTF-8; \xc2 is never a continuation byte
 _NEL = "\x85".encode()
-_SEPARATORS = ("\u2028".encode(), "\u2029".encode())  # line separator, paragraph separator
+_SEPARATORS = ("\u2028", "\u2029")  # line separator, paragraph separator
 _LEADS = (0xC2, 0xE2)  # first bytes of C1 characters and of separators
 
 
@@ -46,7 +48,7 @@ _CLASSES = bytes(
 )
 
 
-def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
+def normalise(text: str, unicode_form: str = "NFC", bordered: bool = False) -> tuple[bytes, int]:
     """Return the UTF-8 of the normalised text, and the number of control characters (Unicode category Cc,
     except tab and the usual line ends) that were removed or replaced.
 
@@ -58,6 +60,7 @@ def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
       break and no other of these characters, else the ellipsis.
     - All other control characters except tab and LF are removed.
     - The text is brought to `unicode_form`, "NFC" or "none".
+    - A `bordered` text keeps U+2029, the mark between the two sides of a pair.
 
     Format characters (direction marks, joiners of emoji) are kept. Raises UnicodeEncodeError for a lone
     surrogate.
@@ -72,8 +75,8 @@ def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
     if text.isascii():
         return data, controls
     if b"\xe2\x80" in data:
-        for separator in _SEPARATORS:
-            data = data.replace(separator, b"\n")
+        for separator in _separators(bordered):
+            data = data.replace(separator.encode(), b"\n")
     if b"\xc2" in data:
         data, further = _replace_c1(data)
         controls += further
@@ -100,6 +103,10 @@ def normalise_tweet(data: bytes) -> tuple[bytes, dict[str, int]]:
         return placeholder.decode()
 
     return _IN_TWEETS.sub(replace, data.decode()).encode(), counts
+
+
+def _separators(bordered: bool) -> tuple[str, ...]:
+    return tuple(mark for mark in _SEPARATORS if not (bordered and mark == TARGET_MARK))
 
 
 def _may_compose(data: bytes) -> bool:
@@ -131,7 +138,7 @@ class Normalised(NamedTuple):
     controls: int
 
 
-def normalise_all(texts: Sequence[str], unicode_form: str = "NFC") -> Normalised:
+def normalise_all(texts: Sequence[str], unicode_form: str = "NFC", bordered: bool = False) -> Normalised:
     """Apply `normalise` to one or more texts at once: only texts with suspicious bytes are examined one by
     one.
     """
@@ -139,16 +146,16 @@ def normalise_all(texts: Sequence[str], unicode_form: str = "NFC") -> Normalised
     offsets = np.frombuffer(offset_buffer, np.int64)[: len(texts) + 1]
     lengths = np.diff(offsets)
     if not lengths.all():  # reduceat has no empty segments
-        return _join([normalise(text, unicode_form) for text in texts])
+        return _join([normalise(text, unicode_form, bordered) for text in texts])
     data = memoryview(data_buffer)[: offsets[-1]]
     classes = np.bitwise_or.reduceat(np.frombuffer(bytes(data).translate(_CLASSES), np.uint8), offsets[:-1])
     pieces: list[bytes | memoryview] = []
     controls = copied = 0
     for row in np.flatnonzero(classes).tolist():
         start, end = offsets[row : row + 2].tolist()
-        if _is_normal(texts[row], data[start:end], int(classes[row]), unicode_form):
+        if _is_normal(texts[row], data[start:end], int(classes[row]), unicode_form, bordered):
             continue
-        piece, count = normalise(texts[row], unicode_form)
+        piece, count = normalise(texts[row], unicode_form, bordered)
         pieces += [data[copied:start], piece]
         copied = end
         lengths[row] = len(piece)
@@ -157,9 +164,11 @@ def normalise_all(texts: Sequence[str], unicode_form: str = "NFC") -> Normalised
     return Normalised(whole, lengths.tolist(), controls)
 
 
-def _is_normal(text: str, data: memoryview, classes: int, unicode_form: str) -> bool:
+def _is_normal(text: str, data: memoryview, classes: int, unicode_form: str, bordered: bool) -> bool:
     """Whether a text with suspicious bytes of these classes is already normalised."""
-    if classes & _CONTROL or (classes & _LEAD and (_C1.search(data) or any(mark in text for mark in "\u2028\u2029"))):
+    if classes & _CONTROL:
+        return False
+    if classes & _LEAD and (_C1.search(data) or any(mark in text for mark in _separators(bordered))):
         return False
     if not classes & _COMBINING or unicode_form == "none" or not _may_compose(bytes(data)):
         return True

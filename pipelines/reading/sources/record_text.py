@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from gristmill.config import ADDED
+from pipelines.contracts.document import BORDER, TARGET_MARK
 
 _PLACE = re.compile(r"\{([^{}\s]+)\}")
 
@@ -32,11 +35,17 @@ class RecordText:
     """Text of a turn. Names in braces are fields of the turn. A turn without a text in the last of them is left out."""
     join: str = "\n\n"
     """What stands between two texts."""
+    target: str = field(default="", metadata=ADDED)
+    """Field with the other side of the text, such as its translation; the other fields are then its source. Documents are the
+    source, a line feed, U+2029 and the target, and `target: true` of `shards` finds the border. A record with one side only
+    has no border."""
 
     def check(self) -> None:
         """Validate the names."""
         if not self.fields and not self.turns:
             raise ValueError("fields: got none, expected `fields` or `turns`")
+        if self.target and self.target in self.names()[:-1]:
+            raise ValueError(f"target: got {self.target!r}, which is a field of the source too; name another one")
         if self.turns and not _PLACE.search(self.template):
             raise ValueError(
                 f"template: got {self.template!r}, expected names of fields in braces, such as {{content}}"
@@ -44,16 +53,26 @@ class RecordText:
 
     def names(self) -> tuple[str, ...]:
         """Return the fields of a record that become text."""
-        return (*self.fields, *((self.turns,) if self.turns else ()))
+        return (*self.fields, *((self.turns,) if self.turns else ()), *((self.target,) if self.target else ()))
 
     def take(self, record: dict[str, Any]) -> str:
         """Remove the fields from a record, and return their text. Raises NoTextError if there is none."""
         pieces = [text for field in self.fields if (text := _text(_take(record, field.split("."), field)))]
         if self.turns:
             pieces += self._turns(_take(record, self.turns.split("."), self.turns))
-        if not pieces:
+        text = self.join.join(pieces)
+        if self.target:
+            text = self._with_target(text, _text(_take(record, self.target.split("."), self.target)))
+        if not text:
             raise NoTextError("no_text")
-        return self.join.join(pieces)
+        return text
+
+    def _with_target(self, source: str, target: str) -> str:
+        """Return both sides with the border between them. Neither keeps the mark of a border: it becomes a line feed, as when
+        other texts are normalised.
+        """
+        sides = [side.replace(TARGET_MARK, "\n") for side in (source, target) if side.strip()]
+        return BORDER.join(sides)
 
     def _turns(self, turns: Any) -> Iterator[str]:
         if turns is None:

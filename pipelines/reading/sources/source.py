@@ -63,7 +63,8 @@ class Source:
     """Field, or column, of a record that holds the text."""
     text: RecordText | None = field(default=None, metadata=ADDED)
     """Instead of `text_field`: several fields, nested ones too, or the turns of a conversation as the text:
-    `{fields: [title, post.body]}`, `{turns: messages, template: "{role}: {content}"}`."""
+    `{fields: [title, post.body]}`, `{turns: messages, template: "{role}: {content}"}`; or a text and its translation:
+    `{fields: [en], target: de}`."""
     url_field: str = "url"
     """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
     columns: Mapping[str, ColumnType | RecordField] | None = field(default=None, hash=False, metadata=ADDED)
@@ -279,3 +280,5 @@ def check_text(source: Source) -> None:
         raise ValueError(f"text_field: got {source.text_field!r} with `text`; name it among `fields` of `text`")
     if source.oversized == "split":
         raise ValueError("oversized: got 'split' with `text`, but a text of several fields is not cut")
+    if source.text is not None and source.text.target and source.text_is != "text":
+        raise ValueError(f"text_is: got {source.text_is!r} with a `target` of `text`, whose two sides must be text")

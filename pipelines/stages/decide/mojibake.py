@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from gristmill.libraries.extras import install_extra
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.document import TARGET_MARK
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
@@ -94,9 +95,15 @@ def _repairs(text: str) -> Iterator[_Edit]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield lines with their line feeds, and long ones in pieces, as ftfy takes them."""
+    """Yield lines with their line feeds, and long ones in pieces, as ftfy takes them. The mark of a pair's border stands alone,
+    so that no repair removes it.
+    """
     start = 0
     while start < len(text):
+        if text.startswith(TARGET_MARK, start):
+            yield TARGET_MARK
+            start += 1
+            continue
         end = text.find("\n", start, start + _LONGEST) + 1 or min(len(text), start + _LONGEST)
         yield text[start:end]
         start = end

@@ -20,7 +20,7 @@ from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import gather_rows, scatter_rows
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.document import ids_as_integers
+from pipelines.contracts.document import TARGET_MARK, ids_as_integers
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, GivenSplits, Input, TokenizerShares
@@ -284,7 +284,7 @@ class _TrainTask:
     def __iter__(self) -> Iterator[str]:
         for record in self.samples:
             for text in gather_rows(self.out.directory, [record], 0)["edited_text"]:
-                yield text.as_py()
+                yield text.as_py().replace(TARGET_MARK, "")
 
 
 def train_tokenizer(task: _TrainTask) -> FileRecord:

@@ -1,11 +1,13 @@
-"""The optional columns of shards, `sentences` and `spans`: bytes of documents turned into their tokens."""
+"""The optional columns of shards, `sentences`, `spans` and `target`: bytes of documents turned into their tokens."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipelines.contracts.document import BORDER, TARGET_MARK
 from pipelines.contracts.shard_set import SpanType
 
 if TYPE_CHECKING:
@@ -21,6 +23,52 @@ class TokenColumns(NamedTuple):
     offsets: np.ndarray
     sentences: tuple[np.ndarray, np.ndarray] | None
     spans: tuple[np.ndarray, np.ndarray] | None
+    targets: np.ndarray | None = None
+
+
+def without_borders(text: pa.LargeStringArray) -> pa.LargeStringArray:
+    """Return texts without the marks of borders: a line feed stays between the two sides of a pair."""
+    if not pc.any(pc.match_substring(text, TARGET_MARK)).as_py():
+        return text
+    return pc.replace_substring(text, TARGET_MARK, "")
+
+
+def sides_of(text: pa.LargeStringArray) -> pa.LargeStringArray:
+    """Return the source and the target of each text, one after the other, without the border. Texts whose edits left no
+    border, and texts with several, are a source with an empty target.
+    """
+    sides: list[str] = []
+    for each in text.to_pylist():
+        source, mark, target = each.partition(TARGET_MARK)
+        if mark and TARGET_MARK not in target:
+            sides += (source.removesuffix(BORDER.removesuffix(TARGET_MARK)), target)
+        else:
+            sides += (each.replace(TARGET_MARK, ""), "")
+    return pa.array(sides, pa.large_string())
+
+
+def encode_pairs(
+    encoder: "Encoder", sides: pa.LargeStringArray, sentences: bool, span_types: Sequence[SpanType]
+) -> TokenColumns:
+    """Encode both of the `sides_of` texts, each by itself, as one document, and return where its target begins."""
+    made = encode_with_columns(encoder, sides, sentences, span_types)
+    sizes = np.diff(made.offsets).reshape(-1, 2)
+    targets = np.where(sizes.all(axis=1), sizes[:, 0], -1).astype(np.int32)
+
+    def joined(column: tuple[np.ndarray, np.ndarray] | None) -> tuple[np.ndarray, np.ndarray] | None:
+        if column is None:
+            return None
+        values, offsets = column
+        number = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        moved = values.copy()
+        shift = np.where(number % 2 == 1, sizes[number // 2, 0], 0).astype(values.dtype)
+        if values.ndim == 1:
+            moved += shift
+        else:
+            moved[:, :2] += shift[:, None]  # the type of a span stays
+        return moved, offsets[::2]
+
+    return TokenColumns(made.tokens, made.offsets[::2], joined(made.sentences), joined(made.spans), targets)
 
 
 def encode_with_columns(

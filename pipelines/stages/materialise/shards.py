@@ -31,7 +31,13 @@ from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_vers
 from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.materialise.given_counts import refuse_missing_splits
 from pipelines.stages.materialise.group_by import DomainGroups, GroupBy, bounds_of, refuse_many_groups
-from pipelines.stages.materialise.optional_columns import encode_with_columns
+from pipelines.stages.materialise.optional_columns import (
+    TokenColumns,
+    encode_pairs,
+    encode_with_columns,
+    sides_of,
+    without_borders,
+)
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import required_tokens
@@ -76,6 +82,10 @@ class Shards(CorpusStage):
     spans: tuple[SpanType, ...] = field(default=(), metadata=ADDED)
     """Write the column `spans`: the tokens of the `dates` and `names` of a document, for the objective `salient_spans`. They are
     found by patterns for English (`pipelines.kernels.text.dates_and_names`)."""
+    target: bool = field(default=False, metadata=ADDED)
+    """Write the column `target`: the token at which the target of a document begins, of sources that name one
+    (`text: {fields: [en], target: de}`), for the objective `translation_lm`; -1 for documents without two sides. Both sides
+    are encoded by themselves, with nothing between them. Without the column a line feed is."""
 
     version: ClassVar[int] = 2
     makes_shards: ClassVar[bool] = True
@@ -200,7 +210,7 @@ class Shards(CorpusStage):
             "encoder": encoder,
             "documents_compared": compared,
             "dtype": "uint16" if record.vocab_size <= 1 << 16 else "uint32",
-            "columns": [name for name, wanted in (("sentences", self.sentences), ("spans", self.spans)) if wanted],
+            "columns": [name for name in ("sentences", "spans", "target") if getattr(self, name)],
             "shards": shards,
             "overlap": overlap,
             **({"groups": grouping.facts(parts)} if self.group_by else {}),
@@ -381,10 +391,21 @@ def _facts(task: _EncodeTask, group: str, split: str) -> dict[str, str]:
 def _shard(task: _EncodeTask, docs: pa.Table, split: str, group: str) -> tuple[Content, dict[str, int]]:
     """Return the content of one shard, and its counts of documents, tokens and text bytes."""
     encoder = _load_encoder(task.out, task.tokenizer)
-    text = docs["edited_text"].chunk(0)
-    n_bytes = pc.binary_length(text).to_numpy()
-    tokens, offsets, sentences, spans = encode_with_columns(encoder, text, task.stage.sentences, task.stage.spans)
+    made, n_bytes = _encoded(encoder, docs["edited_text"].chunk(0), task.stage)
     facts = {**_facts(task, group, split), "tokenizer": encoder.kind}
     ids = docs["id"].chunk(0)
-    counts = {"documents": docs.num_rows, "tokens": len(tokens), "text_bytes": int(n_bytes.sum())}
-    return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences, spans)), counts
+    counts = {"documents": docs.num_rows, "tokens": len(made.tokens), "text_bytes": int(n_bytes.sum())}
+    if made.targets is not None:
+        counts["pairs"] = int((made.targets >= 0).sum())
+    columns = (made.sentences, made.spans, made.targets)
+    return (lambda sink: write_shard(sink, made.tokens, made.offsets, ids, n_bytes, facts, *columns)), counts
+
+
+def _encoded(encoder: "Encoder", text: pa.LargeStringArray, stage: Shards) -> tuple[TokenColumns, np.ndarray]:
+    """Return the tokens of texts with the columns of the stage, and the bytes that were encoded of each text."""
+    if stage.target:
+        sides = sides_of(text)
+        n_bytes = pc.binary_length(sides).to_numpy().reshape(-1, 2).sum(axis=1)
+        return encode_pairs(encoder, sides, stage.sentences, stage.spans), n_bytes
+    text = without_borders(text)
+    return encode_with_columns(encoder, text, stage.sentences, stage.spans), pc.binary_length(text).to_numpy()

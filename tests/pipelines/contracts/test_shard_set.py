@@ -16,14 +16,14 @@ GOLDEN_PLAIN = (1274, "044f980bd29fecf1a40d66bee5d23b90")
 GOLDEN_SENTENCES = (1610, "90b989b21f353aa6eb22cc66fdd4144f")  # both written before shards had `spans`
 
 
-def write(path, documents, dtype=np.uint16, sentences=None, spans=None):
+def write(path, documents, dtype=np.uint16, sentences=None, spans=None, targets=None):
     tokens = np.array([token for document in documents for token in document], dtype)
     offsets = np.cumsum([0, *map(len, documents)])
     ids = pa.array([document_id(7, i) for i in range(len(documents))], ID)
     n_bytes = np.array([3 * len(document) for document in documents], np.int64)
     path.write_atomic(
         lambda sink: write_shard(
-            sink, tokens, offsets, ids, n_bytes, {"source": "s", "split": "train"}, sentences, spans
+            sink, tokens, offsets, ids, n_bytes, {"source": "s", "split": "train"}, sentences, spans, targets
         ),
     )
     return path.parent.record(path.name)
@@ -90,6 +90,18 @@ def test_spans(tmp_path):
     none = open_shard(tmp_path, write(tmp_path / "n.arrow", [[1], []], spans=(np.zeros((0, 3)), np.array([0, 0, 0]))))
     assert none.spans.shape == (0, 3)
     assert open_shard(tmp_path, write(tmp_path / "w.arrow", [[1]])).spans is None
+
+
+def test_targets(tmp_path):
+    begins = (np.array([0, 2, 0]), np.array([0, 2, 2, 3]))
+    targets = np.array([2, -1, -1])
+    record = write(tmp_path / "s.arrow", [[1, 2, 3], [], [4]], sentences=begins, targets=targets)
+    shard = open_shard(tmp_path, record)
+    assert shard.targets.tolist() == [2, -1, -1]
+    assert shard.targets.dtype == np.int32
+    assert not shard.targets.flags.owndata
+    assert shard.sentences.tolist() == [0, 2, 0]
+    assert open_shard(tmp_path, write(tmp_path / "w.arrow", [[1]])).targets is None
 
 
 def test_a_shard_without_optional_columns_has_the_bytes_that_it_always_had(tmp_path):

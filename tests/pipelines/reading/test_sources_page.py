@@ -126,6 +126,19 @@ def test_composed_texts(tmp_path, monkeypatch):
     assert corpus.verdicts(["topic"], ["chats"]).read_all()["topic"].to_pylist() == ["a", "c"]
 
 
+def test_translations(tmp_path, monkeypatch):
+    (tmp_path / "captions").mkdir()
+    pairs = [{"en": f"The mill {n}.", "de": f"Die Mühle\u2029{n}."} for n in range(8)] + [{"en": "alone"}, {"de": ""}]
+    lines = [{"caption": pair, "photo": n} for n, pair in enumerate(pairs)]
+    (tmp_path / "captions/a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    corpus = build("Translations", tmp_path, monkeypatch)
+    assert kept(corpus) == [*(f"The mill {n}.\n\u2029Die Mühle\n{n}." for n in range(8)), "alone"]
+    assert corpus.corpus.manifest.sources["captions"]["quarantined"] == {"no_text": 1}
+    (shard_set,) = corpus.corpus.manifest.shard_sets.values()
+    assert shard_set.columns == ("target",)
+    assert sum(shard.pairs for shard in shard_set.shards) == 8
+
+
 def test_tweets(tmp_path, monkeypatch):
     (tmp_path / "tweets").mkdir()
     texts = ["@bob: mail me@ex.org", "@eve: mail me@ex.org", "see http://t.co/a1"]

@@ -18,6 +18,7 @@ from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.translation_lm import TranslationLM
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED
 from trainers.runs.resolve import resolve
@@ -100,6 +101,7 @@ def test_a_target_sees_all_of_the_prefix_and_no_target_after_it(objective):
     ("tiny_salient_spans", SalientSpans(unit="sentences")),
     ("tiny_prefix_lm", PrefixLM()),
     ("tiny_prefix_lm", SpanCorruption()),
+    ("tiny_translation_lm", TranslationLM()),
     ("llama_tiny", FillInTheMiddle()),
 ])  # fmt: skip
 @pytest.mark.slow
@@ -110,7 +112,7 @@ def test_losses_fall(recipe, objective, corpus_directory, salient_directory):
     from trainers.models import build_model
 
     base = RECIPES[recipe]()
-    directory = salient_directory if objective.span_types else corpus_directory
+    directory = salient_directory if objective.span_types or objective.needs_pairs else corpus_directory
     data = Data(corpora=(str(directory),), sequence_length=64)
     config = replace(base, objective=objective, data=data, model=replace(base.model, positions=128))
     corpus = corpus_of(config)
@@ -137,13 +139,14 @@ EXCLUDED = [
     ("tiny_pegasus", GapSentences()),
     ("tiny_salient_spans", SalientSpans()),
     ("tiny_prefix_lm", PrefixLM()),
+    ("tiny_translation_lm", TranslationLM()),
 ]
 
 
 @pytest.mark.parametrize(("recipe", "objective"), EXCLUDED)
 def test_excluded_documents_lose_only_their_targets(recipe, objective, corpus_directory, salient_directory):
     base = RECIPES[recipe]()
-    directory = salient_directory if objective.span_types else corpus_directory
+    directory = salient_directory if objective.span_types or objective.needs_pairs else corpus_directory
     config = replace(base, objective=objective, data=Data(corpora=(str(directory),), sequence_length=64))
     corpus = corpus_of(config)
     config = resolve(config, corpus)

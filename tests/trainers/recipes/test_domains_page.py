@@ -56,8 +56,9 @@ def sample(tmp_path, shared_data, monkeypatch):
 
 
 def test_the_page_has_a_recipe_of_each_kind_with_the_vocabulary_of_its_file():
-    assert set(OF_RECIPE) == {"scibert_base", "camembert_base", "xlmr_base"}
-    for recipe, config in OF_RECIPE.items():
+    assert set(OF_RECIPE) == {"scibert_base", "camembert_base", "xlmr_base", "tiny_translation_lm"}
+    for recipe in ("scibert_base", "camembert_base", "xlmr_base"):
+        config = OF_RECIPE[recipe]
         assert f"vocab_size: {RECIPES[recipe]().model.vocab_size}" in config
 
 
@@ -71,6 +72,33 @@ def test_a_recipe_trains_on_the_corpus_of_its_kind(recipe, changes, sample, tmp_
     run = tmp_path / "run"
     trained(narrow(recipe, directory, vocab_size=None), run)
     assert [event["step"] for event in read_events(run / "log.jsonl") if event["event"] == "step"] == [1, 2]
+
+
+@pytest.mark.deepspeed
+def test_a_small_model_reads_pairs_and_documents_by_their_weights(sample, shared_data, tmp_path):
+    sides = [
+        gzip.decompress((shared_data / f"tasks/generate/multi30k_en_de/val.{side}.gz").read_bytes())
+        .decode()
+        .split("\n")
+        for side in ("en", "de")
+    ]
+    (tmp_path / "raw/pairs").mkdir()
+    records = [json.dumps({"en": english, "de": german}) for english, german in zip(*sides, strict=True) if english]
+    (tmp_path / "raw/pairs/0.jsonl").write_text("\n".join(records))
+    directory = sample(
+        "tiny_translation_lm", "steps.learn_tokenizer.vocab_size=2000", "steps.shards.validation_share=0.1"
+    )
+    config = RECIPES["tiny_translation_lm"]()
+    data = replace(config.data, corpora=(directory,), weights={"pairs": 1.0, "web": 1.0})
+    config = resolve(replace(config, data=data, budget=TrainingBudget(steps=40), log_every=1), corpus_of(
+        replace(config, data=data)
+    ))  # fmt: skip
+    run = tmp_path / "run"
+    trained(config, run)
+    losses = [event["loss"] for event in read_events(run / "log.jsonl") if event["event"] == "step"]
+    assert mean(losses[-5:]) < mean(losses[:5]) - 0.5
+    ledger = json.loads((run / "ledger.json").read_text())["sources"]
+    assert ledger["pairs"]["tokens"] == pytest.approx(ledger["web"]["tokens"], rel=0.05)
 
 
 @pytest.mark.deepspeed

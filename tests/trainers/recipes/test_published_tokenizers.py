@@ -28,6 +28,7 @@ _MODERN = {"[UNK]": 50280, "[CLS]": 50281, "[SEP]": 50282, "[PAD]": 50283, "[MAS
 _LLAMA_3 = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{n}|>" for n in range(254))]
 # Tokenizer: (ids, special tokens).
 PUBLISHED = {
+    "alephbert": (52000, {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}),
     "albert": (30000, {"<pad>": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}),
     "bart": (50265, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50264}),
     "bert, cased": (28996, {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}),
@@ -49,6 +50,7 @@ PUBLISHED = {
     "t5": (32100, {"<pad>": 0, "</s>": 1, "<unk>": 2, **{f"<extra_id_{n}>": 32099 - n for n in range(100)}}),
 }
 OF_RECIPE = {
+    "alephbert_base": "alephbert",
     "albert_base": "albert",
     "albert_large": "albert",
     "albert_xlarge": "albert",
@@ -129,7 +131,7 @@ def corpora(tmp_path_factory):
     def make(name: str, content: bytes | None = None) -> str:
         if name not in made:
             content = content or written(*PUBLISHED[name])
-            made[name] = build_corpus(tmp_path_factory.mktemp("corpus"), tokenizer=content, spans=True)
+            made[name] = build_corpus(tmp_path_factory.mktemp("corpus"), tokenizer=content, spans=True, pairs=True)
         return str(made[name])
 
     return make

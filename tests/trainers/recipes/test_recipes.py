@@ -20,6 +20,7 @@ COUNTS = {
     "albert_large": 17_847_474,
     "albert_xlarge": 59_021_490,
     "albert_xxlarge": 223_158_450,
+    "alephbert_base": 126_030_880,
     "bart_base": 139_420_416,
     "bart_large": 406_291_456,
     "bert_base": 110_106_428,
@@ -76,6 +77,7 @@ def test_a_recipe_has_the_published_parameters(name):
 @pytest.mark.parametrize(
     ("name", "kind", "sizes"),
     [
+        ("alephbert_base", "Bert", {"vocab_size": 52000}),
         ("bertweet_base", "Roberta", {"vocab_size": 64001, "max_position_embeddings": 130, "type_vocab_size": 1}),
         ("camembert_base", "Camembert", {"vocab_size": 32005, "max_position_embeddings": 514, "type_vocab_size": 1}),
         ("mbert_base", "Bert", {"vocab_size": 119547}),
@@ -87,7 +89,13 @@ def test_a_recipe_has_the_published_parameters(name):
 )
 def test_a_model_of_a_language_or_domain_has_the_parameters_of_its_published_configuration(name, kind, sizes):
     """In the class that transformers has for it. That of mT5 ties its output layer; the published one is not tied."""
-    head = {"Bert": "PreTraining", "MT5": "ConditionalGeneration"}.get(kind, "MaskedLM")
+    head = (
+        "ConditionalGeneration"
+        if kind == "MT5"
+        else "PreTraining"
+        if RECIPES[name]().model.sentence_head
+        else "MaskedLM"
+    )
     with torch.device("meta"):
         network = getattr(transformers, f"{kind}For{head}")(getattr(transformers, f"{kind}Config")(**sizes))
     output = 0
@@ -104,6 +112,13 @@ def test_models_of_many_languages_sample_them_by_a_power_of_their_size():
         **dict.fromkeys(("xlmr_base", "mt5_base", "mt5_small"), "temperature"),
     }
     assert RECIPES["camembert_base"]().objective == Masked(unit="words", marks="rows")
+
+
+def test_alephbert_with_one_token_type_has_the_parameters_of_its_published_configuration():
+    """OnlpLab/AlephBERT, models/alephbert-base/config.json."""
+    with torch.device("meta"):
+        network = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=52000, type_vocab_size=1))
+    assert parameters(RECIPES["alephbert_base"]().model) == sum(each.numel() for each in network.parameters()) + 768
 
 
 def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
@@ -180,6 +195,7 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
 @pytest.mark.parametrize(
     ("name", "published"),
     [
+        ("alephbert_base", (None, None, 1e-4, None)),
         ("bart_large", (8000, 500_000, None, None)),
         ("bert_base", (256, 1_000_000, 1e-4, 10_000)),
         ("bert_large", (256, 1_000_000, 1e-4, 10_000)),

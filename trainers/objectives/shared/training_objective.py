@@ -169,6 +169,11 @@ class TrainingObjective(Protocol):
         return ()
 
     @property
+    def needs_pairs(self) -> bool:
+        """Whether `apply` needs the batch's `in_target`."""
+        return False
+
+    @property
     def needs_words(self) -> bool:
         """Whether `apply` needs the context's `word_marks`."""
         return False

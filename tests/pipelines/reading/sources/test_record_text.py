@@ -33,6 +33,12 @@ def composed(record, **fields):
         ({"m": [{"v": {"t": "1"}}], "x": {"y": []}}, {"turns": "m", "template": "{v.t}{v.t} {}"}, ("11 {}", {"x": {"y": []}})),
         ({"m": [{"role": "{content}", "content": "{role}"}]}, {"turns": "m"}, ("{content}: {role}", {})),
         ({"d": {"m": [{"role": "u", "content": "1"}]}, "s": "0"}, {"fields": ("s",), "turns": "d.m", "join": ""}, ("0u: 1", {})),
+        ({"a": "1", "b": "2", "c": 3}, {"fields": ("a",), "target": "b"}, ("1\n\u20292", {"c": 3})),
+        ({"t": {"en": "1", "de": "2"}}, {"fields": ("t.en",), "target": "t.de"}, ("1\n\u20292", {})),
+        ({"a": "1\u2029", "b": "\u20292\u2029"}, {"fields": ("a",), "target": "b"}, ("1\n\n\u2029\n2\n", {})),
+        ({"a": "1\u2029", "b": None}, {"fields": ("a",), "target": "b"}, ("1\n", {})),
+        ({"b": "2"}, {"fields": ("a",), "target": "b"}, ("2", {})),
+        ({"a": " ", "b": "2"}, {"fields": ("a",), "target": "b"}, ("2", {})),
     ],
 )  # fmt: skip
 def test_texts(record, fields, expected):
@@ -56,6 +62,25 @@ def test_records_without_a_text(record, reason):
     with pytest.raises(NoTextError) as raised:
         composed(record, fields=("a",), turns="m")
     assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"), [({"a": " ", "b": ""}, "no_text"), ({"a": "x", "b": 1}, "text_not_string")]
+)
+def test_records_without_both_sides(record, reason):
+    with pytest.raises(NoTextError) as raised:
+        composed(record, fields=("a",), target="b")
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize("records", [1, 100])  # fewer are stored one by one
+def test_no_text_of_a_record_holds_a_border(read, records):
+    sides = {"en": "a\u2029\u2028b", "de": "c\r\n\u2029e\u0301"}
+    content = "\n".join([json.dumps(sides)] * records).encode()
+    found = read("a.jsonl", content, format="jsonl", text=RecordText(("en",), target="de"))
+    assert found.texts == ["a\n\nb\n\u2029c\n\n\u00e9"] * records
+    plain = read("a.jsonl", content, format="jsonl", text=RecordText(("en", "de"), join="|"))
+    assert plain.texts == ["a\n\nb|c\n\n\u00e9"] * records
 
 
 def test_every_format_of_records_gives_the_same(read):

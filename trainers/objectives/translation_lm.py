@@ -1,0 +1,107 @@
+"""Translation language modelling (XLM: Conneau and Lample, "Cross-lingual Language Model Pretraining", 2019, section 3.3): the
+two sides of a pair are one text, in which tokens of both are masked, so that one language helps to predict the other.
+
+source     the curtains were blue
+target     les rideaux étaient bleus
+tokens     <cls> the <mask> were  blue <sep> les rideaux <mask> bleus <sep>
+positions  0     1   2      3     4    5     0   1       2      3     4
+types      0     0   0      0     0    0     1   1       1      1     1
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from tokenizer.vocabulary.specials import CLS, SEP
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking import Masking
+from trainers.objectives.shared.pairs import check_length, documents_of
+from trainers.rows.batch import IGNORED, PADDING, Batch, Frame, Room
+
+_MARKS = 3  # <cls>, and <sep> after each side
+_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class TranslationLM(Masking):
+    """Predict masked tokens of a text and of its translation from both.
+
+    `<cls>` precedes the source and `<sep>` follows each side, as models read pairs of texts in fine-tuning. Positions begin
+    again at 0 with the target, and token types tell the sides apart in models that have them: XLM's language embeddings, if all
+    pairs have the same two languages. Tokens of both sides are chosen as in `masked`, whose fields these are.
+
+    A document without a target is read as in `masked`, with type 0. The paper alternates batches of pairs with batches of one
+    language; here the weights of sources mix them. Needs shards with `target`. Positions do not restart where they are none of
+    tokens: in deberta_v2, whose distances are along the row, and in canine.
+
+    A pair that is longer than a row is cut. What of it is in the row is read, which may be a part of one side only, and a piece
+    of the target keeps type 1. With `data.packing: best_fit` or `documents`, all other pairs are whole.
+    """
+
+    kind: Literal["translation_lm"] = "translation_lm"
+
+    needs_pairs: ClassVar[bool] = True
+    rewrites_rows: ClassVar[bool] = True
+
+    @property
+    def frame(self) -> Frame:
+        """None: a pair has a mark inside, so all marks are written here."""
+        return Frame(None, None)
+
+    def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
+        """Return the room of a row, in which every document may be a pair."""
+        assert lead == 0, "no token leads a text of an encoder"
+        return Room(np.arange(max(0, sequence_length - _MARKS) + 1, dtype=np.int64) + _MARKS, sequence_length)
+
+    def stream_length(self, sequence_length: int, family: str) -> int:
+        """Return the number of tokens in a row that one pair fills."""
+        length = self.room(sequence_length, family).length
+        check_length(length, sequence_length)
+        return length
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Return rows of marked pairs with tokens masked."""
+        return super().apply(_pair_rows(batch, context), context)
+
+
+def _pair_rows(batch: Batch, context: Context) -> Batch:
+    """Return the documents of a batch with their marks, positions and token types; nothing is a target."""
+    assert batch.in_target is not None
+    documents = documents_of(batch, context)
+    text, in_target = documents.content, batch.in_target[documents.text]
+    owner = np.repeat(np.arange(len(text.sizes)), text.sizes)
+    of_target = np.bincount(owner, in_target, minlength=len(text.sizes)).astype(np.int64)
+    of_source = text.sizes - of_target
+    # <cls> and <sep> belong to the side that they enclose: a document has the marks of two sides only if it is a pair.
+    first = 1 + np.where(of_source > 0, of_source, of_target) + 1
+    second = np.where((of_source > 0) & (of_target > 0), of_target + 1, 0)
+    sizes = first + second
+    count = len(batch.inputs)
+    held = np.bincount(documents.rows, sizes, minlength=count).astype(np.int64)
+    width = -(-int(held.max(initial=1)) // _MULTIPLE) * _MULTIPLE
+    begins = np.cumsum(sizes) - sizes - (np.cumsum(held) - held)[documents.rows]  # the column of each document
+
+    number = np.repeat(np.arange(len(sizes)), sizes)
+    inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    in_second = inside >= first[number]
+    there = (documents.rows[number], begins[number] + inside)
+    shape = (count, width)
+    inputs, segments = np.full(shape, context.padding, np.int64), np.full(shape, PADDING, np.int64)
+    positions, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    is_cls = inside == 0
+    is_sep = (inside == first[number] - 1) | (inside == sizes[number] - 1)
+    tokens = np.where(is_sep, context.special(SEP), context.special(CLS))
+    tokens[~(is_cls | is_sep)] = text.tokens
+    inputs[there], segments[there] = tokens, documents.segments[number]
+    positions[there] = np.where(in_second, inside - first[number], inside)
+    types[there] = in_second | (of_source == 0)[number] & (of_target > 0)[number]
+    return replace(
+        batch,
+        inputs=inputs,
+        targets=np.full(shape, IGNORED, np.int64),
+        positions=positions,
+        segments=segments,
+        token_types=types,
+        in_target=None,
+    )
