@@ -212,7 +212,7 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
         return LeftToRight((*before, *leads), model.positions, ends, member.sees_prefix)
     if model.family == "encoder_decoder":
         start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
-        if not form.closed:
+        if not form.closed or form.plain_text:
             described = "decoder after the context"
             return EncoderDecoderForm((*leads, *before), after, start, model.positions, ends, described)
         if form.gap in SENTINELS:
