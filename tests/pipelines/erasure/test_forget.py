@@ -311,6 +311,31 @@ def test_forget_that_was_suspended_leaves_a_corpus_published_meanwhile(
 
 
 @pytest.mark.long
+def test_a_step_that_a_build_publishes_once_more_is_rewritten_again_before_anything_is_counted(
+    built_corpus_file, tmp_path, monkeypatch
+):
+    """A build that was overtaken and about to publish still does so once, when the step has been rewritten."""
+    out, published = tmp_path / "out", []
+    document = open_corpus(out).find(SHARDED)
+    text = document.part.table(("text",))["text"][document.row].as_py()
+    publish = forgetting.publish
+
+    def overtaken(directory, name, *arguments):
+        before = (directory / name / "manifest.json").read_bytes()
+        publish(directory, name, *arguments)
+        if name.startswith("read.web-") and name not in published:
+            (directory / name / "manifest.json").write_bytes(before)
+        published.append(name)
+
+    monkeypatch.setattr(forgetting, "publish", overtaken)
+    forget(out, [SHARDED], [])
+    assert sum(name.startswith("read.web-") for name in published) == 2
+    assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
+    assert not any(text.encode() in path.read_bytes() for path in out.rglob("*") if path.is_file())
+    accounted(out)
+
+
+@pytest.mark.long
 def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     forget(out, [SHARDED], [])
