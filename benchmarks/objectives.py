@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,16 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
+from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.shared.character_cuts import TokenTexts
 from trainers.objectives.shared.context import Context
 from trainers.objectives.span_corruption import SpanCorruption
+from trainers.objectives.translation_lm import TranslationLM
 from trainers.rows.batch import Batch, Frame
 
 VOCABULARY = 32_000
@@ -46,11 +50,14 @@ OBJECTIVES: dict[str, tuple[str, Any]] = {
     "gap sentences, random": ("t5", GapSentences(choose="random")),
     "salient spans": ("t5", SalientSpans()),
     "salient spans, by sentence": ("t5", SalientSpans(unit="sentences")),
+    "multitask": ("t5", Multitask()),
     "prefix LM": ("t5", PrefixLM()),
     "UL2": ("t5", ObjectiveMixture()),
     "span corruption, decoder": ("llama", SpanCorruption()),
     "prefix LM, decoder": ("llama", PrefixLM()),
     "fill in the middle, decoder": ("llama", FillInTheMiddle()),
+    "masked, encoder": ("bert", Masked()),
+    "translation LM, encoder": ("bert", TranslationLM()),
 }
 
 
@@ -76,14 +83,16 @@ def texts() -> TokenTexts:
 
 def rows_of(rows: int, length: int, frame: Frame) -> Batch:
     """Rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of `frame`. Two of 24 tokens
-    are in spans.
+    are in spans. Every other document is a pair, whose second half is the target.
     """
     rng = np.random.default_rng(0)
     inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
-    segments = np.zeros_like(inputs)
+    segments, in_target = np.zeros_like(inputs), np.zeros(inputs.shape, bool)
     for row in range(rows):
         borders = np.cumsum(rng.lognormal(5, 1, length).astype(int) + 1)
         segments[row, borders[borders < length]] = 1
+        for first, end in list(pairwise([0, *borders]))[::2]:
+            in_target[row, (first + end) // 2 : end] = True
     begins = segments == 1
     begins[:, 0] = True
     segments = np.cumsum(segments, axis=1)
@@ -95,9 +104,8 @@ def rows_of(rows: int, length: int, frame: Frame) -> Batch:
     starts = begins | (rng.random(inputs.shape) < 0.05)
     inside = (np.arange(length) % 24 < 2)[None, :] & (segments >= 0)  # two tokens of 24, as in prose
     spans = np.where(inside[..., None], np.stack([np.arange(length) // 24, np.arange(length) // 24 % 2], axis=1), -1)
-    return Batch(
-        inputs, targets, inputs * 0, segments, nothing, numbers, numbers, nothing, sentence_starts=starts, spans=spans
-    )
+    arrays = (inputs, targets, inputs * 0, segments, nothing, numbers, numbers, nothing)
+    return Batch(*arrays, sentence_starts=starts, spans=spans, in_target=in_target)
 
 
 def shortest(run: Callable[[], object], seconds: float) -> float:
@@ -132,7 +140,7 @@ def main() -> None:
     parser.add_argument("--step-rows", type=int, default=2, help="of a training step's batch")
     parser.add_argument("--sequence-length", type=int, default=512)
     options = parser.parse_args()
-    steps = {architecture: step_of(architecture) for architecture in ("t5", "llama")}
+    steps = {architecture: step_of(architecture) for architecture in ("t5", "llama", "bert")}
     found, known = {}, texts()
     for name, (architecture, objective) in OBJECTIVES.items():
         family, length = ARCHITECTURES[architecture].family, options.sequence_length

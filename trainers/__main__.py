@@ -8,14 +8,25 @@ import sys
 from collections.abc import Sequence
 
 from gristmill.cli import run_command
-from trainers.commands import analyse, choices, evaluations, examine, finetune, harness, pretrain, study, use
+from trainers.commands import (
+    analyse,
+    choices,
+    evaluations,
+    examine,
+    finetune,
+    harness,
+    pretrain,
+    study,
+    task_pairs,
+    use,
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands and their arguments."""
     top = argparse.ArgumentParser(prog="python -m trainers", description="Pretrain and use language models.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for group in (pretrain, finetune, study, examine, evaluations, harness, analyse, use, choices):
+    for group in (pretrain, finetune, task_pairs, study, examine, evaluations, harness, analyse, use, choices):
         group.add_commands(commands)
     return top
 

@@ -68,6 +68,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "masked_characters": (PAD, MASK, CLS, SEP),
     "masked_subwords": (PAD, MASK, CLS, SEP),
     "mixture": (PAD, BOS, EOS, *SENTINELS, *SPARES[:3]),
+    "multitask": (PAD, BOS, EOS, *SENTINELS),
     "next_sentence": (PAD, MASK, CLS, SEP),
     "permutation": (PAD, CLS, SEP),
     "prefix_lm": (PAD, BOS, EOS),

@@ -64,12 +64,12 @@ def check_pairs(
         return
     if "target" not in columns:
         raise ConfigError(
-            f"objective: {objective.kind} needs to know where translations begin, which {directory} does not say; build the "
+            f"objective: {objective.kind} needs to know where targets begin, which {directory} does not say; build the "
             f"corpus with `target: true` in its `shards` step"
         )
     if not any(shard.pairs for source in sources for shard in source.shards):
         names = ", ".join(source.name for source in sources)
         raise ConfigError(
             f"objective: {objective.kind} needs documents with a target, and in {directory} {names} has none; name the field "
-            f"with the translation in `text.target` of a source"
+            f"with the target in `text.target` of a source"
         )

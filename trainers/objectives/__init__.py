@@ -14,6 +14,7 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
+from trainers.objectives.multitask import Multitask
 from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.replaced_tokens import ReplacedTokens
@@ -38,6 +39,7 @@ Objective = (
     | MaskedCharacters
     | MaskedSubwords
     | ObjectiveMixture
+    | Multitask
     | NextSentence
     | Permutation
     | PrefixLM

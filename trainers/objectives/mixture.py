@@ -22,6 +22,7 @@ import numpy as np
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.shared.context import Context
@@ -38,7 +39,7 @@ class MixturePart:
     a special of the tokenizer, precedes each of its inputs; null for none.
     """
 
-    objective: Causal | SpanCorruption | SalientSpans | Denoising | PrefixLM | FillInTheMiddle
+    objective: Causal | SpanCorruption | SalientSpans | Multitask | Denoising | PrefixLM | FillInTheMiddle
     weight: float = 1.0
     token: str | None = None
 
@@ -110,6 +111,11 @@ class ObjectiveMixture(TrainingObjective):
     def span_types(self) -> tuple[str, ...]:
         """The types of spans that any part chooses from."""
         return tuple(dict.fromkeys(kind for part in self.parts for kind in part.objective.span_types))
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether any part needs the targets of pairs."""
+        return any(part.objective.needs_pairs for part in self.parts)
 
     @property
     def needs_texts(self) -> bool:
@@ -219,4 +225,4 @@ def _merge_rows(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray
     decoder = Decoder(**rows_of(decoders)) if decoders else None
     targets = join([one.targets for one in made], IGNORED)
     arrays: dict[str, Any] = {**rows_of(made), "targets": targets}
-    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None, spans=None)
+    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None, spans=None, in_target=None)

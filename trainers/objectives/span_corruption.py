@@ -36,21 +36,9 @@ _MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest
 
 
 @dataclass(frozen=True)
-class SpanCorruption(PairObjective):
-    """Corrupt a share `rate` of a document's tokens as noise, and restore it: `spans` of `mean_span` tokens
-    on average, or `tokens` chosen one by one. `style` says what happens to the noise. The target is the noise
-    if each run of noise is replaced with a sentinel of its own (replace) or removed (drop). The target is the
-    original if noise tokens become masks (mass), or masks and random tokens (bert), or if the whole document
-    is shuffled (deshuffle).
+class Corruption(PairObjective):
+    """Base of the objectives that corrupt documents. `SpanCorruption` says what the fields mean."""
 
-    As in T5's code, the noise of a document of n tokens is min(max(round(rate n), 1), n - 1) tokens in
-    max(round(tokens / mean_span), 1) spans, with no more spans than there are tokens left between them. Their
-    position is uniform over all ways to cut noise and text into that many parts, and a document begins with
-    text. A document has no target if the style's target is the noise and there is none (one token, or
-    `tokens` with none chosen), or if it is a single token to be shuffled.
-    """
-
-    kind: Literal["span_corruption"] = "span_corruption"
     rate: float = 0.15
     mean_span: float = 3.0
     noise: Literal["spans", "tokens"] = "spans"
@@ -129,7 +117,10 @@ class SpanCorruption(PairObjective):
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """Return an input and a target for every document."""
-        documents = documents_of(batch, context)
+        return self.corrupted(documents_of(batch, context), context)
+
+    def corrupted(self, documents: Documents, context: Context) -> Pairs:
+        """Make pairs of `documents`, whose noise is drawn."""
         if self.style == "deshuffle":
             return self.shuffle(documents, context)
         offsets = documents.content.offsets
@@ -166,6 +157,24 @@ class SpanCorruption(PairObjective):
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
         inputs = Ragged(tokens, content.offsets)
         return documents.pairs(inputs.with_marks(None, eos), content.with_marks(None, eos, content.sizes > 1))
+
+
+@dataclass(frozen=True)
+class SpanCorruption(Corruption):
+    """Corrupt a share `rate` of a document's tokens as noise, and restore it: `spans` of `mean_span` tokens
+    on average, or `tokens` chosen one by one. `style` says what happens to the noise. The target is the noise
+    if each run of noise is replaced with a sentinel of its own (replace) or removed (drop). The target is the
+    original if noise tokens become masks (mass), or masks and random tokens (bert), or if the whole document
+    is shuffled (deshuffle).
+
+    As in T5's code, the noise of a document of n tokens is min(max(round(rate n), 1), n - 1) tokens in
+    max(round(tokens / mean_span), 1) spans, with no more spans than there are tokens left between them. Their
+    position is uniform over all ways to cut noise and text into that many parts, and a document begins with
+    text. A document has no target if the style's target is the noise and there is none (one token, or
+    `tokens` with none chosen), or if it is a single token to be shuffled.
+    """
+
+    kind: Literal["span_corruption"] = "span_corruption"
 
 
 def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining, Validation
 from trainers.objectives.denoising import Denoising
+from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
@@ -235,6 +236,15 @@ def tiny_salient_spans() -> Pretraining:
     objective, budget = SalientSpans(unit="sentences"), TrainingBudget(steps=600)
     validation = Validation(every=300, tokens=16384)
     return replace(base, name="tiny_salient_spans", objective=objective, budget=budget, validation=validation)
+
+
+def tiny_multitask() -> Pretraining:
+    """The model of `tiny_t5`, which learns tasks while it is pretrained: pairs of texts are answered, and other documents
+    corrupted. The shards need the column `target`.
+    """
+    base = tiny_t5()
+    data = replace(base.data, packing="best_fit")
+    return replace(base, name="tiny_multitask", objective=Multitask(), data=data)
 
 
 def tiny_prefix_lm() -> Pretraining:

@@ -8,6 +8,7 @@ such a file depends on its checksum.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import xxhash
 from gristmill.config import ADDED
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord
+from gristmill.storage.store import file_checksum
 from pipelines.cluster.shuffle import gather_rows, scatter_rows
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import TARGET_MARK, ids_as_integers
@@ -79,11 +81,18 @@ class LearnTokenizer(CorpusStage):
     """Changes the sample of documents."""
     unknown: Literal["unk", "error"] = field(default="unk", metadata=ADDED)
     """What happens to a character outside a vocabulary of `characters`: it becomes `<unk>`, or encoding stops."""
+    grow: str | None = field(default=None, metadata=ADDED)
+    """Path of a byte-level BPE, a tokenizer.json or its directory, whose tokens keep their ids. Tokens of the sample are added
+    up to `vocab_size`, after the reserved ones that it lacks, so a text is encoded as before with some tokens joined. A model
+    of that tokenizer continues with `init.vocabulary=transfer`."""
 
     version: ClassVar[int] = 2
+    paths: ClassVar[tuple[str, ...]] = ("grow",)
 
     def check(self) -> None:
         """Validate ranges."""
+        if self.grow is not None and self.kind != "byte_bpe":
+            raise ValueError(f"grow: got {self.grow!r}, but only byte_bpe grows; remove kind")
         minimum = 384 if self.kind == "byte_bpe" else 129
         if self.kind == "characters" and self.vocab_size != _DEFAULT_VOCABULARY:
             raise ValueError(f"vocab_size: got {self.vocab_size}, but characters takes that of the text; remove it")
@@ -128,8 +137,21 @@ class LearnTokenizer(CorpusStage):
         return NOTICES.get(self.kind, "")
 
     def depends(self) -> dict[str, str]:
-        """Return the training library."""
-        return library_versions("tokenizers")
+        """Return the training library, and the checksum of the tokenizer to grow."""
+        versions = library_versions("tokenizers")
+        if self.grow is not None:
+            if not self.base_file.is_file():
+                raise UserError(
+                    f"learn_tokenizer: grow: no file {self.base_file}; give a tokenizer.json or its directory"
+                )
+            versions["grow"] = file_checksum(self.base_file)
+        return versions
+
+    @property
+    def base_file(self) -> Path:
+        """The file of the tokenizer to grow."""
+        path = Path(self.grow or "")
+        return path if path.suffix == ".json" else path / "tokenizer.json"
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Measure the kept text, sample documents, and train on them."""
@@ -137,7 +159,7 @@ class LearnTokenizer(CorpusStage):
         quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":
             quotas, samples = self._sample(parts, out, cluster)
-        training = _TrainTask(self, out, tuple(samples))
+        training = _TrainTask(self, out, tuple(samples), self.depends().get("grow"))
         record = next(iter(cluster.map(train_tokenizer, [training], lambda _: "learn_tokenizer: training")))[1]
         by_name = {"/".join(dict.fromkeys(cell)): quota for cell, quota in quotas.items()}
         return {"files": [asdict(record)], "sample_bytes_wanted": by_name, "kind": self.kind}
@@ -275,11 +297,12 @@ def sample_documents(task: _SampleTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _TrainTask:
-    """Training on all samples; each iteration reads their texts again."""
+    """Training on all samples; each iteration reads their texts again. `base` is the checksum of the tokenizer to grow."""
 
     stage: LearnTokenizer
     out: StepOutput
     samples: tuple[FileRecord, ...]
+    base: str | None = None
 
     def __iter__(self) -> Iterator[str]:
         for record in self.samples:
@@ -291,17 +314,32 @@ def train_tokenizer(task: _TrainTask) -> FileRecord:
     """Train on all samples and commit the file."""
     receipt = task.out.receipt("tokenizer")
     if receipt is None:
-        from tokenizer.kinds.train import WITHOUT_SIZE, train
-
-        stage = task.stage
-        size = None if stage.kind in WITHOUT_SIZE else stage.vocab_size
-        unknown = stage.unknown if stage.kind == "characters" else None
         try:
-            content = train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage, unknown=unknown)
+            content = _trained(task) if task.base is None else _grown(task)
         except ValueError as error:
             raise UserError(f"{task.out.name}: {error}") from None
         # A file that is not reproducible gets a unique name, so that concurrent builds do not overwrite each
         # other's.
-        directory = "" if stage.reproducible else f"{xxhash.xxh3_128_hexdigest(content)[:12]}/"
+        directory = "" if task.stage.reproducible else f"{xxhash.xxh3_128_hexdigest(content)[:12]}/"
         receipt = task.out.commit("tokenizer", {f"{directory}tokenizer.json": content}, {})
     return receipt.files[0]
+
+
+def _trained(task: _TrainTask) -> bytes:
+    from tokenizer.kinds.train import WITHOUT_SIZE, train
+
+    stage = task.stage
+    size = None if stage.kind in WITHOUT_SIZE else stage.vocab_size
+    unknown = stage.unknown if stage.kind == "characters" else None
+    return train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage, unknown=unknown)
+
+
+def _grown(task: _TrainTask) -> bytes:
+    from tokenizer.kinds.grown_bpe import grow_byte_bpe
+    from tokenizer.vocabulary.definition import read_definition
+
+    path = task.stage.base_file
+    definition = read_definition(str(path))
+    if file_checksum(path) != task.base:
+        raise ValueError(f"grow: {path} changed while the step ran, or differs between machines; run the command again")
+    return grow_byte_bpe(task, definition, task.stage.vocab_size)

@@ -84,8 +84,8 @@ class Shards(CorpusStage):
     found by patterns for English (`pipelines.kernels.text.dates_and_names`)."""
     target: bool = field(default=False, metadata=ADDED)
     """Write the column `target`: the token at which the target of a document begins, of sources that name one
-    (`text: {fields: [en], target: de}`), for the objective `translation_lm`; -1 for documents without two sides. Both sides
-    are encoded by themselves, with nothing between them. Without the column a line feed is."""
+    (`text: {fields: [en], target: de}`), for the objectives `translation_lm` and `multitask`; -1 for documents without two
+    sides. Both sides are encoded by themselves, with nothing between them. Without the column a line feed is."""
 
     version: ClassVar[int] = 2
     makes_shards: ClassVar[bool] = True

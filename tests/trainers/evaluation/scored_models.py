@@ -15,6 +15,7 @@ from trainers.models import build_model
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.masked import Masked
+from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.sentences.gap_sentences import GapSentences
 from trainers.objectives.span_corruption import SpanCorruption
@@ -34,6 +35,8 @@ OBJECTIVES = {
     "prefix": PrefixLM(),
     "t5, prefix": PrefixLM(),
     "bart, gaps": GapSentences(),
+    "t5, pairs": Multitask(),
+    "llama, pairs": Multitask(),
 }
 WORDS = [
     "the",
@@ -67,7 +70,7 @@ def encoder(folder):
 
 @cache
 def network_of(name):
-    architecture = {"prefix": "llama", "t5, prefix": "t5", "bart, gaps": "bart"}.get(name, name)
+    architecture = "llama" if name == "prefix" else name.partition(",")[0]
     scale = {} if architecture == "t5" else {"initializer_range": 0.2}
     model = tiny(architecture, vocab_size=448, layers=2, **scale)
     return model, build_model(model, SPECIAL_IDS, 0).eval()
@@ -99,6 +102,9 @@ def reference(name, folder, context, continuation, word_ends=None):
     if name in ("gpt2", "gpt", "llama"):
         inputs = [specials["<bos>"], *both[:-1]]
         return sum(likelihoods(network, [*[IGNORED] * len(context), *continuation], input_ids=inputs))
+    if name == "llama, pairs":
+        inputs = [specials["<bos>"], *context, specials["<eos>"], *continuation[:-1]]
+        return sum(likelihoods(network, [*[IGNORED] * (len(context) + 1), *continuation], input_ids=inputs))
     if name in ("albert", "bert", "deberta_v2", "roberta", "modernbert"):
         total = 0.0
         for number, token in enumerate(continuation):
@@ -111,7 +117,7 @@ def reference(name, folder, context, continuation, word_ends=None):
     eos, start, sentinel = specials["<eos>"], specials["<pad>"], specials["<extra_id_0>"]
     if name == "t5":
         source, given = [*context, sentinel, eos], [start, sentinel]
-    elif name == "t5, prefix":
+    elif name in ("t5, prefix", "t5, pairs"):
         source, given = [*context, eos], [start]
     elif name == "bart, gaps":
         source, given = [*context, specials["<mask>"], eos], [eos]

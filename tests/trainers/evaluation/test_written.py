@@ -26,7 +26,7 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 DRAW = np.random.default_rng(5)
 CONTEXTS = [" ".join(DRAW.choice(WORDS, size)) for size in (3, 12, 1, 7, 5, 20)] + [""]
-WRITERS = ["gpt2", "gpt", "llama", "t5", "t5, prefix", "prefix", "bart", "bart, gaps"]
+WRITERS = ["gpt2", "gpt", "llama", "t5", "t5, prefix", "prefix", "bart", "bart, gaps", "t5, pairs", "llama, pairs"]
 SAMPLED = Generation(until=("cat",), tokens=12, temperature=1.5, top_k=50, top_p=0.9)
 
 
@@ -38,7 +38,9 @@ def parts(name, folder, context):
         return [bos, *ids], None, [eos]
     if name == "t5":
         return [*ids, sentinel, eos], [start, sentinel], [eos, specials["<extra_id_1>"]]
-    if name == "t5, prefix":
+    if name == "llama, pairs":
+        return [bos, *ids, eos], None, [eos]
+    if name in ("t5, prefix", "t5, pairs"):
         return [*ids, eos], [start], [eos]
     if name == "bart, gaps":
         return [*ids, specials["<mask>"], eos], [eos], [eos]

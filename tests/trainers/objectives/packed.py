@@ -1,5 +1,7 @@
 """Hand-written packed batches, and their inverse: reading them document by document."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tokenizer.vocabulary.definition import Definition
@@ -66,6 +68,33 @@ def random_rows(seed, count, sizes=(0, 1, 2, 3, 17, 40)):
     rng = np.random.default_rng(seed)
     return [[rng.integers(FIRST, VOCABULARY, rng.choice(sizes)).tolist() for _ in range(rng.integers(0, 5))]
             for _ in range(count)]  # fmt: skip
+
+
+def paired(rows):
+    """A batch of rows of documents: (number of tokens, token at which the target begins or None). All tokens of a row differ."""
+    numbers = [iter(range(FIRST, VOCABULARY)) for _ in rows]
+    batch = packed(
+        [[[next(number) for _ in range(size)] for size, _ in row] for row, number in zip(rows, numbers, strict=True)]
+    )
+    in_target = np.zeros(batch.inputs.shape, bool)
+    for row, documents in enumerate(rows):
+        column = 0
+        for size, at in documents:
+            if at is not None:
+                in_target[row, column + at : column + size] = True
+            column += size
+    return replace(batch, in_target=in_target)
+
+
+def random_pairs(seed, count=5):
+    """Rows of documents that are pairs, one side alone, or begin in the middle of a target."""
+    rng = np.random.default_rng(seed)
+
+    def document():
+        size = int(rng.integers(0, 24))
+        return size, None if rng.random() < 0.3 else int(rng.integers(0, size + 1))
+
+    return [[document() for _ in range(rng.integers(0, 4))] for _ in range(count)]
 
 
 def chosen(batch, rows):

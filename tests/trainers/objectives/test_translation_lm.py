@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from tests.trainers.conftest import build_corpus
-from tests.trainers.objectives.packed import FIRST, MASK, PAD, VOCABULARY, chosen, context, packed
+from tests.trainers.objectives.packed import FIRST, MASK, PAD, VOCABULARY, chosen, context, packed, paired, random_pairs
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.config.job import BatchSize
@@ -26,33 +26,6 @@ from trainers.rows.batch import IGNORED, PADDING
 from trainers.runs.resolve import resolve
 
 CLS, SEP = SPECIAL_IDS["<cls>"], SPECIAL_IDS["<sep>"]
-
-
-def paired(rows):
-    """A batch of rows of documents: (number of tokens, token at which the target begins or None). All tokens of a row differ."""
-    numbers = [iter(range(FIRST, VOCABULARY)) for _ in rows]
-    batch = packed(
-        [[[next(number) for _ in range(size)] for size, _ in row] for row, number in zip(rows, numbers, strict=True)]
-    )
-    in_target = np.zeros(batch.inputs.shape, bool)
-    for row, documents in enumerate(rows):
-        column = 0
-        for size, at in documents:
-            if at is not None:
-                in_target[row, column + at : column + size] = True
-            column += size
-    return replace(batch, in_target=in_target)
-
-
-def random_pairs(seed, count=5):
-    """Rows of documents that are pairs, one side alone, or begin in the middle of a target."""
-    rng = np.random.default_rng(seed)
-
-    def document():
-        size = int(rng.integers(0, 24))
-        return size, None if rng.random() < 0.3 else int(rng.integers(0, size + 1))
-
-    return [[document() for _ in range(rng.integers(0, 4))] for _ in range(count)]
 
 
 def read_plainly(tokens, at):
@@ -249,7 +222,7 @@ def test_shards_without_the_column_and_corpora_without_pairs_are_refused(corpus_
     config = configuration(corpus_directory)
     with pytest.raises(
         ConfigError,
-        match=r"objective: translation_lm needs to know where translations begin, which .* does not say; .* `target: true`",
+        match=r"objective: translation_lm needs to know where targets begin, which .* does not say; .* `target: true`",
     ):
         training_data(corpus_of(config), config)
     config = configuration(build_corpus(tmp_path, lengths=(0, 1), pairs=True))

@@ -3,26 +3,37 @@
 import gzip
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
+import yaml
 
+from gristmill.config import parse
 from gristmill.events import read_events
+from gristmill.storage.disk import LocalPath
 from pipelines.building.build import plan_and_build
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
+from tests.trainers.objectives.packed import both_sides
 from tests.trainers.recipes.test_published_tokenizers import narrow, trained
+from tokenizer.encode import Encoder
 from trainers.config.job import TrainingBudget
-from trainers.data.packed_corpus import corpus_of
+from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.recipes import RECIPES
 from trainers.runs.resolve import resolve
+from trainers.tasks.load_task import load_task
+from trainers.tasks.pair_file import write_pair_file
+from trainers.tasks.schema.task import Task
 
 PAGE = Path(__file__).parents[3] / "docs/domains.md"
 SECTION = PAGE.read_text().partition("## A model of a domain, of one language, of many")[2]
 CORPORA = dict(re.findall(r"```yaml\n(name: (?:\w+)\n.*?)```\s+```sh\n.*? pretrain (\w+) corpus", SECTION, re.DOTALL))
+(TASK,) = re.findall(r"```yaml\n(kind: classify\n.*?)```", SECTION, re.DOTALL)
 OF_RECIPE = {recipe: config for config, recipe in CORPORA.items()}
 DOCUMENTS = {"en": 240, "ko": 12, "zh": 60}
 CHARACTERS = {"en": 1500, "ko": 1500, "zh": 500}
@@ -56,7 +67,7 @@ def sample(tmp_path, shared_data, monkeypatch):
 
 
 def test_the_page_has_a_recipe_of_each_kind_with_the_vocabulary_of_its_file():
-    assert set(OF_RECIPE) == {"scibert_base", "camembert_base", "xlmr_base", "tiny_translation_lm"}
+    assert set(OF_RECIPE) == {"scibert_base", "camembert_base", "xlmr_base", "tiny_translation_lm", "tiny_multitask"}
     for recipe in ("scibert_base", "camembert_base", "xlmr_base"):
         config = OF_RECIPE[recipe]
         assert f"vocab_size: {RECIPES[recipe]().model.vocab_size}" in config
@@ -99,6 +110,43 @@ def test_a_small_model_reads_pairs_and_documents_by_their_weights(sample, shared
     assert mean(losses[-5:]) < mean(losses[:5]) - 0.5
     ledger = json.loads((run / "ledger.json").read_text())["sources"]
     assert ledger["pairs"]["tokens"] == pytest.approx(ledger["web"]["tokens"], rel=0.05)
+
+
+def test_tasks_are_sources_beside_text(sample, shared_data, tmp_path):
+    for name in ("sst2", "trec"):
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        file = LocalPath(tmp_path / "raw" / name / "pairs.jsonl")
+        write_pair_file(load_task(name), LocalPath(shared_data / "tasks"), file)
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:200]))
+    shutil.rmtree(tmp_path / "raw/papers")
+    directory = sample("tiny_multitask", "steps.learn_tokenizer.vocab_size=2000")
+    config = RECIPES["tiny_multitask"]()
+    data = replace(config.data, corpora=(directory,), weights={"web": 0.5, "sst2": 0.4, "trec": 0.1})
+    config = resolve(replace(config, data=data), corpus_of(replace(config, data=data)))
+    packed = training_data(corpus_of(config), config)
+    rows = packed.rows(packed.order.take(0, 200))
+    share = np.bincount(rows.source, minlength=3) / len(rows.source)
+    assert dict(zip([source.name for source in packed.sources], share, strict=True)) == pytest.approx(
+        {"web": 0.5, "sst2": 0.4, "trec": 0.1}, abs=0.02
+    )
+    text = {source.name: {} for source in packed.sources}
+    for place, sides in both_sides(rows).items():
+        text[packed.sources[rows.source[place[0]]].name][place] = sides
+    encoder = Encoder.load(f"{directory}/{corpus_of(config).tokenizer.path}")
+    assert {encoder.decode(asked[:-1]) for _, _, asked in text["sst2"].values()} == {"negative", "positive"}
+    labels = {"abbreviation", "entity", "description", "human", "location", "number"}
+    assert {encoder.decode(asked[:-1]) for _, _, asked in text["trec"].values()} <= labels
+    first = encoder.specials["<extra_id_0>"]
+    assert all(asked[0] == first for _, _, asked in text["web"].values() if asked)
+
+
+def test_the_page_asks_for_a_task_in_the_words_of_its_templates():
+    written = parse(Task, {"name": "asked", **yaml.safe_load(TASK)}, "asked.yaml")
+    shipped = load_task("sst2")
+    assert (written.prompt.context, written.prompt.continuation, written.prompt.words) == (
+        shipped.templates.input, shipped.templates.target, shipped.templates.words
+    )  # fmt: skip
+    assert (written.folders, written.format, written.columns) == (shipped.folders, shipped.format, shipped.columns)
 
 
 @pytest.mark.deepspeed

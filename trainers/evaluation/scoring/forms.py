@@ -1,6 +1,7 @@
 """How the likelihood of a continuation is computed under a model of each family: from ids to pieces.
 
 decoder           <bos> context continuation                    scored: continuation, left to right
+  pairs           <bos> context <eos> continuation              scored: continuation
 encoder           <cls> context continuation <sep>              scored: each token of continuation, masked
 encoder-decoder   context <eos> -> continuation                 scored: continuation
   denoising       context <extra_id_0> <eos> -> <extra_id_0> continuation
@@ -9,7 +10,7 @@ encoder-decoder   context <eos> -> continuation                 scored: continua
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -31,8 +32,8 @@ Pseudo = Literal["within_word", "token"]
 
 class ScoredForm(Protocol):
     """A form of scoring. `described` names it in results; `positions` is the longest row. A context and a
-    continuation that have `positions - marks` tokens together fit in a row. A text that the model writes ends at one of
-    the tokens `ends`; without any, the model writes no text.
+    continuation that have `positions - marks` tokens together fit in a row, and they are encoded `apart` or as one text. A
+    text that the model writes ends at one of the tokens `ends`; without any, the model writes no text.
     """
 
     @property
@@ -43,6 +44,9 @@ class ScoredForm(Protocol):
 
     @property
     def marks(self) -> int: ...  # noqa: D102
+
+    @property
+    def apart(self) -> bool: ...  # noqa: D102
 
     @property
     def ends(self) -> tuple[int, ...]: ...  # noqa: D102
@@ -62,26 +66,33 @@ class ScoredForm(Protocol):
 
 @dataclass(frozen=True)
 class LeftToRight:
-    """The form of a decoder. `head` has the ids before every context. With `sees_prefix`, attention within
-    head and context is bidirectional.
+    """The form of a decoder. `head` has the ids before every context, and `after` those between it and the continuation. With
+    `sees_prefix`, attention within these and the context is bidirectional.
     """
 
     head: tuple[int, ...]
     positions: int
     ends: tuple[int, ...]
     sees_prefix: bool = False
+    after: tuple[int, ...] = ()
 
     @property
     def described(self) -> str:
         """The name of the form."""
-        return "left to right, context seen from both sides" if self.sees_prefix else "left to right"
+        form = "left to right, after the end of the context" if self.after else "left to right"
+        return f"{form}, context seen from both sides" if self.sees_prefix else form
+
+    @property
+    def apart(self) -> bool:
+        """Whether there are ids between context and continuation."""
+        return bool(self.after)
 
     @property
     def marks(self) -> int:
-        """The number of ids in the head minus one, because the last token of a row is a target and not an
+        """The number of ids around contexts minus one, because the last token of a row is a target and not an
         input.
         """
-        return len(self.head) - 1
+        return len(self.head) + len(self.after) - 1
 
     def room(self, continuation: int) -> int:
         """Return how many tokens of context fit."""
@@ -89,7 +100,7 @@ class LeftToRight:
 
     def pieces(self, owner: int, context: np.ndarray, continuation: np.ndarray) -> list[Piece]:
         """Return one piece."""
-        given = np.concatenate([self.head, context]).astype(np.int64)
+        given = np.concatenate([self.head, context, self.after]).astype(np.int64)
         inputs = np.concatenate([given, continuation[:-1]])
         targets = np.full(len(inputs), IGNORED, np.int64)
         targets[len(given) - 1 :] = continuation
@@ -107,6 +118,7 @@ class Masks:
     mask: int
     positions: int
     words: np.ndarray | None
+    apart: ClassVar[bool] = False
 
     @property
     def described(self) -> str:
@@ -166,6 +178,7 @@ class EncoderDecoderForm:
     ends: tuple[int, ...]
     described: str
     repeats: bool = False
+    apart: ClassVar[bool] = True
 
     @property
     def marks(self) -> int:
@@ -210,9 +223,11 @@ def form_of(where: str, objective: TrainingObjective, model: Model, encoder: Enc
         return _masks(where, before, after, model, encoder, pseudo)
     if model.family == "decoder" and not form.closed:
         return LeftToRight((*before, *leads), model.positions, ends, member.sees_prefix)
+    if model.family == "decoder" and form.plain_text:
+        return LeftToRight((specials["<bos>"], *leads), model.positions, ends, member.sees_prefix, after=ends)
     if model.family == "encoder_decoder":
         start = (specials[model.traits.decoder_start],) if model.traits.decoder_start else ()
-        if not form.closed:
+        if not form.closed or form.plain_text:
             described = "decoder after the context"
             return EncoderDecoderForm((*leads, *before), after, start, model.positions, ends, described)
         if form.gap in SENTINELS:

@@ -69,7 +69,6 @@ class Scorer:
         self.form: ScoredForm = form_of(name, objective, model, encoder, pseudo)
         self.forward = Forward(network.to(compute_device()), model.architecture)
         self._architecture, self._encoder, self._positions = model.architecture, encoder, batch_positions
-        self._jointly = model.family != "encoder_decoder"
         self._per_token, at_one = (flops_of(network, model, length) for length in (0, 1))
         self._per_pair = Flops(at_one.read - self._per_token.read, at_one.decoded - self._per_token.decoded, 0.0)
         self.flops = np.zeros(3)
@@ -98,13 +97,13 @@ class Scorer:
 
         Contexts and continuations are joined as in lm-evaluation-harness 0.4. White space at the end of a
         context moves to its continuation. Both are encoded together, and the tokens after the first n, where
-        n is the number of tokens of the context alone, are the continuation. For an encoder-decoder, each is
-        encoded alone. A context longer than the model loses its beginning.
+        n is the number of tokens of the context alone, are the continuation. For an encoder-decoder, and where `<eos>` ends
+        the context, each is encoded alone. A context longer than the model loses its beginning.
 
         Raises UserError for an empty continuation, for one longer than the model, and if a likelihood is not
         finite.
         """
-        return self.score_ids(encode_requests(self._encoder, contexts, continuations, self._jointly))
+        return self.score_ids(encode_requests(self._encoder, contexts, continuations, not self.form.apart))
 
     def score_ids(self, requests: Sequence[EncodedRequest]) -> Likelihoods:
         """Return the log-likelihoods of encoded requests. The errors are those of `score`."""

@@ -232,6 +232,7 @@ def _replace_rows(
         decoder=decoder,
         sentence_starts=None,
         spans=None,
+        in_target=None,
     )
 
 

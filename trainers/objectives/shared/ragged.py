@@ -35,6 +35,15 @@ class Ragged:
         _mark(self.tokens, self.offsets, taken, _or(before, -1), _or(after, -1), tokens, offsets)
         return Ragged(tokens, offsets)
 
+    def replaced(self, chosen: np.ndarray, others: "Ragged") -> "Ragged":
+        """Return these lists, and those of `others` where `chosen`, bool [lists]."""
+        sizes = np.where(chosen, others.sizes, self.sizes)
+        from_others = np.repeat(chosen, sizes)
+        tokens = np.empty(len(from_others), dtype=np.int64)
+        tokens[from_others] = others.tokens[np.repeat(chosen, others.sizes)]
+        tokens[~from_others] = self.tokens[np.repeat(~chosen, self.sizes)]
+        return Ragged(tokens, np.concatenate([[0], np.cumsum(sizes)]))
+
 
 def _or(token: int | None, other: int) -> int:
     return other if token is None else token

@@ -303,6 +303,7 @@ def test_languages_get_their_shares(corpus, tmp_path):
         ({"lowercase": True}, "lowercase: got true, which byte_bpe does not support"),
         ({"coverage": 0.0}, "coverage: got 0.0"),
         ({"temperature": 0.3}, "temperature: got 0.3, expected 1"),
+        ({"kind": "unigram", "grow": "x"}, "grow: got 'x', but only byte_bpe grows"),
     ],
 )
 def test_wrong_knobs_are_refused(knobs, message):
@@ -336,6 +337,37 @@ def test_a_hugging_face_tokenizer_is_taken_as_it_is(corpus, tmp_path, shared_dat
     one, other = (documents(root, built, name) for name in ("as_it_is", "completed"))
     for identifier, (tokens, _) in one.items():
         np.testing.assert_array_equal(tokens, other[identifier][0])
+
+
+@pytest.mark.long
+def test_a_tokenizer_grows_with_the_text_of_a_corpus(corpus, tmp_path):
+    """Its content counts, not its path; what else the file held is kept."""
+    (tmp_path / "parent").mkdir()
+    parent = train("byte_bpe", LANGUAGES.values(), 390)
+    (tmp_path / "parent/tokenizer.json").write_bytes(parent)
+    steps = "  - learn_tokenizer: {{grow: {}, vocab_size: 420}}\n  - shards: {{tokenizer: learn_tokenizer}}\n"
+    _, built = corpus(steps.format(tmp_path / "parent"))
+    record = built.shard_sets["shards"].tokenizer
+    vocabulary = json.loads((tmp_path / "out" / record.path).read_bytes())["model"]["vocab"]
+    before = json.loads(parent)["model"]["vocab"]
+    assert record.vocab_size == len(vocabulary) == 420
+    assert {token: vocabulary[token] for token in before} == before
+    grown = Encoder.load(str(tmp_path / "out" / record.path))
+    for identifier, (tokens, _) in documents(tmp_path / "out", built, "shards").items():
+        assert grown.decode(tokens) == stored_texts(tmp_path / "out")[identifier]
+    shutil.copytree(tmp_path / "parent", tmp_path / "elsewhere")
+    _, again = corpus(steps.format(tmp_path / "elsewhere/tokenizer.json"))
+    assert again.fingerprint == built.fingerprint
+    (tmp_path / "parent/tokenizer.json").write_bytes(train("byte_bpe", LANGUAGES.values(), 391))
+    _, other = corpus(steps.format(tmp_path / "parent"))
+    assert other.fingerprint != built.fingerprint
+    for path, message in (
+        (tmp_path / "nowhere", r"learn_tokenizer: grow: no file .*/nowhere/tokenizer\.json"),
+        (tmp_path / "raw", r"learn_tokenizer: grow: no file"),
+        ("s3://bucket/tokenizer.json", r"learn_tokenizer\.grow: got a URL"),
+    ):
+        with pytest.raises(Exception, match=message):
+            corpus(steps.format(path))
 
 
 def test_a_directory_without_a_tokenizer_says_how_to_write_one(corpus, tmp_path):

@@ -14,6 +14,7 @@ from trainers.data.sequence_documents import ids_of
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
+from trainers.objectives.multitask import Multitask
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
@@ -99,6 +100,7 @@ def test_a_target_sees_all_of_the_prefix_and_no_target_after_it(objective):
     ("tiny_bart", INFILLING),
     ("tiny_pegasus", GapSentences()),
     ("tiny_salient_spans", SalientSpans(unit="sentences")),
+    ("tiny_multitask", Multitask()),
     ("tiny_prefix_lm", PrefixLM()),
     ("tiny_prefix_lm", SpanCorruption()),
     ("tiny_translation_lm", TranslationLM()),
@@ -138,6 +140,7 @@ EXCLUDED = [
     ("tiny_t5", SpanCorruption()),
     ("tiny_pegasus", GapSentences()),
     ("tiny_salient_spans", SalientSpans()),
+    ("tiny_multitask", Multitask()),
     ("tiny_prefix_lm", PrefixLM()),
     ("tiny_translation_lm", TranslationLM()),
 ]

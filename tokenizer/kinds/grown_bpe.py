@@ -1,0 +1,127 @@
+"""Grow a byte-level BPE: keep its tokens, their ids and their merges, and learn further merges on other texts, such as those of
+a domain (vocabulary expansion; AdaLM: Yao et al. 2021, "Adapt-and-Distill", section 3.1, does so with WordPiece).
+
+Each token of the base becomes one character, so the texts, encoded with the base, are words over a large alphabet, on which
+`tokenizers` learns BPE as on any other.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tokenizer.kinds.learned import check_encodable
+from tokenizer.vocabulary.add_reserved import add_reserved
+from tokenizer.vocabulary.definition import Definition, load_within_text
+from tokenizer.vocabulary.specials import SPECIALS
+
+_FIRST = 0x10000  # the character of token 0; there is no white space from here on
+_TEXTS = 256  # encoded together
+
+
+def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, min_frequency: int = 2) -> bytes:
+    """Return the content of the `tokenizer.json` of `base` with more tokens, up to `vocab_size`.
+
+    A token of `base` keeps its id. Reserved tokens (`tokenizer.vocabulary.specials`) that it lacks come after them, then one
+    token for each merge of two tokens that occur side by side `min_frequency` times in the texts, in the order of
+    `train_byte_bpe`. A text is encoded as with `base`, with some of the tokens joined, and
+    the result depends only on the multiset of texts. `texts` is read once for each training, which is once, unless merges of
+    different tokens give the same text.
+
+    Raises ValueError if `base` is no byte-level BPE that keeps every byte, if it has `vocab_size` tokens already, for texts
+    with too few repeated pairs, and for a text with a lone surrogate.
+    """
+    if base.kind not in ("byte_bpe", "bytes") or not base.keeps_bytes:
+        raise ValueError(
+            f"{base.path}: is {base.kind}, or changes text; only a byte-level BPE that keeps every byte can grow"
+        )
+    whole = Definition(base.path, json.loads(add_reserved(base, SPECIALS)))
+    wanted = vocab_size - whole.vocab_size
+    if wanted < 1:
+        raise ValueError(
+            f"vocab_size: got {vocab_size}, allowed more than the {whole.vocab_size} tokens of {base.path} with all reserved "
+            f"tokens"
+        )
+    texts_of, asked = {number: token for number, token in whole.tokens.items() if number in _ordinary(whole)}, wanted
+    while True:
+        learned = _learn(texts, whole, asked, min_frequency)
+        merges = _joined(learned, texts_of)
+        if len(merges) >= wanted:
+            return _extended(whole, merges[:wanted])
+        if len(learned) < asked:
+            raise ValueError(
+                f"vocab_size: got {vocab_size}, but the texts fill only {whole.vocab_size + len(merges)}: no further pair of "
+                f"tokens occurs {min_frequency} times; use more text or request {whole.vocab_size + len(merges)} tokens or fewer"
+            )
+        asked += wanted - len(merges)
+
+
+def _ordinary(definition: Definition) -> frozenset[int]:
+    return frozenset(definition.tokens) - frozenset(definition.specials.values())
+
+
+def _learn(texts: Iterable[str], base: Definition, count: int, min_frequency: int) -> list[tuple[str, str]]:
+    """Return up to `count` merges over characters that stand for tokens of the base."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    alphabet = [chr(_FIRST + number) for number in sorted(_ordinary(base))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + count, min_frequency=min_frequency, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_as_characters(texts, base), trainer)
+    return [tuple(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
+
+
+def _as_characters(texts: Iterable[str], base: Definition) -> Iterator[str]:
+    """Encode texts with the base: a character for each token, a space between pre-tokens."""
+    encoder = load_within_text(base)
+
+    def written(batch: list[str]) -> Iterator[str]:
+        for encoding in encoder.encode_batch(batch, add_special_tokens=False):
+            pieces, before = [], None
+            for number, word in zip(encoding.ids, encoding.word_ids, strict=True):
+                if word != before:
+                    pieces.append(" ")
+                    before = word
+                pieces.append(chr(_FIRST + number))
+            yield "".join(pieces)
+
+    batch: list[str] = []
+    for text in check_encodable(texts):
+        batch.append(text)
+        if len(batch) == _TEXTS:
+            yield from written(batch)
+            batch = []
+    yield from written(batch)
+
+
+def _joined(learned: Iterable[tuple[str, str]], tokens: dict[int, str]) -> list[tuple[str, str]]:
+    """Return the merges as pairs of tokens, without those whose text is a token already, and those that build on them: the
+    base reads such a text in another way, and would go on from there.
+    """
+    known = set(tokens.values())
+    texts = {chr(_FIRST + number): token for number, token in tokens.items()}
+    merges: list[tuple[str, str]] = []
+    for left, right in learned:
+        if left in texts and right in texts and (text := texts[left] + texts[right]) not in known:
+            merges.append((texts[left], texts[right]))
+            known.add(text)
+            texts[left + right] = text
+    return merges
+
+
+def _extended(base: Definition, merges: list[tuple[str, str]]) -> bytes:
+    from tokenizers import Tokenizer
+
+    model: dict[str, Any] = base.data["model"]
+    # `tokenizers` numbers added tokens anew unless the vocabulary has them too.
+    added = {token["content"]: token["id"] for token in base.data["added_tokens"]}
+    vocabulary = added | {left + right: base.vocab_size + number for number, (left, right) in enumerate(merges)}
+    grown = {
+        **model,
+        "vocab": {**model["vocab"], **vocabulary},
+        "merges": [*model["merges"], *([left, right] for left, right in merges)],
+    }
+    content = json.dumps({**base.data, "model": grown}, ensure_ascii=False)
+    return str(Tokenizer.from_str(content).to_str(pretty=True)).encode()

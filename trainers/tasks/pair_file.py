@@ -1,0 +1,22 @@
+"""Write the training examples of a task as pairs of texts: a source of a corpus, whose documents they become."""
+
+import json
+
+from gristmill.storage.location import Location
+from trainers.tasks.read_examples import read_examples
+from trainers.tasks.schema.task import Task
+from trainers.tasks.text_to_text import render_inputs, render_targets
+
+
+def write_pair_file(task: Task, data: Location | None, output: Location) -> int:
+    """Write the split `train` of a task as JSON lines with the fields id, input and target, and return their number.
+
+    Input and target are those of fine-tuning with `encoding.text_to_text`: the task's templates, and the first accepted answer.
+    Raises UserError as `read_examples` does.
+    """
+    examples = read_examples(task, "train", data)
+    rows = zip(examples.ids, render_inputs(examples), render_targets(examples), strict=True)
+    lines = [{"id": name, "input": given, "target": answers[0]} for name, given, answers in rows]
+    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+    output.write_atomic(text.encode("utf-8", "surrogatepass"))
+    return len(lines)
