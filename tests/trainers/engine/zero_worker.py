@@ -29,7 +29,7 @@ FAMILIES = (
     *("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert", "tiny_deberta"),
     *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
     *("tiny_simcse", "tiny_quick_thought", "tiny_skip_thought"),
-    *("tiny_canine", "tiny_canine_c"),
+    *("tiny_canine", "tiny_canine_c", "tiny_deberta_v1"),
 )
 FAMILY_STEPS = 4
 # One worker trains every family, two and three every other one.
