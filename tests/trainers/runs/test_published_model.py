@@ -173,6 +173,31 @@ def test_the_published_sizes_are_those_of_the_recipes(tmp_path):
         assert found.feed_forward == fill(expected, 1000).feed_forward, recipe
 
 
+@pytest.mark.parametrize(("name", "stock"), [("deberta", "DebertaForMaskedLM"), ("deberta_v2", "DebertaV2ForMaskedLM")])
+def test_the_output_layer_of_debertas_authors_is_read(name, stock, tmp_path):
+    """It has their names if a configuration of `transformers` is not `legacy`; a published one does not say which it is."""
+    import transformers
+
+    configuration = MODELS[name].configuration(SIZES[name], SPECIAL_IDS)
+    configuration.legacy = False
+    published = getattr(transformers, stock)(configuration).eval()
+    with torch.no_grad():
+        for parameter in published.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+    published.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    del written["legacy"]
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    weights, absent = published_weights(tmp_path, model_of(tmp_path, SPECIAL_IDS))
+    assert not absent
+    ours = build_model(SIZES[name], SPECIAL_IDS, 0).eval()
+    with torch.no_grad():
+        for key, parameter in ours.named_parameters():
+            parameter.copy_(weights[key])
+        ids = torch.arange(20)[None]
+        torch.testing.assert_close(ours(ids).logits, published(ids).logits, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("stock", SAVED)
 def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
