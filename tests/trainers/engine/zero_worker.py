@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gristmill.storage.disk import LocalPath
-from tests.trainers.launching import SEQUENCES, STEPS, Record, only_training
+from tests.trainers.launching import SEQUENCES, STEPS, Record, only_training, pass_over_garbage
 from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
@@ -147,6 +147,7 @@ def main() -> None:
             else only_training()
         ):
             train(config, corpus_of(config), output / name, None)
+        pass_over_garbage()
 
     for name in continued:
         run(name, read_config(output / name))

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gristmill.storage.disk import LocalPath
 from tests.trainers.engine.zero_worker import without_dropout
+from tests.trainers.launching import pass_over_garbage
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
@@ -77,6 +78,7 @@ def main() -> None:
                 batches = list(data.micro_batches(step * SEQUENCES, SEQUENCES, size, rank, world))
                 losses.append(engine.train_step(batches, step, RATE, len(data.sources), False)[0].loss)
             engine.close()
+            pass_over_garbage()
             found.setdefault(name, {})[stage] = losses
     if rank == 0:
         output.write_text(json.dumps(found))
