@@ -20,6 +20,8 @@ from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import corpus_of
 from trainers.objectives.denoising import Denoising
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.recipes import RECIPES
 from trainers.runs.resolve import resolve
 from trainers.runs.run import open_run, read_config
@@ -30,7 +32,11 @@ FAMILIES = (
     *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
     *("tiny_simcse", "tiny_quick_thought", "tiny_skip_thought"),
     *("tiny_canine", "tiny_canine_c"),
+    *("tiny_pegasus", "tiny_bert", "mixture", "tiny_translation_lm", "tiny_multitask", "tiny_prefix_lm"),
+    *("tiny_salient_spans", "fill_in_the_middle"),
 )
+# Of objectives without a tiny recipe: (recipe, objective).
+VARIED = {"fill_in_the_middle": ("llama_tiny", FillInTheMiddle()), "mixture": ("tiny_t5", ObjectiveMixture())}
 FAMILY_STEPS = 4
 # One worker trains every family, two and three every other one.
 WORLDS_OF = {family: (1, 2 + number % 2) for number, family in enumerate(FAMILIES)}
@@ -48,9 +54,16 @@ def without_dropout(model: Model) -> Model:
     return replace(model, **{name: 0.0 for name in ("dropout", *RECURRENT_RATES) if name in model.traits.has})
 
 
-def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pretraining:
-    """A recipe for some steps of SEQUENCES sequences, every step logged."""
+def pretraining_of(family: str) -> Pretraining:
+    """The recipe of a family."""
+    recipe, *objectives = VARIED.get(family, (family,))
     whole = RECIPES[recipe]()
+    return replace(whole, objective=objectives[0]) if objectives else whole
+
+
+def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pretraining:
+    """A recipe, or one of VARIED, for some steps of SEQUENCES sequences, every step logged."""
+    whole = pretraining_of(recipe)
     objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
     small = replace(
         whole,
