@@ -49,13 +49,18 @@ RUNS = [*product(WORLDS, NAMES), *((world, family) for family in FAMILIES for wo
 
 
 @pytest.fixture(scope="module")
-def launched(salient_directory, tmp_path_factory):
+def corpora(corpus_directory, salient_directory):
+    return corpus_directory, salient_directory
+
+
+@pytest.fixture(scope="module")
+def launched(corpora, tmp_path_factory):
     """The run directories by number of workers, launched on first use."""
 
     @cache
     def directory(world):
         output = tmp_path_factory.mktemp(f"world{world}")
-        statuses, printed = run_workers(world, Path(__file__).with_name("zero_worker.py"), salient_directory, output)
+        statuses, printed = run_workers(world, Path(__file__).with_name("zero_worker.py"), *corpora, output)
         assert not any(statuses), printed[-4000:]
         return output
 
@@ -115,12 +120,12 @@ def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched
 
 @pytest.mark.parametrize("name", ["tiny_canine", "tiny_canine_c", "tiny_elmo"])
 @pytest.mark.parametrize("world", [1, 2])
-def test_another_number_of_workers_resumes_exactly(launched, salient_directory, tmp_path, name, world):
+def test_another_number_of_workers_resumes_exactly(launched, corpora, tmp_path, name, world):
     """Three workers, or two, stop half way, and one worker or two continue; the run was never stopped elsewhere."""
     trained = WORLDS_OF[name][-1] if world == 1 else 1
     whole, last = launched(trained) / name, f"step-{FAMILY_STEPS:08d}"
     shutil.copytree(whole, tmp_path / name, ignore=shutil.ignore_patterns(last, "finished.json", "export", "log*"))
-    given = Path(__file__).with_name("zero_worker.py"), salient_directory, tmp_path, name
+    given = Path(__file__).with_name("zero_worker.py"), *corpora, tmp_path, name
     statuses, printed = run_workers(world, *given)
     assert not any(statuses), printed[-4000:]
     expected, found = losses(whole), losses(tmp_path / name)
@@ -180,12 +185,12 @@ def test_files_that_take_longer_than_the_time_limit_of_collectives_end_no_run(la
     assert max(after - before for before, after in pairwise(times)) > 3
 
 
-def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched, salient_directory, tmp_path):
+def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched, corpus_directory, tmp_path):
     """Another number of workers, SIGTERM, a resume of a resume, and a finished run that recomputes nothing."""
     run = tmp_path / "run"
     ignored = shutil.ignore_patterns(f"step-{STEPS:08d}", "finished.json", "export", "log*")
     shutil.copytree(launched(2) / "stage3", run, ignore=ignored)
-    settings = [*SETTINGS, f"checkpoints={{every: {HALF}, keep: 3}}", f"corpus={salient_directory}", f"run={run}"]
+    settings = [*SETTINGS, f"checkpoints={{every: {HALF}, keep: 3}}", f"corpus={corpus_directory}", f"run={run}"]
     command, log = ["pretrain", "llama_tiny", *settings], tmp_path / "log"
     first = start_command(log, *command)
     while not (run / "log.jsonl").exists() or HALF + 1 not in losses(run):
@@ -204,7 +209,7 @@ def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched
     assert list(losses(run)) == list(range(HALF + 1, STEPS + 1))
     expected = losses(launched(1) / "stage0")
     assert losses(run) == pytest.approx({step: expected[step] for step in losses(run)}, abs=5e-6)
-    check_export(run, salient_directory)
+    check_export(run, corpus_directory)
 
     before = (run / "log.jsonl").read_bytes()
     again = [sys.executable, "-m", "trainers", *command]
@@ -213,12 +218,12 @@ def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched
     assert (run / "log.jsonl").read_bytes() == before
 
 
-def check_export(run, salient_directory):
+def check_export(run, corpus_directory):
     """The exported model's validation loss, computed with plain transformers, is the one logged."""
     from trainers.evaluation.evaluate import evaluate
 
     logged = read_events(run / "log.jsonl", "validation")[-1]
-    found = evaluate(run / "export", (str(salient_directory),))
+    found = evaluate(run / "export", (str(corpus_directory),))
     assert found["loss"] == pytest.approx(logged["loss"], abs=1e-4)
     for name, source in logged["sources"].items():
         assert {key: found["sources"][name][key] for key in source} == pytest.approx(source, abs=1e-4)

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 
 from gristmill.storage.disk import LocalPath
-from tests.trainers.engine.zero_worker import pretraining_of, without_dropout
+from tests.trainers.engine.zero_worker import corpus_for, pretraining_of, without_dropout
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
@@ -57,12 +57,11 @@ def prepared(name: str, corpora: tuple[str, str], stage: int = 0) -> tuple[Pretr
     """(configuration, data, fresh model) of one of MODELS, on the second corpus if the first lacks a column that it needs."""
     recipe, sizes = MODELS[name]
     whole = pretraining_of(recipe)
-    corpus = corpora[bool(whole.objective.span_types or whole.objective.needs_pairs)]
     config = replace(
         whole,
         model=without_dropout(replace(whole.model, **sizes)),
         objective=Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective,
-        data=replace(whole.data, corpora=(corpus,)),
+        data=replace(whole.data, corpora=(corpus_for(whole.objective, corpora),)),
         batch=BatchSize(sequences=SEQUENCES),
         execution=replace(whole.execution, zero_stage=stage),
     )
