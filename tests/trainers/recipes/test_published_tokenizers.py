@@ -64,6 +64,7 @@ OF_RECIPE = {
     "deberta_v2_xlarge": "deberta",
     "deberta_v3_base": "deberta",
     "electra_base": "bert",
+    "electra_large": "bert",
     "electra_small": "bert",
     "gpt": "gpt",
     "gpt2_large": "gpt2",
@@ -96,6 +97,7 @@ OF_RECIPE = {
     "t5_small": "t5",
     "t5_v1_1_base": "t5",
     "xlmr_base": "xlmr",
+    "xlnet_base": "xlnet",
     "xlnet_large": "xlnet",
 }
 TRAINED = [
