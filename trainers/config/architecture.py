@@ -87,6 +87,7 @@ ARCHITECTURES: dict[str, Traits] = {
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
     "canine": Traits("encoder", ("learned",), (*_COMMON, "character_buckets"), token_types=True, characters=True),
+    "deberta": Traits("encoder", ("disentangled",), (*_COMMON, "mask_decoder")),
     "deberta_v2": Traits("encoder", ("disentangled",), (*_COMMON, *_DEBERTA)),
     "electra": Traits("encoder", ("learned",), (*_COMMON, "embedding_size", *_GENERATOR), token_types=True),
     "elmo": Traits("encoder", ("none",), ("dropout", *_CHARACTERS), bidirectional_lm=True),
@@ -194,7 +195,7 @@ class Model:
     In GRU, `width` is that of the states of the encoder and of both decoders, `embedding_size` that of the embeddings, which no
     matrix maps, and `layers` the depth of the encoder (2,400, 620 and 1 in uni-skip, Kiros et al., 2015, section 3).
 
-    `position_buckets` (in DeBERTa) is the number of distances in each direction that attention tells apart: half of them
+    `position_buckets` (in deberta_v2) is the number of distances in each direction that attention tells apart: half of them
     singly, the others in ranges that grow logarithmically up to `positions`. `convolution` adds one over three tokens beside
     the first layer, as in version 2. `mask_decoder` predicts masked tokens with the enhanced mask decoder (He et al., 2021,
     section 3.3): the last layer, twice, with queries that also know their absolute position. Only pretraining uses it.

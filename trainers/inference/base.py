@@ -23,7 +23,7 @@ from trainers.engine.assembly import base_network, build_forward
 from trainers.engine.forward import Forward
 from trainers.inference.export_form import WEIGHTS, read_export, read_whole
 from trainers.models import MODELS, build_model, give_characters
-from trainers.models.encoders.disentangled_embedding import merge_embeddings
+from trainers.models.encoders.disentangled.disentangled_embedding import merge_embeddings
 from trainers.models.heads.stock_heads import stock_names, why_not_stock_head
 from trainers.models.interface import HeadKind
 from trainers.runs import checkpoint

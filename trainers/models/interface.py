@@ -138,8 +138,8 @@ class Architecture:
 
     `spell` gives a network that reads characters those of its tokens: the bytes that each id stands for in a text, and the
     special tokens. Until then it takes id i for the character U+i. `repeats` returns the multiplications of a token beyond one
-    for each parameter, and `attended` the pairs of queries and keys of a token in a row of this length, over all layers, if not
-    every token attends to the row.
+    for each parameter, negative where some parameters multiply no token, and `attended` the pairs of queries and keys of a token
+    in a row of this length, over all layers, if not every token attends to the row alone.
 
     Of a network with a generator (`Model.generator_size`), `hidden` and `blocks` are those of the discriminator.
     `replaced` returns its logits, [rows, length], that a token was replaced. `parts` returns the stock models that share

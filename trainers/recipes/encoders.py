@@ -131,6 +131,31 @@ def deberta_v2_xlarge() -> Pretraining:
     )  # fmt: skip
 
 
+def deberta_base() -> Pretraining:
+    """DeBERTa-base (He et al., 2021, appendix A.2; microsoft/deberta-base): 139,637,337 parameters with the table and the layers
+    of its enhanced mask decoder; 138,601,728 without, as published. Its vocabulary is GPT-2's with BERT's special tokens.
+
+    Otherwise as `deberta_v2_xlarge`, at 2e-4.
+    """
+    xlarge = deberta_v2_xlarge()
+    return replace(
+        xlarge,
+        name="deberta_base",
+        model=Model(
+            "deberta", layers=12, width=768, heads=12, positions=512, vocab_size=50265, dropout=0.1, mask_decoder=True
+        ),
+        optimizer=replace(xlarge.optimizer, learning_rate=2e-4),
+    )
+
+
+def deberta_large() -> Pretraining:
+    """DeBERTa-large, 406,789,209 parameters (405,163,008 without the mask decoder's, as published): `deberta_base` with 24
+    layers of width 1,024.
+    """
+    base = deberta_base()
+    return replace(base, name="deberta_large", model=replace(base.model, layers=24, width=1024, heads=16))
+
+
 def deberta_v3_base() -> Pretraining:
     """DeBERTaV3-base (He et al., 2023, section 5.1 and appendix): a discriminator of 184,424,449 parameters with its head
     (183,831,552 without, as published) and a generator of half its depth, with gradient-disentangled embedding sharing.

@@ -75,6 +75,15 @@ def tiny_deberta() -> Pretraining:
     )
 
 
+def tiny_deberta_v1() -> Pretraining:
+    """A DeBERTa of toy size, version 1: `tiny_deberta` with its architecture, which tells all distances apart and has no
+    convolution.
+    """
+    tiny = tiny_deberta()
+    first = replace(tiny.model, architecture="deberta", position_buckets=None, convolution=False)
+    return replace(tiny, name="tiny_deberta_v1", model=first)
+
+
 def tiny_deberta_v3() -> Pretraining:
     """A DeBERTaV3 of toy size: `tiny_deberta` without a convolution, with a generator of one layer and its objective.
 

@@ -20,8 +20,14 @@ from trainers.runs.parent import weight_files
 
 _TYPES = {"openai-gpt": "gpt", "deberta-v2": "deberta_v2"}
 """Architectures by `model_type`, where the names differ."""
-# The only stock class that names its stack differently from the other classes of its architecture.
-_RENAMES = {"llama": {r"^transformer\.": "model."}}
+# DeBERTa's authors name the output layer otherwise than `transformers`, which computes the same with it.
+_OUTPUT = {
+    r"^lm_predictions\.lm_head\.dense\.": "cls.predictions.transform.dense.",
+    r"^lm_predictions\.lm_head\.LayerNorm\.": "cls.predictions.transform.LayerNorm.",
+    r"^lm_predictions\.lm_head\.bias$": "cls.predictions.bias",
+}
+# Of Llama, a single stock class names its stack differently from the other classes.
+_RENAMES = {"deberta": _OUTPUT, "deberta_v2": _OUTPUT, "llama": {r"^transformer\.": "model."}}
 # Fields of a Hugging Face configuration that change results without changing the shape of a tensor.
 _DECISIVE = (
     *(

@@ -51,7 +51,7 @@ def test_the_selection_covers_every_pair_that_any_cell_covers():
     encoders = [name for name, traits in ARCHITECTURES.items() if traits.family == "encoder"]
     assert left_out == {
         *(((0, "bitfit"), (1, name)) for name in ("llama", "modernbert", "t5")),
-        *(((0, method), (1, "deberta_v2")) for method in ("prefix", "p_tuning_v2")),
+        *(((0, method), (1, name)) for method in ("prefix", "p_tuning_v2") for name in ("deberta", "deberta_v2")),
         *(
             ((0, method), (1, "canine"))
             for method in ("prefix", "p_tuning_v2", "prompt", "p_tuning", "multitask_prompt")

@@ -54,7 +54,7 @@ CASES = {
     "multitask_prompt": MultitaskPrompt(tokens=3, tasks=2, rank=2),
 }
 REFUSED = {("bitfit", name) for name in ("llama", "modernbert", "t5")}
-REFUSED |= {(case, name) for case in ("prefix", "p_tuning_v2") for name in ("canine", "deberta_v2", "xlnet")}
+REFUSED |= {(case, name) for case in ("prefix", "p_tuning_v2") for name in ("canine", "deberta", "deberta_v2", "xlnet")}
 REFUSED |= {(case, "canine") for case in ("prompt", "p_tuning", "p_tuning, mlp", "multitask_prompt")}
 REFUSED |= {
     (case, "xlnet") for case in ("lora", "lora, everywhere", "dora", "adalora", "loha", "lokr", "ia3", "houlsby")

@@ -25,7 +25,7 @@ NOT_THERE = {
     *((case, name) for case in PREFIXES for name in ("albert", "bart", "gpt", "modernbert", "t5")),
     *(
         ("multitask_prompt", name)
-        for name in ("albert", "bert", "deberta_v2", "electra", "modernbert", "roberta", "xlnet")
+        for name in ("albert", "bert", "deberta", "deberta_v2", "electra", "modernbert", "roberta", "xlnet")
     ),
 }
 

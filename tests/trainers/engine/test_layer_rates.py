@@ -24,6 +24,12 @@ NAMES = {
         "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.key.bias": 2,
         "albert.encoder.albert_layer_groups.1.albert_layers.0.full_layer_layer_norm.bias": 1,
     },
+    "deberta": {
+        "deberta.encoder.rel_embeddings.weight": 3,
+        "deberta.encoder.layer.0.attention.self.pos_q_proj.bias": 2,
+        "deberta.encoder.layer.1.attention.self.q_bias": 1,
+        "cls.predictions.bias": 0,
+    },
     "deberta_v2, convolution": {
         "deberta.embeddings.word_embeddings.weight": 3,
         "deberta.encoder.rel_embeddings.weight": 3,

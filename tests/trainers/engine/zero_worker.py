@@ -32,7 +32,7 @@ FAMILIES = (
     *("tiny_roberta", "tiny_t5", "tiny_bart", "tiny_electra", "tiny_albert", "tiny_spanbert", "tiny_deberta"),
     *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
     *("tiny_simcse", "tiny_quick_thought", "tiny_skip_thought"),
-    *("tiny_canine", "tiny_canine_c"),
+    *("tiny_canine", "tiny_canine_c", "tiny_deberta_v1"),
     *("tiny_pegasus", "tiny_bert", "mixture", "tiny_translation_lm", "tiny_multitask", "tiny_prefix_lm"),
     *("tiny_salient_spans", "fill_in_the_middle"),
 )

@@ -29,6 +29,7 @@ OBJECTIVES = {
     "bart": Denoising(permute_sentences=False),
     "albert": Masked(),
     "bert": Masked(),
+    "deberta": Masked(),
     "deberta_v2": Masked(),
     "roberta": Masked(),
     "modernbert": Masked(),
@@ -105,7 +106,7 @@ def reference(name, folder, context, continuation, word_ends=None):
     if name == "llama, pairs":
         inputs = [specials["<bos>"], *context, specials["<eos>"], *continuation[:-1]]
         return sum(likelihoods(network, [*[IGNORED] * (len(context) + 1), *continuation], input_ids=inputs))
-    if name in ("albert", "bert", "deberta_v2", "roberta", "modernbert"):
+    if name in ("albert", "bert", "deberta", "deberta_v2", "roberta", "modernbert"):
         total = 0.0
         for number, token in enumerate(continuation):
             until = number + 1 if word_ends is None else word_ends[number]

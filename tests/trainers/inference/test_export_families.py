@@ -20,7 +20,7 @@ from trainers.inference.fill_mask import fill_mask
 from trainers.inference.generate import Sampling, generate
 from trainers.inference.model_export import export_checkpoint, load_trained
 from trainers.models import MODELS, build_model, stack_parameters, why_not_stock
-from trainers.models.encoders.disentangled_embedding import merge_embeddings
+from trainers.models.encoders.disentangled.disentangled_embedding import merge_embeddings
 from trainers.models.interface import Inputs
 from trainers.objectives import OBJECTIVES
 from trainers.objectives.causal import Causal
@@ -61,6 +61,8 @@ RUNS = {
     "canine, characters": changed("tiny_canine_c"),
     "deberta": changed("tiny_deberta", mask_decoder=False),
     "deberta, mask decoder": changed("tiny_deberta"),
+    "deberta, version 1": changed("tiny_deberta_v1", mask_decoder=False),
+    "deberta, version 1, mask decoder": changed("tiny_deberta_v1"),
     "deberta, replaced tokens": changed("tiny_deberta_v3", mask_decoder=False),
     "deberta, replaced tokens, mask decoder": changed("tiny_deberta_v3", embedding_sharing="shared"),
     "electra": changed("tiny_electra"),
@@ -95,7 +97,7 @@ CAUSAL_IN_TRANSFORMERS = {
 }  # plain transformers loads them, and has no prefix that sees itself
 OTHER_IN_TRANSFORMERS = {
     *("canine", "canine, characters", "xlnet"),
-    *("deberta, mask decoder", "deberta, replaced tokens, mask decoder"),
+    *("deberta, mask decoder", "deberta, version 1, mask decoder", "deberta, replaced tokens, mask decoder"),
 }
 CONTRASTS = {"roberta, copies", "roberta, neighbours"}  # whose losses are of vectors
 
@@ -394,10 +396,16 @@ def test_a_model_with_a_prefix_says_that_transformers_attends_otherwise(made):
         assert abs(plain[source]["loss"] - found["loss"]) > 1e-3
 
 
-def test_a_model_with_a_mask_decoder_says_that_transformers_has_other_logits_and_the_same_layers(made):
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("deberta, mask decoder", "deberta_v2"), ("deberta, version 1, mask decoder", "deberta")],
+)
+def test_a_model_with_a_mask_decoder_says_that_transformers_has_other_logits_and_the_same_layers(
+    name, architecture, made
+):
     from transformers import AutoModelForMaskedLM
 
-    run, export = made["deberta, mask decoder"]
+    run, export = made[name]
     record = json.loads((export / "gristmill.json").read_text())["transformers"]
     assert record["loads"]
     assert "enhanced mask decoder" in record["notes"][0]
@@ -408,10 +416,10 @@ def test_a_model_with_a_mask_decoder_says_that_transformers_has_other_logits_and
     ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)
     with torch.no_grad():
         table, ours.deberta.embeddings.position_embeddings = ours.deberta.embeddings.position_embeddings, None
-        states = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+        states = MODELS[architecture].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
         torch.testing.assert_close(states, plain.deberta(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
         ours.deberta.embeddings.position_embeddings = table
-        decoded = MODELS["deberta_v2"].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+        decoded = MODELS[architecture].hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
     assert (decoded - states).abs().max() > 0.1
 
 

@@ -31,6 +31,7 @@ MODELS = {
     "canine": ("tiny_canine", {}),
     "canine, characters": ("tiny_canine_c", {}),
     "deberta": ("tiny_deberta", {}),
+    "deberta, version 1": ("tiny_deberta_v1", {}),
     "deberta, replaced tokens": ("tiny_deberta_v3", {}),
     "electra": ("tiny_electra", {}),
     "elmo": ("tiny_elmo", {}),

@@ -1,5 +1,5 @@
-"""DeBERTa against a plain reading of the paper: attention disentangled into content and distance, and the enhanced mask
-decoder; its published sizes.
+"""DeBERTa, all versions, against a plain reading of the paper: attention disentangled into content and distance, and the
+enhanced mask decoder; its published sizes.
 """
 
 import math
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import DebertaConfig, DebertaForMaskedLM
 
 from gristmill.errors import ConfigError
 from tests.trainers.models.test_models import packed, tiny
@@ -20,6 +21,8 @@ from trainers.models.interface import Inputs
 WIDTH, HEADS, POSITIONS, BUCKETS = 32, 4, 100, 16
 SIZES = {"initializer_range": 0.3, "layers": 3, "positions": POSITIONS, "position_buckets": BUCKETS}
 MODEL, PLAIN = tiny("deberta_v2", **SIZES, mask_decoder=True), tiny("deberta_v2", **SIZES)
+OF_FIRST = {name: value for name, value in SIZES.items() if name != "position_buckets"}
+FIRST, FIRST_PLAIN = tiny("deberta", **OF_FIRST, mask_decoder=True), tiny("deberta", **OF_FIRST)
 
 
 def build(model):
@@ -42,20 +45,41 @@ def bucket(distance):
     return int(math.copysign(math.ceil(share * (half - 1)) + half, distance))
 
 
-def row_of(i, j):
-    """The row of the table of 2 k distances, delta(i, j) of equation 3."""
-    return min(max(bucket(i - j) + BUCKETS, 0), 2 * BUCKETS - 1)
+def row_of(i, j, first):
+    """The row of the table of 2 k distances, delta(i, j) of equation 3: in version 1, k is the number of positions."""
+    distance, most = (i - j, POSITIONS) if first else (bucket(i - j), BUCKETS)
+    return min(max(distance + most, 0), 2 * most - 1)
+
+
+def split_projections(attention):
+    """The projections of content of version 1, whose matrix has the rows of query, key and value of one head after the other.
+    Keys have no bias.
+    """
+    by_head = attention.in_proj.weight.view(HEADS, 3, WIDTH // HEADS, WIDTH)
+    query, key, value = (by_head[:, part].reshape(WIDTH, WIDTH) for part in range(3))
+    return (
+        lambda states: states @ query.T + attention.q_bias,
+        lambda states: states @ key.T,
+        lambda states: states @ value.T + attention.v_bias,
+    )
 
 
 def attend(network, layer, queries, keys):
     """Equation 4 for one document, states [length, width]: content to content, content to position and position to content.
-    As in the authors' code, both tables are read at delta(i, j), and the projections of content are those of distances.
+    As in the authors' code, both tables are read at delta(i, j). From version 2 on the projections of content are those of
+    distances, and the table has a norm.
     """
-    own = layer.attention.self
-    table = network.deberta.encoder.LayerNorm(network.deberta.encoder.rel_embeddings.weight)
-    q, k, v = own.query_proj(queries), own.key_proj(keys), own.value_proj(keys)
-    q_r, k_r, size = own.query_proj(table), own.key_proj(table), WIDTH // HEADS
-    rows = [[row_of(i, j) for j in range(len(keys))] for i in range(len(queries))]
+    own, table = layer.attention.self, network.deberta.encoder.rel_embeddings.weight
+    first, size = hasattr(own, "in_proj"), WIDTH // HEADS
+    if first:
+        query, key, value = split_projections(own)
+        q_r, k_r = own.pos_q_proj(table), own.pos_proj(table)
+    else:
+        query, key, value = own.query_proj, own.key_proj, own.value_proj
+        table = network.deberta.encoder.LayerNorm(table)
+        q_r, k_r = query(table), key(table)
+    q, k, v = query(queries), key(keys), value(keys)
+    rows = [[row_of(i, j, first) for j in range(len(keys))] for i in range(len(queries))]
     out = torch.zeros_like(queries)
     for head in range(HEADS):
         part = slice(head * size, (head + 1) * size)
@@ -90,14 +114,18 @@ def by_hand(network, ids, decodes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", [PLAIN, MODEL], ids=["plain", "mask decoder"])
+@pytest.mark.parametrize(
+    "model",
+    [PLAIN, MODEL, FIRST_PLAIN, FIRST],
+    ids=["plain", "mask decoder", "version 1, plain", "version 1, mask decoder"],
+)
 def test_states_of_packed_documents_are_those_of_the_paper_on_each_alone(model):
     network, batch = build(model), packed("encoder")
     given = tensors(batch, "cpu")
     segments = given["segments"]
     with torch.no_grad():
         inputs = Inputs(given["inputs"], given["positions"], attention_mask(segments, segments, False))
-        found = MODELS["deberta_v2"].hidden(network, inputs)[0]
+        found = MODELS[model.architecture].hidden(network, inputs)[0]
         for segment in (1, 2, 3):  # the second is so long that distances share buckets
             here = segments[0] == segment
             expected = by_hand(network, given["inputs"][0, here], model.mask_decoder)
@@ -110,19 +138,20 @@ def test_far_distances_share_a_bucket():
     assert bucket(98) == bucket(90) == BUCKETS - 1
 
 
-def test_only_the_mask_decoder_knows_absolute_positions():
+@pytest.mark.parametrize(("model", "plain"), [(MODEL, PLAIN), (FIRST, FIRST_PLAIN)], ids=["version 2", "version 1"])
+def test_only_the_mask_decoder_knows_absolute_positions(model, plain):
     """Its table is trained with the rest, and the layers below do not see it."""
-    network, batch = build(MODEL), packed("encoder")
+    network, batch, name = build(model), packed("encoder"), model.architecture
     moved = tensors(batch, "cpu")
     with torch.no_grad():
         nats = [
-            Forward(each, "deberta_v2")(**{**moved, "positions": moved["positions"] + by})["loss"]
-            for each in (network, build(PLAIN))
+            Forward(each, name)(**{**moved, "positions": moved["positions"] + by})["loss"]
+            for each in (network, build(plain))
             for by in (0, 5)
         ]
     assert (nats[0] - nats[1]).abs().max() > 1e-3
     assert torch.equal(nats[2], nats[3])
-    Forward(network, "deberta_v2")(**moved)["loss"].sum().backward()
+    Forward(network, name)(**moved)["loss"].sum().backward()
     assert network.deberta.embeddings.position_embeddings.weight.grad.any()
     assert all(parameter.grad is not None for parameter in network.parameters())
 
@@ -138,24 +167,60 @@ def test_the_mask_decoder_costs_a_layer_and_distances_cost_their_products():
     assert plain == Flops(expected, 0.0, 6.0 * 200 * WIDTH)
 
 
+def test_distances_of_version_1_cost_as_much_as_a_row_of_keys_in_each_direction():
+    """Their projections multiply a table once a pass, and no token."""
+    plain, decoded = (flops_of(build(model), model, 50) for model in (FIRST_PLAIN, FIRST))
+    layer = 4 * WIDTH * WIDTH + 3 * WIDTH + 2 * WIDTH * 64 + 64 + WIDTH + 4 * WIDTH
+    assert decoded.read - plain.read == 6 * layer + 12 * WIDTH * 50 + 24 * WIDTH * 50
+    head = WIDTH * WIDTH + 3 * WIDTH + 200
+    expected = 3 * (6 * layer + 12 * WIDTH * 50 + 24 * WIDTH * 50) + 6 * (head + 2 * WIDTH)
+    assert plain == Flops(expected, 0.0, 6.0 * 200 * WIDTH)
+
+
 # The models of microsoft/deberta-* without a head, and of these the embeddings of tokens.
 PUBLISHED = {
-    "deberta-v2-xlarge": ({"layers": 24, "width": 1536, "heads": 24, "convolution": True}, 884_593_152),
-    "deberta-v2-xxlarge": ({"layers": 48, "width": 1536, "heads": 24, "convolution": True}, 1_564_549_632),
-    "deberta-v3-xsmall": ({"layers": 12, "width": 384, "heads": 6}, 70_682_112),
-    "deberta-v3-small": ({"layers": 6, "width": 768, "heads": 12}, 141_304_320),
-    "deberta-v3-base": ({"layers": 12, "width": 768, "heads": 12}, 183_831_552),
-    "deberta-v3-large": ({"layers": 24, "width": 1024, "heads": 16}, 434_012_160),
+    "deberta-base": ("deberta", {"layers": 12, "width": 768, "heads": 12, "vocab_size": 50265}, 138_601_728),
+    "deberta-large": ("deberta", {"layers": 24, "width": 1024, "heads": 16, "vocab_size": 50265}, 405_163_008),
+    "deberta-v2-xlarge": ("deberta_v2", {"layers": 24, "width": 1536, "heads": 24, "convolution": True}, 884_593_152),
+    "deberta-v2-xxlarge": (
+        "deberta_v2",
+        {"layers": 48, "width": 1536, "heads": 24, "convolution": True},
+        1_564_549_632,
+    ),
+    "deberta-v3-xsmall": ("deberta_v2", {"layers": 12, "width": 384, "heads": 6}, 70_682_112),
+    "deberta-v3-small": ("deberta_v2", {"layers": 6, "width": 768, "heads": 12}, 141_304_320),
+    "deberta-v3-base": ("deberta_v2", {"layers": 12, "width": 768, "heads": 12}, 183_831_552),
+    "deberta-v3-large": ("deberta_v2", {"layers": 24, "width": 1024, "heads": 16}, 434_012_160),
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_models_have_their_parameters(name):
-    sizes, count = PUBLISHED[name]
-    model = fill(Model("deberta_v2", positions=512, vocab_size=128100, **sizes), 1)
+    architecture, sizes, count = PUBLISHED[name]
+    model = fill(Model(architecture, positions=512, **{"vocab_size": 128100, **sizes}), 1)
     with torch.device("meta"):
         network = build_model(model, SPECIAL_IDS, 0)
     assert sum(parameter.numel() for parameter in network.deberta.parameters()) == count
+
+
+@pytest.mark.parametrize("kind", ["base", "large"])
+def test_the_first_version_has_the_parameters_of_its_class_in_transformers(kind):
+    """With its output layer, in the configuration of microsoft/deberta-base, or of microsoft/deberta-large."""
+    architecture, sizes, _ = PUBLISHED[f"deberta-{kind}"]
+    model = fill(Model(architecture, positions=512, **sizes), 1)
+    wide = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    with torch.device("meta"):
+        theirs = DebertaForMaskedLM(
+            DebertaConfig(
+                relative_attention=True,
+                pos_att_type="c2p|p2c",
+                position_biased_input=False,
+                **(wide if kind == "large" else {}),
+            )
+        )
+        ours = build_model(model, SPECIAL_IDS, 0)
+    shapes = [{name: tuple(parameter.shape) for name, parameter in each.named_parameters()} for each in (ours, theirs)]
+    assert shapes[0] == shapes[1]
 
 
 def test_a_task_trains_the_model_without_the_mask_decoder():

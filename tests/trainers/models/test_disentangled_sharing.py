@@ -16,7 +16,7 @@ from trainers.engine.forward import Forward, tensors
 from trainers.engine.hardware.mfu import flops_of
 from trainers.engine.losses import MEASURES, losses_of
 from trainers.models import build_model, language_model, stock_parts
-from trainers.models.encoders.disentangled_embedding import merge_embeddings
+from trainers.models.encoders.disentangled.disentangled_embedding import merge_embeddings
 from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.recipes import RECIPES
 from trainers.rows.batch import PADDING

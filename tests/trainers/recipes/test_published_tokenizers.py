@@ -36,6 +36,7 @@ PUBLISHED = {
     "bertweet": (64001, {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 64000}),
     "camembert": (32005, {"<pad>": 1, "<unk>": 3, "<s>": 5, "</s>": 6, "<mask>": 32004}),
     "deberta": (128001, {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 128000}),
+    "deberta, version 1": (50265, {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 50264}),
     "gpt": (40478, {"<unk>": 0}),
     "gpt2": (50257, {"<|endoftext|>": 50256}),
     "llama": (32000, {"<unk>": 0, "<s>": 1, "</s>": 2}),
@@ -61,6 +62,8 @@ OF_RECIPE = {
     "bert_large": "bert",
     "bertweet_base": "bertweet",
     "camembert_base": "camembert",
+    "deberta_base": "deberta, version 1",
+    "deberta_large": "deberta, version 1",
     "deberta_v2_xlarge": "deberta",
     "deberta_v3_base": "deberta",
     "electra_base": "bert",
@@ -114,7 +117,7 @@ TRAINED = [
     "roberta_base",
     "spanbert_large",
 ]
-TRAINED += ["camembert_base", "t5_v1_1_base", "deberta_v2_xlarge", "xlnet_large"]
+TRAINED += ["camembert_base", "t5_v1_1_base", "deberta_base", "deberta_v2_xlarge", "xlnet_large"]
 
 
 def written(size: int, specials: dict[str, int]) -> bytes:

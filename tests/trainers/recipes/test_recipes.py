@@ -27,6 +27,8 @@ COUNTS = {
     "bert_large": 336_226_108,
     "bertweet_base": 134_965_505,
     "camembert_base": 110_655_493,
+    "deberta_base": 139_637_337,
+    "deberta_large": 406_789_209,
     "deberta_v2_xlarge": 887_871_588,
     "deberta_v3_base": 326_842_213,
     "electra_base": 119_386_427,

@@ -34,6 +34,8 @@ SAVED = {
     "BertForQuestionAnswering": ("bert", ""),
     "RobertaModel": ("roberta", ""),
     "RobertaForSequenceClassification": ("roberta", "dense output"),
+    "DebertaModel": ("deberta", ""),
+    "DebertaForSequenceClassification": ("deberta", "dense output"),
     "DebertaV2Model": ("deberta_v2", ""),
     "DebertaV2ForSequenceClassification": ("deberta_v2", "dense output"),
     "CanineModel": ("canine", "dense"),
@@ -88,6 +90,18 @@ def test_the_published_sizes_are_those_of_the_recipes(tmp_path):
             "type_vocab_size": 1,
             "layer_norm_eps": 1e-5,
             "pad_token_id": 1,
+        },
+        "deberta_base": {
+            "model_type": "deberta",
+            "hidden_act": "gelu",
+            "relative_attention": True,
+            "pos_att_type": "c2p|p2c",
+            "max_relative_positions": -1,
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+            "layer_norm_eps": 1e-7,
+            "padding_idx": 0,
+            "vocab_size": 50265,
         },
         "gpt2_small": {
             "model_type": "gpt2",
@@ -159,6 +173,31 @@ def test_the_published_sizes_are_those_of_the_recipes(tmp_path):
         assert found.feed_forward == fill(expected, 1000).feed_forward, recipe
 
 
+@pytest.mark.parametrize(("name", "stock"), [("deberta", "DebertaForMaskedLM"), ("deberta_v2", "DebertaV2ForMaskedLM")])
+def test_the_output_layer_of_debertas_authors_is_read(name, stock, tmp_path):
+    """It has their names if a configuration of `transformers` is not `legacy`; a published one does not say which it is."""
+    import transformers
+
+    configuration = MODELS[name].configuration(SIZES[name], SPECIAL_IDS)
+    configuration.legacy = False
+    published = getattr(transformers, stock)(configuration).eval()
+    with torch.no_grad():
+        for parameter in published.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+    published.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    del written["legacy"]
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    weights, absent = published_weights(tmp_path, model_of(tmp_path, SPECIAL_IDS))
+    assert not absent
+    ours = build_model(SIZES[name], SPECIAL_IDS, 0).eval()
+    with torch.no_grad():
+        for key, parameter in ours.named_parameters():
+            parameter.copy_(weights[key])
+        ids = torch.arange(20)[None]
+        torch.testing.assert_close(ours(ids).logits, published(ids).logits, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("stock", SAVED)
 def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
@@ -210,8 +249,8 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         (
             "llama",
             {"model_type": "mistral"},
-            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, canine, deberta-v2, electra, elmo, gpt2, gru, "
-            "llama, modernbert, openai-gpt, roberta, t5, xlnet",
+            "has model_type 'mistral', allowed albert, awd_lstm, bart, bert, canine, deberta, deberta-v2, electra, elmo, gpt2, "
+            "gru, llama, modernbert, openai-gpt, roberta, t5, xlnet",
         ),
         ("modernbert", {"local_attention": 64}, "local_attention: .* has 64"),
         (
@@ -229,6 +268,10 @@ def test_tensors_come_from_a_model_with_any_head_or_none(stock, tmp_path):
         ("bart", {"decoder_attention_heads": 2}, "decoder_attention_heads: .* has 2"),
         ("bart", {"scale_embedding": True}, "scale_embedding: .* has True"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: .* has True"),
+        ("deberta", {"legacy": False}, "legacy: got False, allowed True"),
+        ("deberta", {"max_relative_positions": 5}, "max_relative_positions: got 5, allowed -1"),
+        ("deberta", {"pos_att_type": ["c2p"]}, r"pos_att_type: got \['c2p'\], allowed"),
+        ("deberta", {"talking_head": True}, "talking_head: got True, allowed False"),
         ("deberta_v2", {"share_att_key": False}, "share_att_key: got False, allowed True"),
         ("deberta_v2", {"pos_att_type": ["c2p"]}, r"pos_att_type: got \['c2p'\], allowed"),
         ("deberta_v2", {"attention_head_size": 16}, "attention_head_size: got 16, allowed 8"),

@@ -1,6 +1,6 @@
 """The names of the parts of a block in the `transformers` model of each architecture.
 
-GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and ModernBERT computes both
+DeBERTa, GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and ModernBERT computes both
 inner projections of its gated feed-forward layer with one. A method that adapts one of these parts adapts the
 whole matrix.
 """
@@ -57,6 +57,9 @@ BLOCKS: dict[str, BlockNames] = {
     ),
     "bert": BlockNames(("bert",), r".*\.attention\.self", _BERT),
     "canine": BlockNames(("canine",), r".*\.attention\.self", _BERT, prefixes="none", embeds=False),
+    "deberta": BlockNames(
+        ("deberta",), r".*\.attention\.self", _parts(*[rf"{_SELF}in_proj"] * 3, *_BERT_ENDS), prefixes="none"
+    ),
     "deberta_v2": BlockNames(
         ("deberta",),
         r".*\.attention\.self",

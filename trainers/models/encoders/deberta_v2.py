@@ -1,29 +1,23 @@
 """DeBERTa, version 2 and 3 (He et al., 2021; He et al., 2023), with the blocks of `transformers`: attention disentangled into
 content and distance, without positions in the input, and optionally a convolution and the enhanced mask decoder.
-
-`transformers` accepts no mask per position for the whole model, but its layers do. They are therefore called one by one.
-Distances within a document are those within its row, so packed documents have the results of each document alone.
 """
 
+from functools import partial
 from typing import Any
 
 from gristmill.errors import ConfigError
 from trainers.config.architecture import Model, generator_of
+from trainers.models.encoders.disentangled.disentangled_layers import (
+    PUBLISHED,
+    add_mask_decoder,
+    blocks,
+    check_settings,
+    hidden,
+)
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, bert_arguments, bert_sizes
 
-_DECODER_LAYERS = 2
-"""How often the enhanced mask decoder applies the last layer (He et al., 2021, section 3.3)."""
-
 # Settings of all published models of versions 2 and 3.
-_PUBLISHED: dict[str, Any] = {
-    "relative_attention": True,
-    "pos_att_type": ["p2c", "c2p"],
-    "position_biased_input": False,
-    "share_att_key": True,
-    "norm_rel_ebd": "layer_norm",
-    "max_relative_positions": -1,
-    "type_vocab_size": 0,
-}
+_PUBLISHED: dict[str, Any] = {**PUBLISHED, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 _KERNEL = 3  # of the convolution (microsoft/deberta-v2-xlarge)
 
 
@@ -36,10 +30,7 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
 
 
 def _sizes(configuration: Any) -> Model:
-    for name, value in _PUBLISHED.items():
-        found = getattr(configuration, name, None)
-        if (sorted(found or []) != sorted(value)) if isinstance(value, list) else (found != value):
-            raise ConfigError(f"{name}: got {found}, allowed {value}")
+    check_settings(configuration, _PUBLISHED)
     kernel = getattr(configuration, "conv_kernel_size", 0)
     if kernel not in (0, _KERNEL):
         raise ConfigError(f"conv_kernel_size: got {kernel}, allowed 0 and {_KERNEL}")
@@ -53,22 +44,19 @@ def _sizes(configuration: Any) -> Model:
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
-    import torch
     from transformers import DebertaV2ForMaskedLM
 
     if model.generator_size is not None:
         return _with_generator(configuration, model, specials)
     network = DebertaV2ForMaskedLM._from_config(configuration)
     if model.mask_decoder:
-        table = torch.nn.Embedding(model.positions, model.width)
-        torch.nn.init.normal_(table.weight, std=model.initializer_range)
-        network.deberta.embeddings.position_embeddings = table  # as the authors name it; stock models ignore it
+        add_mask_decoder(network, model)
     return network
 
 
 def _with_generator(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
     """Return the discriminator with its generator, which has the mask decoder if there is one."""
-    from trainers.models.encoders.deberta_discriminator import DebertaDiscriminator
+    from trainers.models.encoders.disentangled.deberta_discriminator import DebertaDiscriminator
 
     its = generator_of(model)
     smaller = _configuration(its, specials)
@@ -82,26 +70,9 @@ def _replaced(network: Any, inputs: Inputs) -> Any:
     return network.mask_predictions(_hidden(network, inputs), inputs.positions)
 
 
-def _decodes(network: Any) -> bool:
-    """Whether the enhanced mask decoder is in the place of the last layer."""
-    return network.deberta.embeddings.position_embeddings is not None
-
-
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    stack, encoder = network.deberta, network.deberta.encoder
-    states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions)
-    distances = {"relative_pos": encoder.get_rel_pos(states), "rel_embeddings": encoder.get_rel_embedding()}
-    first, below = states, list(encoder.layer)[: -1 if _decodes(network) else None]
-    for number, layer in enumerate(below):
-        states = layer(states, inputs.mask, **distances)[0]
-        if number == 0 and encoder.conv is not None:
-            states = _convolved(encoder.conv, first, states, inputs.mask)
-    if not _decodes(network):
-        return states
-    queries = states + stack.embeddings.position_embeddings(inputs.positions)
-    for _ in range(_DECODER_LAYERS):
-        queries = encoder.layer[-1](states, inputs.mask, query_states=queries, **distances)[0]
-    return queries
+    convolution = network.deberta.encoder.conv
+    return hidden(network, inputs, None if convolution is None else partial(_convolved, convolution))
 
 
 def _convolved(convolution: Any, embedded: Any, states: Any, mask: Any) -> Any:
@@ -120,12 +91,6 @@ def _convolved(convolution: Any, embedded: Any, states: Any, mask: Any) -> Any:
     return convolution.LayerNorm(states + torch.nn.functional.gelu(convolution.dropout(around)))
 
 
-def _blocks(network: Any) -> list[Any]:
-    """Return the layers in the order in which they run."""
-    layers = list(network.deberta.encoder.layer)
-    return layers + layers[-1:] * (_DECODER_LAYERS - 1) if _decodes(network) else layers
-
-
 _POOLED = HeadForm("DebertaV2ForSequenceClassification", "classifier", dense="pooler.dense", activation="gelu")
 _HEADS: dict[HeadKind, HeadForm] = {
     "classify": _POOLED,
@@ -140,7 +105,7 @@ ARCHITECTURE = Architecture(
     _sizes,
     _hidden,
     logits=lambda network, states: network.cls.predictions(states),
-    blocks=_blocks,
+    blocks=blocks,
     heads=_HEADS,
     create=_create,
     attention="eager",

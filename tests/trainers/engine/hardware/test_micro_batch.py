@@ -42,6 +42,7 @@ def forward_of(name):
         "awd_lstm",
         "bart",
         "bert",
+        "deberta",
         "deberta_v2, convolution",
         "electra",
         "elmo",

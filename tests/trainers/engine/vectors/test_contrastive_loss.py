@@ -98,7 +98,9 @@ def test_the_loss_is_that_of_the_paper_and_its_negatives_are_those_of_the_row(po
     assert not chance[~loss.targets(made)].any()
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "albert", "electra", "deberta_v2", "modernbert"])
+@pytest.mark.parametrize(
+    "architecture", ["bert", "roberta", "albert", "electra", "deberta", "deberta_v2", "modernbert"]
+)
 def test_rows_and_their_order_change_no_loss_and_padding_has_none(architecture):
     objective = SimCSE(unit="documents", pooling="mean")
     made, forward = objective.apply(stream(), CONTEXT), forward_of(objective, 0.0, architecture).eval()

@@ -37,7 +37,7 @@ from trainers.tasks.load_task import load_task
 from trainers.tasks.predictions import predictions_of, write_predictions
 from trainers.tasks.read_examples import read_examples
 
-MODELS = ["gpt2", "gpt", "llama", "t5", "bart", "bert", "roberta", "modernbert", "deberta_v2"]
+MODELS = ["gpt2", "gpt", "llama", "t5", "bart", "bert", "roberta", "modernbert", "deberta", "deberta_v2"]
 TEXTS = ["the cat sat", "unhappy dogfish barked loudly beyond twenty gates", "mat", "a cat on the mat while"]
 
 
@@ -56,7 +56,7 @@ def stock_states(name, folder, text):
     _, network = network_of(name)
     ids, of = ids_of(folder, text), SPECIAL_IDS
     frames = {"t5": ([], ["<eos>"]), "bart": (["<bos>"], ["<eos>"])}
-    encoders = dict.fromkeys(("bert", "roberta", "modernbert", "deberta_v2"), (["<cls>"], ["<sep>"]))
+    encoders = dict.fromkeys(("bert", "roberta", "modernbert", "deberta", "deberta_v2"), (["<cls>"], ["<sep>"]))
     before, after = {**frames, **encoders}.get(name, (["<bos>"], []))
     inputs = torch.tensor([[*(of[mark] for mark in before), *ids, *(of[mark] for mark in after)]])
     given = {"output_hidden_states": True}

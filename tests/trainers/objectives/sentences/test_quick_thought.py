@@ -101,7 +101,9 @@ def test_equal_vectors_give_the_logarithm_of_the_number_of_candidates_and_finite
     assert torch.isfinite(vectors.grad).all()
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "albert", "electra", "deberta_v2", "modernbert"])
+@pytest.mark.parametrize(
+    "architecture", ["bert", "roberta", "albert", "electra", "deberta", "deberta_v2", "modernbert"]
+)
 def test_rows_and_their_order_change_no_loss_and_padding_has_none(architecture):
     objective = QuickThought()
     made, forward = objective.apply(stream()[0], CONTEXT), forward_of(objective, architecture).eval()

@@ -7,7 +7,7 @@ import torch
 from transformers import DebertaV2Model
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrainedModel
 
-from trainers.models.encoders.disentangled_embedding import DisentangledEmbedding
+from trainers.models.encoders.disentangled.disentangled_embedding import DisentangledEmbedding
 
 
 class DetectionHead(torch.nn.Module):

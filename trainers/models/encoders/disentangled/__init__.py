@@ -1,0 +1,1 @@
+"""What versions of DeBERTa share: their layers, the enhanced mask decoder, and the discriminator of version 3."""
