@@ -188,6 +188,9 @@ def trained(config, run):
 
 def test_every_recipe_of_a_published_vocabulary_is_here():
     assert set(OF_RECIPE) == {name for name, recipe in RECIPES.items() if recipe().model.vocab_size is not None}
+    assert {RECIPES[name]().model.architecture for name in TRAINED} == {
+        RECIPES[name]().model.architecture for name in OF_RECIPE
+    }
 
 
 @pytest.mark.long
