@@ -32,9 +32,10 @@ workers, by the process of the command.
 """
 
 TRAINED_HERE = """\
-The recipes named `tiny_...`, `llama_tiny` and `demo_decoder` are trained by the tests or the demo. For the others,
-the tests check the parameter count, the published tokenizer and two steps at a narrow width in fp32; they have not been trained
-at full size here. `gpt3` is a parameter count only.
+The recipes named `tiny_...`, `llama_tiny` and `demo_decoder` are trained by the tests or the demo. The others have not been
+trained at full size here. The tests count their parameters, but for `prefix_lm_base` and the recipes of nanoGPT. They resolve
+each that has a vocabulary of its own with a tokenizer of the published size and special tokens, and train at least one of these
+of each architecture for two steps at a narrow width in fp32. `gpt3` is a parameter count only.
 """
 
 BEGINNINGS = """\

@@ -27,7 +27,7 @@ from trainers.data.domain_weights import names_above
 from trainers.data.job_interface import verified_tokenizer
 from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
 from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream, choose_sequences
-from trainers.data.required_columns import check_pairs, check_sentences, check_spans
+from trainers.data.required_columns import check_lengths, check_pairs, check_sentences, check_spans
 from trainers.data.sequence_documents import mask_documents
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
@@ -318,11 +318,13 @@ def training_data(
 def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[PackedCorpus, ...]:
     """Return the packed corpus of each phase of a run, with sources ordered by name.
 
-    Raises CorruptFileError if a shard is missing and ConfigError if the corpus lacks a required column.
+    Raises CorruptFileError if a shard is missing and ConfigError if the corpus lacks a required column, or all of its documents
+    are too short to give a target.
     """
     sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
         source.check()
+    check_lengths(corpus.directory, config.objective, sources)
     lengths = [*(phase.sequence_length for phase in config.data.phases), config.data.sequence_length]
     return tuple(_pack(corpus, config, sources, length, config.seed) for length in lengths)
 

@@ -1,4 +1,4 @@
-"""Checks that the shards of a corpus hold the sentences, spans and pairs that an objective needs."""
+"""Checks that the shards of a corpus hold the sentences, spans and pairs that an objective needs, and long enough documents."""
 
 from collections.abc import Collection, Sequence
 
@@ -26,6 +26,22 @@ def check_sentences(directory: Location, objective: TrainingObjective, sources: 
     raise ConfigError(
         f"objective: {objective.kind} needs documents of {least} or more sentences, and in {directory} {names} has none; "
         f"use sources of longer documents{other}"
+    )
+
+
+def check_lengths(directory: Location, objective: TrainingObjective, sources: Sequence[SourceStream]) -> None:
+    """Raise ConfigError if no document has as many tokens as the objective needs. Opens shards up to the first with one."""
+    least = objective.least_tokens
+    if least < 2 or not sources:
+        return
+    for source in sources:
+        for number in range(len(source.shards)):
+            if np.diff(source.shard(number).offsets).max(initial=0) >= least:
+                return
+    names = ", ".join(source.name for source in sources)
+    raise ConfigError(
+        f"objective: {objective.kind} needs documents of {least} or more tokens, and in {directory} {names} has none; "
+        f"use sources of longer documents"
     )
 
 

@@ -58,6 +58,8 @@ def _deepspeed() -> Any:
     log.setLevel(logging.WARNING)
     log.addFilter(_is_news)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if not torch.cuda.is_available():  # ranges for Nvidia's profiler, several thousand empty calls a step at stage 3
+        deepspeed.utils.nvtx.enable_nvtx = False
     return deepspeed
 
 

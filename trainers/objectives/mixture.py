@@ -108,6 +108,11 @@ class ObjectiveMixture(TrainingObjective):
         return any(part.objective.needs_sentences for part in self.parts)
 
     @property
+    def least_tokens(self) -> int:
+        """The fewest tokens that give a target in any part."""
+        return min(part.objective.least_tokens for part in self.parts)
+
+    @property
     def span_types(self) -> tuple[str, ...]:
         """The types of spans that any part chooses from."""
         return tuple(dict.fromkeys(kind for part in self.parts for kind in part.objective.span_types))

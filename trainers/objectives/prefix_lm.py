@@ -37,6 +37,7 @@ class PrefixLM(PairObjective):
     frame: ClassVar[Frame] = Frame("<bos>", None)
     families: ClassVar[tuple[str, ...]] = ("decoder", "encoder_decoder")
     gives_likelihood: ClassVar[bool] = True
+    least_tokens: ClassVar[int] = 2
     prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def check(self) -> None:

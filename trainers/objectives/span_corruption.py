@@ -115,6 +115,13 @@ class Corruption(PairObjective):
                 f"data.sequence_length, lower objective.rate or raise objective.mean_span"
             )
 
+    @property
+    def least_tokens(self) -> int:
+        """Two, so that noise leaves a token and an order can change; one if single tokens may be noise, or the target is the
+        original.
+        """
+        return 1 if self.style in ("mass", "bert") or (self.noise == "tokens" and self.style != "deshuffle") else 2
+
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """Return an input and a target for every document."""
         return self.corrupted(documents_of(batch, context), context)

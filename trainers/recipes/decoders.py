@@ -1,6 +1,7 @@
 """Recipes of decoders: GPT, GPT-2 to GPT-3, Llama, and the decoder with a prefix of T5's study."""
 
 from dataclasses import replace
+from typing import Literal
 
 from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
@@ -100,24 +101,71 @@ def gpt2_xl() -> Pretraining:
     return _larger("gpt2_xl", 48, 1600, 25, 2e-4)
 
 
-def gpt3() -> Pretraining:
-    """GPT-3, 174,604,259,328 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 3.2 M at
-    6e-5. This recipe exists for its parameter count only: every worker builds the whole model in fp32, 698 GB
-    of memory, so it cannot start.
-
-    Every second attention layer of the paper is sparse in local bands; here all are dense. The batch does not
-    grow.
+def _gpt3(
+    name: str, layers: int, width: int, heads: int, batch: int, rate: float, stage: Literal[1, 2, 3] = 1
+) -> Pretraining:
+    """A model of Brown et al., 2020, table 2.1, in batches of `batch` sequences of 2,048. Warm-up over 375 M tokens and a cosine
+    to a tenth over 260 of 300 B (appendix B), here over all. Every second attention layer of the paper is sparse in local bands;
+    here all are dense. The batch does not grow.
     """
-    largest = _larger("gpt3", 96, 12288, 96, 6e-5)
+    model = _larger(name, layers, width, heads, rate)
     return replace(
-        largest,
-        model=replace(largest.model, positions=2048),
-        data=replace(largest.data, sequence_length=2048),
-        batch=BatchSize(tokens=3_276_800),
+        model,
+        model=replace(model.model, positions=2048),
+        data=replace(model.data, sequence_length=2048),
+        batch=BatchSize(tokens=2048 * batch),
         budget=TrainingBudget(tokens=300_000_000_000),
-        schedule=replace(largest.schedule, warmup_steps=115),
-        execution=Execution(zero_stage=3),
+        schedule=replace(model.schedule, warmup_steps=round(375e6 / 2048 / batch)),
+        execution=Execution(zero_stage=stage),
     )
+
+
+def gpt3_small() -> Pretraining:
+    """GPT-3 small, 125,226,240 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 0.5 M at 6e-4, with
+    dense attention.
+    """
+    return _gpt3("gpt3_small", 12, 768, 12, 256, 6e-4)
+
+
+def gpt3_medium() -> Pretraining:
+    """GPT-3 medium, 355,871,744 parameters: `gpt3_small` with 24 layers of width 1,024, at 3e-4."""
+    return _gpt3("gpt3_medium", 24, 1024, 16, 256, 3e-4)
+
+
+def gpt3_large() -> Pretraining:
+    """GPT-3 large, 760,300,032 parameters: `gpt3_small` with 24 layers of width 1,536, at 2.5e-4."""
+    return _gpt3("gpt3_large", 24, 1536, 16, 256, 2.5e-4)
+
+
+def gpt3_xl() -> Pretraining:
+    """GPT-3 XL, 1,315,723,264 parameters: 24 layers of width 2,048, batches of 1 M at 2e-4. The 24 heads of width 128 of the
+    table do not divide 2,048; these are 16.
+    """
+    return _gpt3("gpt3_xl", 24, 2048, 16, 512, 2e-4)
+
+
+def gpt3_2_7b() -> Pretraining:
+    """GPT-3 2.7B, 2,651,553,280 parameters: 32 layers of width 2,560, batches of 1 M at 1.6e-4."""
+    return _gpt3("gpt3_2_7b", 32, 2560, 32, 512, 1.6e-4, 2)
+
+
+def gpt3_6_7b() -> Pretraining:
+    """GPT-3 6.7B, 6,658,404,352 parameters: 32 layers of width 4,096, batches of 2 M at 1.2e-4."""
+    return _gpt3("gpt3_6_7b", 32, 4096, 32, 1024, 1.2e-4, 3)
+
+
+def gpt3_13b() -> Pretraining:
+    """GPT-3 13B, 12,853,386,240 parameters: 40 layers of width 5,120, batches of 2 M at 1e-4. The table's width of 5,140 is no
+    multiple of its 40 heads.
+    """
+    return _gpt3("gpt3_13b", 40, 5120, 40, 1024, 1e-4, 3)
+
+
+def gpt3() -> Pretraining:
+    """GPT-3, 174,604,259,328 parameters: 96 layers of width 12,288, batches of 3.2 M at 6e-5. This recipe exists for its
+    parameter count only: every worker builds the whole model in fp32, 698 GB of memory, so it cannot start.
+    """
+    return _gpt3("gpt3", 96, 12288, 96, 1600, 6e-5, 3)
 
 
 def llama_1b() -> Pretraining:

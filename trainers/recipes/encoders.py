@@ -208,6 +208,24 @@ def xlnet_large() -> Pretraining:
     )
 
 
+def xlnet_base() -> Pretraining:
+    """XLNet-base (Yang et al., 2019, section 3.4; zihangdai/xlnet): `xlnet_large` with the layers, width and heads of BERT-base,
+    116,750,336 parameters with its output layer.
+
+    The paper gives no steps, batches or rate for it: they are those of `bert_base`.
+    """
+    large, bert = xlnet_large(), bert_base()
+    return replace(
+        large,
+        name="xlnet_base",
+        model=replace(large.model, layers=12, width=768, heads=12),
+        batch=bert.batch,
+        budget=bert.budget,
+        optimizer=bert.optimizer,
+        schedule=bert.schedule,
+    )
+
+
 def albert_base() -> Pretraining:
     """ALBERT-base (Lan et al., 2020, tables 1 and 4): 11,813,810 parameters with its heads for masked tokens and sentence
     order; 12 layers that are one, and embeddings of width 128.
@@ -329,4 +347,21 @@ def electra_base() -> Pretraining:
         batch=BatchSize(sequences=256),
         budget=TrainingBudget(steps=766_000),
         optimizer=replace(small.optimizer, learning_rate=2e-4),
+    )
+
+
+def electra_large() -> Pretraining:
+    """ELECTRA-large (Clark et al., 2020, section 3.4 and table 6): `electra_base` with a discriminator of the size of BERT-large,
+    335,142,913 parameters, a generator of a quarter of its width, and embeddings of width 1,024.
+
+    1,750,000 steps of 2,048 sequences; 25 % of the tokens are drawn anew.
+    """
+    base = electra_base()
+    return replace(
+        base,
+        name="electra_large",
+        model=replace(base.model, layers=24, width=1024, heads=16, embedding_size=1024, generator_size=0.25),
+        objective=ReplacedTokens(rate=0.25),
+        batch=BatchSize(sequences=2048),
+        budget=TrainingBudget(steps=1_750_000),
     )

@@ -15,6 +15,7 @@ import numpy as np
 from gristmill.storage.disk import LocalPath
 from tests.trainers.adapters import test_matrix
 from tests.trainers.adapters.tiny_models import applied
+from tests.trainers.launching import pass_over_garbage
 from trainers.config.job import TrainingBudget
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED, Batch
@@ -99,6 +100,7 @@ def main() -> None:
             if step == HALF - 1 or (step == STEPS - 1 and state is not None):
                 half = dict(engine.state())
         engine.close()
+        pass_over_garbage()
         return {"losses": losses, "trained": sorted(half)}, half
 
     for case in MODELS:

@@ -13,7 +13,7 @@ from functools import partialmethod
 
 from gristmill.config import parse, plain
 from gristmill.storage.disk import LocalPath
-from tests.trainers.launching import only_training
+from tests.trainers.launching import only_training, pass_over_garbage
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import open_corpus
 from trainers.recipes import RECIPES
@@ -66,4 +66,5 @@ def main() -> None:
         torch.nn.Module.compile = partialmethod(compile_block, backend=run.get("backend", "inductor"))
         with nullcontext() if run.get("exports") else only_training():
             train(config, corpus, path, None)
+        pass_over_garbage()
     hard_exit(0)

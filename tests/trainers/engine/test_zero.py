@@ -1,5 +1,5 @@
 """ZeRO stage, number of workers, micro-batch and loader threads change no token and no loss: 5 decimals, fp32, every
-family of models.
+family of models and every objective.
 """
 
 import os
@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from gristmill.events import read_events
-from tests.trainers.engine.zero_worker import FAMILIES, FAMILY_STEPS, POISONED_STEP, WORLDS_OF, execution
+from tests.trainers.engine.zero_worker import (
+    FAMILIES,
+    FAMILY_STEPS,
+    POISONED_STEP,
+    WORLDS_OF,
+    execution,
+    pretraining_of,
+)
 from tests.trainers.launching import (
     ROOT,
     SEQUENCES,
@@ -29,6 +36,7 @@ from tests.trainers.launching import (
     start_command,
 )
 from trainers.evaluation.scoring.scorer import Scorer
+from trainers.objectives import OBJECTIVES
 from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
@@ -41,13 +49,18 @@ RUNS = [*product(WORLDS, NAMES), *((world, family) for family in FAMILIES for wo
 
 
 @pytest.fixture(scope="module")
-def launched(corpus_directory, tmp_path_factory):
+def corpora(corpus_directory, salient_directory):
+    return corpus_directory, salient_directory
+
+
+@pytest.fixture(scope="module")
+def launched(corpora, tmp_path_factory):
     """The run directories by number of workers, launched on first use."""
 
     @cache
     def directory(world):
         output = tmp_path_factory.mktemp(f"world{world}")
-        statuses, printed = run_workers(world, Path(__file__).with_name("zero_worker.py"), corpus_directory, output)
+        statuses, printed = run_workers(world, Path(__file__).with_name("zero_worker.py"), *corpora, output)
         assert not any(statuses), printed[-4000:]
         return output
 
@@ -60,6 +73,10 @@ def test_every_pair_of_settings_is_run():
         values = [{row[name] for row in rows} for name in (one, other)]
         assert {(row[one], row[other]) for row in rows} == set(product(*values))
         assert all(len(found) >= 3 for found in values)
+
+
+def test_every_objective_is_run():
+    assert {"causal", *(pretraining_of(family).objective.kind for family in FAMILIES)} == set(OBJECTIVES)
 
 
 def steps_of(name):
@@ -103,12 +120,12 @@ def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched
 
 @pytest.mark.parametrize("name", ["tiny_canine", "tiny_canine_c", "tiny_elmo"])
 @pytest.mark.parametrize("world", [1, 2])
-def test_another_number_of_workers_resumes_exactly(launched, corpus_directory, tmp_path, name, world):
+def test_another_number_of_workers_resumes_exactly(launched, corpora, tmp_path, name, world):
     """Three workers, or two, stop half way, and one worker or two continue; the run was never stopped elsewhere."""
     trained = WORLDS_OF[name][-1] if world == 1 else 1
     whole, last = launched(trained) / name, f"step-{FAMILY_STEPS:08d}"
     shutil.copytree(whole, tmp_path / name, ignore=shutil.ignore_patterns(last, "finished.json", "export", "log*"))
-    given = Path(__file__).with_name("zero_worker.py"), corpus_directory, tmp_path, name
+    given = Path(__file__).with_name("zero_worker.py"), *corpora, tmp_path, name
     statuses, printed = run_workers(world, *given)
     assert not any(statuses), printed[-4000:]
     expected, found = losses(whole), losses(tmp_path / name)

@@ -2,8 +2,8 @@
 the same processes; where there are several they also resume, and two train where one of them alone meets a loss that is not a
 number.
 
-Started by `run_workers` as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT, beside it what it read. With
-names of runs after OUTPUT, these are continued and nothing else is done.
+Started by `run_workers` as `zero_worker.py CORPUS OTHER OUTPUT`, where OTHER has the columns `spans` and `target`; each run is
+a directory below OUTPUT, beside it what it read. With names of runs after OUTPUT, these are continued and nothing else is done.
 """
 
 import shutil
@@ -14,12 +14,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gristmill.storage.disk import LocalPath
-from tests.trainers.launching import SEQUENCES, STEPS, Record, only_training
+from tests.trainers.launching import SEQUENCES, STEPS, Record, only_training, pass_over_garbage
 from trainers.config.architecture import RECURRENT_RATES, Model
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import corpus_of
 from trainers.objectives.denoising import Denoising
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.mixture import ObjectiveMixture
+from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.recipes import RECIPES
 from trainers.runs.resolve import resolve
 from trainers.runs.run import open_run, read_config
@@ -30,7 +33,11 @@ FAMILIES = (
     *("tiny_deberta_v3", "tiny_xlnet", "tiny_awd_lstm", "tiny_elmo"),
     *("tiny_simcse", "tiny_quick_thought", "tiny_skip_thought"),
     *("tiny_canine", "tiny_canine_c", "tiny_deberta_v1"),
+    *("tiny_pegasus", "tiny_bert", "mixture", "tiny_translation_lm", "tiny_multitask", "tiny_prefix_lm"),
+    *("tiny_salient_spans", "fill_in_the_middle"),
 )
+# Of objectives without a tiny recipe: (recipe, objective).
+VARIED = {"fill_in_the_middle": ("llama_tiny", FillInTheMiddle()), "mixture": ("tiny_t5", ObjectiveMixture())}
 FAMILY_STEPS = 4
 # One worker trains every family, two and three every other one.
 WORLDS_OF = {family: (1, 2 + number % 2) for number, family in enumerate(FAMILIES)}
@@ -48,14 +55,26 @@ def without_dropout(model: Model) -> Model:
     return replace(model, **{name: 0.0 for name in ("dropout", *RECURRENT_RATES) if name in model.traits.has})
 
 
-def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pretraining:
-    """A recipe for some steps of SEQUENCES sequences, every step logged."""
+def pretraining_of(family: str) -> Pretraining:
+    """The recipe of a family."""
+    recipe, *objectives = VARIED.get(family, (family,))
     whole = RECIPES[recipe]()
+    return replace(whole, objective=objectives[0]) if objectives else whole
+
+
+def corpus_for(objective: TrainingObjective, corpora: tuple[str, str]) -> str:
+    """The second corpus if the first lacks a column that the objective needs."""
+    return corpora[bool(objective.span_types or objective.needs_pairs)]
+
+
+def configuration(corpora: tuple[str, str], recipe: str, steps: int, **execution: int) -> Pretraining:
+    """A recipe, or one of VARIED, for some steps of SEQUENCES sequences, every step logged."""
+    whole = pretraining_of(recipe)
     objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
     small = replace(
         whole,
         model=without_dropout(whole.model),
-        data=replace(whole.data, corpora=(corpus,)),
+        data=replace(whole.data, corpora=(corpus_for(objective, corpora),)),
         objective=objective,
         batch=BatchSize(sequences=SEQUENCES),
         budget=TrainingBudget(steps=steps),
@@ -68,13 +87,13 @@ def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pre
     return resolve(small, corpus_of(small))
 
 
-def runs(corpus: str, world: int) -> dict[str, Pretraining]:
+def runs(corpora: tuple[str, str], world: int) -> dict[str, Pretraining]:
     """What is trained by so many workers."""
     stages = {
-        f"stage{stage}": configuration(corpus, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
+        f"stage{stage}": configuration(corpora, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
     }
     families = {
-        recipe: configuration(corpus, recipe, FAMILY_STEPS, **execution((number // 2 + world) % 4, world))
+        recipe: configuration(corpora, recipe, FAMILY_STEPS, **execution((number // 2 + world) % 4, world))
         for number, recipe in enumerate(FAMILIES)
         if world in WORLDS_OF[recipe]
     }
@@ -126,7 +145,7 @@ def slow_writer(rank: int, seconds: float) -> None:
 
 
 def main() -> None:
-    corpus, output, *continued = sys.argv[1], LocalPath(sys.argv[2]), *sys.argv[3:]
+    corpora, output, *continued = (sys.argv[1], sys.argv[2]), LocalPath(sys.argv[3]), *sys.argv[4:]
     from trainers.engine.engine import hard_exit, start_group
 
     rank, world = start_group()
@@ -147,12 +166,13 @@ def main() -> None:
             else only_training()
         ):
             train(config, corpus_of(config), output / name, None)
+        pass_over_garbage()
 
     for name in continued:
         run(name, read_config(output / name))
     if continued:
         hard_exit(0)
-    for name, config in runs(corpus, world).items():
+    for name, config in runs(corpora, world).items():
         run(name, config)
         if world == 2 or (world > 1 and name in FAMILIES):
             if rank == 0:
@@ -166,7 +186,7 @@ def main() -> None:
         calls = poison(rank)
         for name, stage in POISONED.items():
             calls.clear()
-            run(name, configuration(corpus, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
+            run(name, configuration(corpora, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
         slow_writer(rank, 2.0)
-        run("slow_writer", configuration(corpus, "llama_tiny", 2, zero_stage=2, micro_batch=4))
+        run("slow_writer", configuration(corpora, "llama_tiny", 2, zero_stage=2, micro_batch=4))
     hard_exit(0)

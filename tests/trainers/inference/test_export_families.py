@@ -22,8 +22,10 @@ from trainers.inference.model_export import export_checkpoint, load_trained
 from trainers.models import MODELS, build_model, stack_parameters, why_not_stock
 from trainers.models.encoders.disentangled.disentangled_embedding import merge_embeddings
 from trainers.models.interface import Inputs
+from trainers.objectives import OBJECTIVES
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.shared.prompt_format import PromptFormat
@@ -54,6 +56,7 @@ RUNS = {
     "awd_lstm": changed("tiny_awd_lstm"),
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
     "bert, pairs": changed("tiny_bert"),
+    "bert, translation": changed("tiny_translation_lm"),
     "canine": changed("tiny_canine"),
     "canine, characters": changed("tiny_canine_c"),
     "deberta": changed("tiny_deberta", mask_decoder=False),
@@ -69,16 +72,22 @@ RUNS = {
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
     "gru": changed("tiny_skip_thought"),
+    "llama, gap": changed("llama_tiny", FillInTheMiddle()),
     "mixture": changed("tiny_t5", ObjectiveMixture()),
     "mixture, one stack": changed("tiny_prefix_lm", ObjectiveMixture()),
     "modernbert": changed("tiny_modernbert"),
     "prefix": changed("tiny_prefix_lm"),
     "roberta": changed("tiny_roberta"),
+    "roberta, copies": changed("tiny_simcse"),
     "roberta, marks of rows": changed("tiny_roberta", Masked(marks="rows")),
+    "roberta, neighbours": changed("tiny_quick_thought"),
     "roberta, sinusoids": changed("tiny_roberta", position="sinusoidal"),
     "spanbert": changed("tiny_spanbert"),
     "t5": changed("tiny_t5"),
     "t5 1.1": changed("tiny_t5_v1_1"),
+    "t5, gap sentences": changed("tiny_pegasus"),
+    "t5, pairs": changed("tiny_multitask"),
+    "t5, salient spans": changed("tiny_salient_spans"),
     "t5, tied stacks": changed("tiny_t5_shared"),
     "xlnet": changed("tiny_xlnet"),
 }
@@ -91,6 +100,7 @@ OTHER_IN_TRANSFORMERS = {
     *("canine", "canine, characters", "xlnet"),
     *("deberta, mask decoder", "deberta, version 1, mask decoder", "deberta, replaced tokens, mask decoder"),
 }
+CONTRASTS = {"roberta, copies", "roberta, neighbours"}  # whose losses are of vectors
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +109,16 @@ def corpus(corpus_directory):
 
 
 @pytest.fixture(scope="module")
-def made(corpus_directory, tmp_path_factory):
+def made(corpus_directory, salient_directory, tmp_path_factory):
     """{name: (run, export)} of runs whose checkpoint is a model that a few large random steps have led away from where it
     began, so that nothing in it is as it was drawn.
     """
     found = {}
     for name, config in RUNS.items():
         path = tmp_path_factory.mktemp("runs") / "run"
-        config = replace(config, data=replace(config.data, corpora=(str(corpus_directory),)))
+        objective = config.objective
+        directory = salient_directory if objective.span_types or objective.needs_pairs else corpus_directory
+        config = replace(config, data=replace(config.data, corpora=(str(directory),)))
         corpus = corpus_of(config)
         config = resolve(config, corpus)
         open_run(path, config, corpus)
@@ -147,8 +159,10 @@ def plain_losses(export, config):
                 arguments = {"input_ids": torch.from_numpy(batch.inputs[row][inside])[None]}
                 if batch.decoder is not None:
                     arguments["decoder_input_ids"] = torch.from_numpy(batch.decoder.inputs[row][place])[None]
-                if batch.labels is not None:
+                if batch.token_types is not None:
                     arguments["token_type_ids"] = torch.from_numpy(batch.token_types[row][inside])[None]
+                if config.objective.needs_pairs and batch.decoder is None:  # each side counts its own
+                    arguments["position_ids"] = torch.from_numpy(batch.positions[row][inside])[None]
                 with torch.no_grad():
                     output = model(**arguments)
                 logits = output.logits if batch.labels is None else output.prediction_logits
@@ -172,7 +186,9 @@ def losses(place):
     }
 
 
-@pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_IN_TRANSFORMERS - OTHER_IN_TRANSFORMERS))
+@pytest.mark.parametrize(
+    "name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_IN_TRANSFORMERS - OTHER_IN_TRANSFORMERS - CONTRASTS)
+)
 def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
     run, export = made[name]
     found, again, plain = losses(run), losses(export), plain_losses(export, load_trained(run).config)
@@ -181,6 +197,27 @@ def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
         assert found[source] == pytest.approx(plain[source], abs=1e-4)
         assert again[source] == pytest.approx(found[source], abs=1e-5)
     assert json.loads((export / "gristmill.json").read_text())["transformers"] == {"loads": True, "notes": []}
+
+
+def test_a_model_of_every_objective_is_exported():
+    assert {config.objective.kind for config in RUNS.values()} == set(OBJECTIVES)
+
+
+@pytest.mark.parametrize("name", sorted(CONTRASTS))
+def test_a_model_of_vectors_opens_in_transformers_with_the_runs_logits_and_its_export_has_the_runs_loss(name, made):
+    from transformers import AutoModelForMaskedLM
+
+    run, export = made[name]
+    plain, ours = AutoModelForMaskedLM.from_pretrained(export).eval(), load_trained(run).model
+    ids, mask = torch.arange(200, 240)[None], torch.ones(1, 1, 40, 40, dtype=torch.bool)
+    architecture = MODELS["roberta"]
+    with torch.no_grad():
+        states = architecture.hidden(ours, Inputs(ids, torch.arange(40)[None], mask))
+        torch.testing.assert_close(states, plain.roberta(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(architecture.logits(ours, states), plain(ids).logits, atol=1e-4, rtol=1e-4)
+    assert losses(export) == {source: pytest.approx(its, abs=1e-5) for source, its in losses(run).items()}
+    (note,) = json.loads((export / "gristmill.json").read_text())["transformers"]["notes"]
+    assert "use the states" in note
 
 
 def test_discriminator_and_generator_each_open_in_transformers_with_the_runs_logits(made):

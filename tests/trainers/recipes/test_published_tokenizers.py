@@ -67,6 +67,7 @@ OF_RECIPE = {
     "deberta_v2_xlarge": "deberta",
     "deberta_v3_base": "deberta",
     "electra_base": "bert",
+    "electra_large": "bert",
     "electra_small": "bert",
     "gpt": "gpt",
     "gpt2_large": "gpt2",
@@ -74,6 +75,13 @@ OF_RECIPE = {
     "gpt2_small": "gpt2",
     "gpt2_xl": "gpt2",
     "gpt3": "gpt2",
+    "gpt3_13b": "gpt2",
+    "gpt3_2_7b": "gpt2",
+    "gpt3_6_7b": "gpt2",
+    "gpt3_large": "gpt2",
+    "gpt3_medium": "gpt2",
+    "gpt3_small": "gpt2",
+    "gpt3_xl": "gpt2",
     "llama_160m": "llama",
     "llama_1b": "llama",
     "mbert_base": "mbert",
@@ -92,6 +100,7 @@ OF_RECIPE = {
     "t5_small": "t5",
     "t5_v1_1_base": "t5",
     "xlmr_base": "xlmr",
+    "xlnet_base": "xlnet",
     "xlnet_large": "xlnet",
 }
 TRAINED = [
@@ -179,6 +188,9 @@ def trained(config, run):
 
 def test_every_recipe_of_a_published_vocabulary_is_here():
     assert set(OF_RECIPE) == {name for name, recipe in RECIPES.items() if recipe().model.vocab_size is not None}
+    assert {RECIPES[name]().model.architecture for name in TRAINED} == {
+        RECIPES[name]().model.architecture for name in OF_RECIPE
+    }
 
 
 @pytest.mark.long

@@ -32,6 +32,7 @@ COUNTS = {
     "deberta_v2_xlarge": 887_871_588,
     "deberta_v3_base": 326_842_213,
     "electra_base": 119_386_427,
+    "electra_large": 354_655_291,
     "electra_small": 14_196_219,
     "gpt": 116_534_784,
     "gpt2_large": 774_030_080,
@@ -39,6 +40,13 @@ COUNTS = {
     "gpt2_small": 124_439_808,
     "gpt2_xl": 1_557_611_200,
     "gpt3": 174_604_259_328,
+    "gpt3_13b": 12_853_386_240,
+    "gpt3_2_7b": 2_651_553_280,
+    "gpt3_6_7b": 6_658_404_352,
+    "gpt3_large": 760_300_032,
+    "gpt3_medium": 355_871_744,
+    "gpt3_small": 125_226_240,
+    "gpt3_xl": 1_315_723_264,
     "llama_160m": 162_417_408,
     "llama_1b": 1_100_048_384,
     "mbert_base": 178_566_653,
@@ -56,6 +64,7 @@ COUNTS = {
     "t5_small": 60_506_624,
     "t5_v1_1_base": 247_577_856,
     "xlmr_base": 278_295_186,
+    "xlnet_base": 116_750_336,
     "xlnet_large": 360_300_800,
 }
 """With the published vocabularies; embeddings that are the output layer as well count once. Those of ELECTRA and of
@@ -73,6 +82,13 @@ def parameters(model, part=lambda network: network):
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_recipe_has_the_published_parameters(name):
     assert parameters(RECIPES[name]().model) == COUNTS[name]
+
+
+def test_the_recipes_without_a_count_are_those_that_the_page_of_training_files_names():
+    """Others are counted below, or beside their architectures. That of ELMo there is without its vocabulary."""
+    elsewhere = {"awd_lstm", "byt5_small", "elmo", "skip_thought"}
+    large = {name for name in RECIPES if "tiny" not in name and name != "demo_decoder"}
+    assert large - set(COUNTS) - elsewhere == {"nanogpt_cpu", "nanogpt_gpu", "prefix_lm_base"}
 
 
 @pytest.mark.long
@@ -133,15 +149,77 @@ def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "discriminator", "generator"),
-    [("electra_small", 13_549_057, 4_620_026), ("electra_base", 109_483_009, 33_740_602)],
+    [
+        ("electra_small", 13_549_057, 4_620_026),
+        ("electra_base", 109_483_009, 33_740_602),
+        ("electra_large", 335_142_913, 51_295_290),
+    ],
 )
 def test_electras_networks_have_the_published_parameters(name, discriminator, generator):
-    """The paper gives 14 M and 110 M for the discriminator (table 1)."""
+    """The paper gives 14 M, 110 M and 335 M for the discriminator (tables 1 and 2)."""
     model = RECIPES[name]().model
     assert parameters(model, lambda network: network.discriminator()) == discriminator
     assert parameters(model, lambda network: network.generator) == generator
     shared = parameters(model, lambda network: network.electra.embeddings)
     assert parameters(model) == discriminator + generator - shared
+
+
+def stock_parameters(kind, config):
+    """The parameters of a class of transformers with a configuration."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in kind(config).parameters())
+
+
+def test_electra_large_has_the_parameters_of_its_published_configurations():
+    """google/electra-large-discriminator and electra-large-generator, config.json: the generator has a quarter of the width, and
+    embeddings of the same.
+    """
+    sizes = {"vocab_size": 30522, "embedding_size": 1024, "num_hidden_layers": 24}
+    wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
+    narrow = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4}
+    model = RECIPES["electra_large"]().model
+    discriminator, generator = (transformers.ElectraConfig(**sizes, **its) for its in (wide, narrow))
+    for part, kind, config in (
+        (lambda network: network.discriminator(), transformers.ElectraForPreTraining, discriminator),
+        (lambda network: network.generator, transformers.ElectraForMaskedLM, generator),
+    ):
+        assert parameters(model, part) == stock_parameters(kind, config)
+
+
+def test_xlnets_have_the_parameters_of_their_published_configurations():
+    """xlnet-base-cased and xlnet-large-cased, config.json, whose vocabulary has 32,000 pieces."""
+    base = {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072}
+    large = {"d_model": 1024, "n_layer": 24, "n_head": 16, "d_inner": 4096}
+    for recipe, sizes in (("xlnet_base", base), ("xlnet_large", large)):
+        published = stock_parameters(transformers.XLNetLMHeadModel, transformers.XLNetConfig(vocab_size=32000, **sizes))
+        assert parameters(RECIPES[recipe]().model) == published
+
+
+def test_an_xlm_of_the_published_size_differs_by_its_language_embeddings_and_the_layer_before_its_output():
+    """xlm-mlm-tlm-xnli15-1024, config.json; Conneau et al. (2020, appendix, table of model sizes) give 250 M for XLM-15. XLM adds
+    an embedding of one of 15 languages to every token, where the model of `tiny_translation_lm` adds one of the two sides of a
+    pair, and predicts from its states without BERT's dense layer and norm.
+    """
+    sizes = {"vocab_size": 95000, "emb_dim": 1024, "n_layers": 12, "n_heads": 8, "n_langs": 15}
+    published = stock_parameters(transformers.XLMWithLMHeadModel, transformers.XLMConfig(**sizes))
+    assert published == pytest.approx(250e6, rel=0.01)
+    tiny = RECIPES["tiny_translation_lm"]().model
+    ours = replace(tiny, layers=12, width=1024, heads=8, positions=512, vocab_size=95000)
+    sides, languages, dense = 2 * 1024, 15 * 1024, 1024 * 1024 + 3 * 1024
+    assert parameters(ours) - sides - dense == published - languages
+
+
+def test_skip_thoughts_have_the_matrices_of_the_papers_equations():
+    """Kiros et al. (2015, section 2.1): W and U of the reset gate, the update gate and the state in the encoder, and C as well in
+    the decoders; embeddings of 620, states of 2,400, 20,000 words. The biases are ours: two for each of the three, one of the
+    output.
+    """
+    words, embedding, state = 20_000, 620, 2400
+    encoder = 3 * (state * embedding + state * state)
+    decoder = encoder + 3 * state * state
+    biases = 3 * 2 * 3 * state + words
+    model = replace(RECIPES["skip_thought"]().model, vocab_size=words)
+    assert parameters(model) == words * (embedding + state) + encoder + 2 * decoder + biases
 
 
 @pytest.mark.parametrize(
@@ -205,6 +283,7 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
         ("byt5_small", (1024, 1_000_000, None, None)),
         ("camembert_base", (8192, 100_000, 7e-4, 10_000)),
         ("electra_base", (256, 766_000, 2e-4, 10_000)),
+        ("electra_large", (2048, 1_750_000, 2e-4, 10_000)),
         ("electra_small", (128, 1_000_000, 5e-4, 10_000)),
         ("gpt", (64, None, 2.5e-4, 2000)),
         ("mt5_small", (1024, 1_000_000, None, 10_000)),

@@ -163,9 +163,33 @@ def test_wrong_settings_name_the_place_and_what_is_allowed(assignment, message):
         settings(assignment)
 
 
-def test_bf16_needs_a_stage_that_keeps_fp32_weights():
-    with pytest.raises(ConfigError, match="precision: bf16"):
-        settings("precision=bf16", "execution.zero_stage=0")
+@pytest.mark.parametrize("recipe", ["llama_tiny", "tiny_simcse", "tiny_quick_thought"])
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (
+            ["precision=bf16", "execution.zero_stage=0"],
+            "precision: bf16 keeps .*; set execution.zero_stage to 1 or more",
+        ),
+        (
+            ["execution.offload_optimizer=true", "execution.zero_stage=0"],
+            "offload_optimizer: got true, but .*; set zero_stage to 1 or more",
+        ),
+        (
+            ["execution.compile=true", "execution.zero_stage=3"],
+            "compile: got true, but .*; set zero_stage to 2 or less",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_zero_stage_is_refused_in_a_line_and_every_stage_without_it_is_not(
+    recipe, assignments, message
+):
+    fields = plain(RECIPES[recipe]())
+    with pytest.raises(ConfigError, match=f"{message}$") as raised:
+        parse(Pretraining, override(fields, assignments), "x.yaml")
+    assert "\n" not in str(raised.value)
+    for stage in range(4):
+        assert parse(Pretraining, override(fields, [f"execution.zero_stage={stage}"]), "x.yaml")
 
 
 def test_entering_another_epoch_is_reported_before_training(corpus):

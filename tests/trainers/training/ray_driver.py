@@ -7,7 +7,6 @@ OUTPUT/exits has the exit statuses of their commands.
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import ray
@@ -16,27 +15,25 @@ from ray.cluster_utils import Cluster
 from tests.trainers.launching import NODE_LOST_AT, WORKER_LOST_AT
 
 
-def prepare() -> None:
-    """In every process of Ray: a training worker on NODE_TO_LOSE is killed as it begins step WORKER_LOST_AT, and its node
-    with it at NODE_LOST_AT, once each.
+def losing(work, victim_node, output):
+    """`work`, which trains as one worker, so that a worker on `victim_node` is killed as it begins step WORKER_LOST_AT, and its
+    node with it at NODE_LOST_AT, once each.
     """
-    import os
-    import signal
-    from pathlib import Path
 
-    from trainers.training import launch
+    def work_and_lose(arguments):
+        import os
+        import signal
+        import time
+        from pathlib import Path
 
-    train = launch._train
-
-    def prepared(*arguments):
         from trainers.engine.engine import Engine
 
         whole = Engine.train_step
 
         def train_step(self, batches, step, *others):
             victims = {WORKER_LOST_AT: [os.getpid()], NODE_LOST_AT: [os.getppid(), os.getpid()]}.get(step + 1, [])
-            lost = Path(os.environ["OUTPUT"], f"lost-at-{step + 1}")
-            if victims and ray.get_runtime_context().get_node_id() == os.environ["NODE_TO_LOSE"] and not lost.exists():
+            lost = Path(output, f"lost-at-{step + 1}")
+            if victims and ray.get_runtime_context().get_node_id() == victim_node and not lost.exists():
                 lost.touch()
                 for victim in victims:
                     os.kill(victim, signal.SIGKILL)
@@ -44,25 +41,23 @@ def prepare() -> None:
             return whole(self, batches, step, *others)
 
         Engine.train_step = train_step
-        train(*arguments)
+        work(arguments)
 
-    launch._train = prepared
+    return work_and_lose
 
 
 def main() -> int:
     from trainers.__main__ import main as trainers
+    from trainers.training import launch
 
     output, corrupt, corpus, *settings = sys.argv[1:]
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     node = cluster.add_node(num_cpus=1)
-    variables = {name: os.environ[name] for name in ("PYTHONPATH", "DS_ACCELERATOR", "OMP_NUM_THREADS")}
-    variables |= {"NODE_TO_LOSE": node.node_id, "OUTPUT": output, "RAY_CHDIR_TO_TRIAL_DIR": "0"}
-    ray.init(
-        address=cluster.address,
-        log_to_driver=False,
-        logging_level="ERROR",
-        runtime_env={"env_vars": variables, "worker_process_setup_hook": prepare},
-    )
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    # Of this script, which no worker can import, so it travels as it is. What runs in all processes of Ray would load the
+    # trainers in each of them.
+    launch._work = losing(launch._work, node.node_id, output)
     command = ["pretrain", "--workers", "2", "llama_tiny", *settings]
     refused = trainers([*command, f"corpus={corrupt}", f"run={output}/corrupt"])
     finished = trainers([*command, f"corpus={corpus}", f"run={output}/elastic"])

@@ -66,6 +66,11 @@ class QuickThought(TrainingObjective):
         """The pooling and the temperature."""
         return NeighbourContrast(self.pooling, self.temperature)
 
+    @property
+    def least_tokens(self) -> int:
+        """Those of a sentence."""
+        return self.min_tokens
+
     def stream_length(self, sequence_length: int, family: str) -> int:
         """Return the number of tokens of the stream whose sentences fit in a row, with their marks, if all are as short as
         allowed. Raises ConfigError if three do not fit.

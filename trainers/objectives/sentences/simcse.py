@@ -67,6 +67,11 @@ class SimCSE(TrainingObjective):
         """Whether the unit is `sentences`."""
         return self.unit == "sentences"
 
+    @property
+    def least_tokens(self) -> int:
+        """Those of a sentence."""
+        return self.min_tokens
+
     def stream_length(self, sequence_length: int, family: str) -> int:
         """Return the number of tokens of the stream whose sentences fit in a row twice, with their marks, if all are as short as
         allowed. Raises ConfigError if two do not fit.

@@ -53,6 +53,11 @@ class SkipThought(TrainingObjective):
         """`<cls>` before every document and `<sep>` after it. Rows have them around every sentence instead."""
         return Frame(CLS, SEP)
 
+    @property
+    def least_tokens(self) -> int:
+        """Those of a sentence."""
+        return self.min_tokens
+
     def stream_length(self, sequence_length: int, family: str) -> int:
         """Return the number of tokens of the stream whose sentences fit in a row, with their marks, if all are as short as
         allowed. Raises ConfigError if two do not fit.

@@ -164,6 +164,11 @@ class TrainingObjective(Protocol):
         return 1
 
     @property
+    def least_tokens(self) -> int:
+        """The number of tokens that a document must have to give a target."""
+        return 1
+
+    @property
     def span_types(self) -> tuple[str, ...]:
         """The types of spans that `apply` chooses from; it needs the batch's `spans` if there are any."""
         return ()
