@@ -168,12 +168,13 @@ class Model:
     `rope_base` is the base of the global layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm
     (1e-5 in Llama 2 and 3). T5 has its own initialisation, so it takes no `initializer_range`.
 
-    `embedding_size` is the width of the embeddings, which a matrix maps to `width`. `generator_size` adds the
-    generator that objective replaced_tokens trains: as many layers, with that share of the heads, the width and the
-    feed-forward (Clark et al., 2020, table 6: 1/4 for small and large, 1/3 for base). It shares the embeddings. A generator
-    of DeBERTa has the whole width (1), and `generator_layers` of depth (He et al., 2023, section 5.1: half). With
-    `embedding_sharing: gradient_disentangled` the discriminator's embeddings are the generator's plus a table of its own, and
-    its loss trains only the latter (section 3.2); with `shared` both losses train the same.
+    `embedding_size` is the width of the embeddings, which a matrix maps to `width`. A BERT with such embeddings is an ELECTRA
+    without a generator, which objective masked trains. `generator_size` adds the generator that objective replaced_tokens
+    trains: as many layers, with that share of the heads, the width and the feed-forward (Clark et al., 2020, table 6: 1/4 for
+    small and large, 1/3 for base). It shares the embeddings. A generator of DeBERTa has the whole width (1), and
+    `generator_layers` of depth (He et al., 2023, section 5.1: half). With `embedding_sharing: gradient_disentangled` the
+    discriminator's embeddings are the generator's plus a table of its own, and its loss trains only the latter (section 3.2);
+    with `shared` both losses train the same.
 
     `layer_groups` divides the layers into groups of neighbours that share their parameters: `shared_parts` says whether
     `all`, or only those of the `attention` or of the `feed_forward`, each with its norm (Lan et al., 2020, table 4). With as

@@ -66,6 +66,7 @@ RUNS = {
     "deberta, replaced tokens": changed("tiny_deberta_v3", mask_decoder=False),
     "deberta, replaced tokens, mask decoder": changed("tiny_deberta_v3", embedding_sharing="shared"),
     "electra": changed("tiny_electra"),
+    "electra, no generator": changed("tiny_electra", Masked(), generator_size=None),
     "elmo": changed("tiny_elmo"),
     "elmo, characters": changed("tiny_character_elmo"),
     "gpt": changed("tiny_gpt"),

@@ -250,6 +250,27 @@ def test_a_sentence_pairs_nats_are_those_of_the_stock_model(architecture, label)
     torch.testing.assert_close(mean, both, atol=1e-5, rtol=0)
 
 
+def test_an_electra_without_a_generator_is_a_bert():
+    """So a BERT with embeddings of their own width is one."""
+    bert, electra = build("bert"), build("electra, embeddings of the width")
+    renames = {
+        "electra.": "bert.",
+        "generator_predictions.": "cls.predictions.transform.",
+        "generator_lm_head.": "cls.predictions.",
+    }
+    theirs, batch = dict(bert.named_parameters()), packed("encoder")
+    with torch.no_grad():
+        for name, parameter in electra.named_parameters():
+            (prefix,) = [each for each in renames if name.startswith(each)]
+            parameter.copy_(theirs.pop(renames[prefix] + name.removeprefix(prefix)))
+        assert not theirs
+        nats = [
+            Forward(each, name)(**tensors(batch, "cpu"))["loss"]
+            for each, name in ((bert, "bert"), (electra, "electra"))
+        ]
+    torch.testing.assert_close(*nats, atol=1e-6, rtol=0)
+
+
 def test_t5s_initial_weights_have_the_deviations_of_its_authors_code():
     width, head, inner = 64, 32, 512
     model = tiny("t5", width=width, head_width=head, feed_forward=inner, vocab_size=4000, gated=True, tied=False)

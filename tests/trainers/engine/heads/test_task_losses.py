@@ -332,6 +332,7 @@ def test_cells_without_a_stock_head_say_so():
     assert sorted(cells) == [
         *(("awd_lstm", kind) for kind in sorted(KINDS)),
         *(("bart", kind) for kind in ("choose", "tag")),
+        ("deberta", "choose"),
         *(("elmo", kind) for kind in sorted(KINDS)),
         *(("gpt", kind) for kind in ("choose", "span", "tag")),
         ("gpt2", "choose"),
