@@ -23,9 +23,9 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
 
     A token of `base` keeps its id. Reserved tokens (`tokenizer.vocabulary.specials`) that it lacks come after them, then one
     token for each merge of two tokens that occur side by side `min_frequency` times in the texts, in the order of
-    `train_byte_bpe`. A text is encoded as with `base`, with some of the tokens joined, and
-    the result depends only on the multiset of texts. `texts` is read once for each training, which is once, unless merges of
-    different tokens give the same text.
+    `train_byte_bpe`. A text is encoded as with `base`, with some of the tokens joined; with `ignore_merges` in `base`, a word
+    that has become a token is that token. The result depends only on the multiset of texts. `texts` is read once, and again if
+    merges of different tokens give the same text, so it must not be an iterator.
 
     Raises ValueError if `base` is no byte-level BPE that keeps every byte, if it has `vocab_size` tokens already, for texts
     with too few repeated pairs, and for a text with a lone surrogate.
@@ -41,10 +41,11 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
             f"vocab_size: got {vocab_size}, allowed more than the {whole.vocab_size} tokens of {base.path} with all reserved "
             f"tokens"
         )
-    texts_of, asked = {number: token for number, token in whole.tokens.items() if number in _ordinary(whole)}, wanted
+    special, asked = set(whole.specials.values()), wanted
+    tokens = {number: token for number, token in whole.tokens.items() if number not in special}
     while True:
-        learned = _learn(texts, whole, asked, min_frequency)
-        merges = _joined(learned, texts_of)
+        learned = _learn(texts, whole, sorted(tokens), asked, min_frequency)
+        merges = _joined(learned, tokens)
         if len(merges) >= wanted:
             return _extended(whole, merges[:wanted])
         if len(learned) < asked:
@@ -55,17 +56,15 @@ def grow_byte_bpe(texts: Iterable[str], base: Definition, vocab_size: int, *, mi
         asked += wanted - len(merges)
 
 
-def _ordinary(definition: Definition) -> frozenset[int]:
-    return frozenset(definition.tokens) - frozenset(definition.specials.values())
-
-
-def _learn(texts: Iterable[str], base: Definition, count: int, min_frequency: int) -> list[tuple[str, str]]:
-    """Return up to `count` merges over characters that stand for tokens of the base."""
+def _learn(
+    texts: Iterable[str], base: Definition, numbers: Iterable[int], count: int, min_frequency: int
+) -> list[tuple[str, str]]:
+    """Return up to `count` merges over characters that stand for tokens of the base, those with these `numbers`."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    alphabet = [chr(_FIRST + number) for number in sorted(_ordinary(base))]
+    alphabet = [chr(_FIRST + number) for number in numbers]
     trainer = trainers.BpeTrainer(
         vocab_size=len(alphabet) + count, min_frequency=min_frequency, initial_alphabet=alphabet, show_progress=False
     )

@@ -29,7 +29,7 @@ def _pairs(options: argparse.Namespace) -> int:
     task = load_task(options.task)
     written = write_pair_file(task, data_directory(named.get("data")), options.output)
     print(f"{options.output}  {written:,} pairs; in the corpus file:")
-    text = "text: {fields: [input], target: target}"
-    print(f"  sources:\n  - {{name: {task.name}, root: {options.output.parent}, format: jsonl, {text}}}")
+    file = f"root: {options.output.parent}, include: [{options.output.name}], format: jsonl"
+    print(f"  sources:\n  - {{name: {task.name}, {file}, text: {{fields: [input], target: target}}}}")
     print("  steps:\n  - shards: {tokenizer: learn_tokenizer, target: true}")
     return 0

@@ -8,6 +8,7 @@ such a file depends on its checksum.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -140,11 +141,7 @@ class LearnTokenizer(CorpusStage):
         """Return the training library, and the checksum of the tokenizer to grow."""
         versions = library_versions("tokenizers")
         if self.grow is not None:
-            if not self.base_file.is_file():
-                raise UserError(
-                    f"learn_tokenizer: grow: no file {self.base_file}; give a tokenizer.json or its directory"
-                )
-            versions["grow"] = file_checksum(self.base_file)
+            versions["grow"] = self._base_checksum
         return versions
 
     @property
@@ -153,13 +150,20 @@ class LearnTokenizer(CorpusStage):
         path = Path(self.grow or "")
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
+    @cached_property
+    def _base_checksum(self) -> str:
+        """The checksum of `base_file`, computed on first use, which is when the build is planned."""
+        if not self.base_file.is_file():
+            raise UserError(f"learn_tokenizer: grow: no file {self.base_file}; give a tokenizer.json or its directory")
+        return file_checksum(self.base_file)
+
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Measure the kept text, sample documents, and train on them."""
         samples: list[FileRecord] = []
         quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":
             quotas, samples = self._sample(parts, out, cluster)
-        training = _TrainTask(self, out, tuple(samples), self.depends().get("grow"))
+        training = _TrainTask(self, out, tuple(samples), None if self.grow is None else self._base_checksum)
         record = next(iter(cluster.map(train_tokenizer, [training], lambda _: "learn_tokenizer: training")))[1]
         by_name = {"/".join(dict.fromkeys(cell)): quota for cell, quota in quotas.items()}
         return {"files": [asdict(record)], "sample_bytes_wanted": by_name, "kind": self.kind}
@@ -341,5 +345,7 @@ def _grown(task: _TrainTask) -> bytes:
     path = task.stage.base_file
     definition = read_definition(str(path))
     if file_checksum(path) != task.base:
-        raise ValueError(f"grow: {path} changed while the step ran, or differs between machines; run the command again")
+        raise ValueError(
+            f"grow: {path} changed since the build was planned, or differs between machines; run the command again"
+        )
     return grow_byte_bpe(task, definition, task.stage.vocab_size)

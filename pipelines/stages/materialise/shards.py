@@ -7,7 +7,7 @@ of text.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -172,13 +172,18 @@ class Shards(CorpusStage):
 
             versions["span_patterns"] = str(PATTERNS)
         if self.is_path:
-            if not self._file.is_file():
-                raise UserError(
-                    f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
-                    "save_pretrained(DIR) writes one for a vocabulary in another format"
-                )
-            versions["tokenizer"] = file_checksum(self._file)
+            versions["tokenizer"] = self._checksum
         return versions
+
+    @cached_property
+    def _checksum(self) -> str:
+        """The checksum of a tokenizer given as a file, computed on first use, which is when the build is planned."""
+        if not self._file.is_file():
+            raise UserError(
+                f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
+                "save_pretrained(DIR) writes one for a vocabulary in another format"
+            )
+        return file_checksum(self._file)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Check the encoders against each other, encode, measure the overlap of the splits."""
@@ -251,8 +256,10 @@ class Shards(CorpusStage):
         from tokenizer.vocabulary.definition import read_definition
 
         content = self._file.read_bytes()
-        if xxhash.xxh3_128_hexdigest(content) != self.depends()["tokenizer"]:
-            raise UserError(f"shards: tokenizer: {self._file} changed while it was read; run the command again")
+        if xxhash.xxh3_128_hexdigest(content) != self._checksum:
+            raise UserError(
+                f"shards: tokenizer: {self._file} changed since the build was planned; run the command again"
+            )
         if not self.add_reserved:
             return content
         try:

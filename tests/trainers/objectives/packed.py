@@ -125,3 +125,12 @@ def one_side(batch):
             sides = batch.inputs[row][here], batch.targets[row][here], prefix[row][here]
             found[row, int(number)] = tuple(side.tolist() for side in sides)
     return found
+
+
+def over_workers(data, documents, size, world):
+    """(sample, segment) to what `documents` finds of it in the micro-batches of `size` rows of all workers."""
+    found = {}
+    for rank in range(world):
+        for batch in data.micro_batches(0, 24, size, rank, world):
+            found |= {(int(batch.sample[row]), number): values for (row, number), values in documents(batch).items()}
+    return found

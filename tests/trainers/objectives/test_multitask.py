@@ -21,6 +21,7 @@ from tests.trainers.objectives.packed import (
     chosen,
     context,
     one_side,
+    over_workers,
     paired,
     random_pairs,
 )
@@ -173,17 +174,9 @@ def test_neither_micro_batches_nor_workers_change_a_row(salient_directory):
     config = configuration(salient_directory)
     data = training_data(corpus_of(config), config)
 
-    def rows(size, world):
-        found = {}
-        for rank in range(world):
-            for batch in data.micro_batches(0, 24, size, rank, world):
-                sides = both_sides(batch)
-                found |= {(int(batch.sample[row]), number): values for (row, number), values in sides.items()}
-        return found
-
-    once = rows(24, 1)
+    once = over_workers(data, both_sides, 24, 1)
     for size, world in ((1, 1), (4, 2), (3, 3)):
-        assert rows(size, world) == once
+        assert over_workers(data, both_sides, size, world) == once
 
 
 def test_shards_without_the_column_are_refused(corpus_directory):

@@ -16,7 +16,18 @@ from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from pipelines.contracts.shard_set import SPAN_TYPES
 from tests.trainers.conftest import build_corpus
-from tests.trainers.objectives.packed import EOS, FIRST, MASK, PAD, VOCABULARY, both_sides, chosen, context, packed
+from tests.trainers.objectives.packed import (
+    EOS,
+    FIRST,
+    MASK,
+    PAD,
+    VOCABULARY,
+    both_sides,
+    chosen,
+    context,
+    over_workers,
+    packed,
+)
 from tokenizer.vocabulary.specials import SENTINELS, SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.config.job import BatchSize
@@ -223,18 +234,10 @@ def test_neither_micro_batches_nor_workers_change_a_row(salient_directory):
     config = configuration(salient_directory, unit="sentences")
     data = training_data(corpus_of(config), config)
 
-    def rows(size, world):
-        found = {}
-        for rank in range(world):
-            for batch in data.micro_batches(0, 24, size, rank, world):
-                for (row, number), sides in both_sides(batch).items():
-                    found[int(batch.sample[row]), number] = sides
-        return found
-
-    whole = rows(24, 1)
+    whole = over_workers(data, both_sides, 24, 1)
     assert any(side[2] for side in whole.values())
     for size, world in ((1, 1), (4, 2), (3, 3)):
-        assert rows(size, world) == whole
+        assert over_workers(data, both_sides, size, world) == whole
 
 
 def test_shards_without_spans_and_documents_without_any_are_refused(plain_directory, tmp_path):

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from tests.trainers.conftest import build_corpus
-from tests.trainers.objectives.packed import FIRST, MASK, PAD, VOCABULARY, chosen, context, packed, paired, random_pairs
+from tests.trainers.objectives.packed import (
+    FIRST,
+    MASK,
+    PAD,
+    VOCABULARY,
+    chosen,
+    context,
+    over_workers,
+    packed,
+    paired,
+    random_pairs,
+)
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.config.job import BatchSize
@@ -203,19 +214,13 @@ def test_neither_micro_batches_nor_workers_change_a_row(salient_directory):
     config = configuration(salient_directory)
     data = training_data(corpus_of(config), config)
 
-    def rows(size, world):
-        found = {}
-        for rank in range(world):
-            for batch in data.micro_batches(0, 24, size, rank, world):
-                arrays = [batch.inputs, batch.targets, batch.positions, batch.token_types]
-                for (row, number), values in documents_in(batch, arrays).items():
-                    found[int(batch.sample[row]), number] = values
-        return found
+    def marked(batch):
+        return documents_in(batch, [batch.inputs, batch.targets, batch.positions, batch.token_types])
 
-    once = rows(24, 1)
+    once = over_workers(data, marked, 24, 1)
     assert any(position == 0 and kind == 1 for values in once.values() for _, _, position, kind in values)
     for size, world in ((1, 1), (4, 2), (3, 3)):
-        assert rows(size, world) == once
+        assert over_workers(data, marked, size, world) == once
 
 
 def test_shards_without_the_column_and_corpora_without_pairs_are_refused(corpus_directory, tmp_path):

@@ -50,6 +50,9 @@ def test_the_command_says_what_to_write_in_the_corpus_file_and_it_builds(tmp_pat
     assert first == f"{tmp_path}/raw/films.jsonl  12 pairs; in the corpus file:"
     printed = yaml.safe_load(rest)
     assert set(printed) == {"sources", "steps"}
+    write_lines(
+        tmp_path / "raw/another.jsonl", [{"input": "of another task", "target": "yes"}]
+    )  # no part of the source
     printed["steps"] = [{"text_hash": {}}, {"learn_tokenizer": {"kind": "bytes"}}, *printed["steps"]]
     path = tmp_path / "corpus.yaml"
     path.write_text(yaml.safe_dump({"name": "films", "output": str(tmp_path / "out"), **printed}))

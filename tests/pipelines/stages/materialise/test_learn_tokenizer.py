@@ -45,7 +45,7 @@ def corpus(tmp_path):
         lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
         (tmp_path / "raw" / name / "0.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def make(steps):
+    def make(steps, say=lambda line: None):
         path = tmp_path / "corpus.yaml"
         path.write_text(f"""\
 name: small
@@ -57,7 +57,7 @@ steps:
 {steps}""")
         config = load_corpus_config(path, ())
         plan = add_published_files(make_plan(config, take_inventory(config.sources, config.place)))
-        return plan, build(plan, LocalCluster(), lambda line: None)
+        return plan, build(plan, LocalCluster(), say)
 
     return make
 
@@ -368,6 +368,26 @@ def test_a_tokenizer_grows_with_the_text_of_a_corpus(corpus, tmp_path):
     ):
         with pytest.raises(Exception, match=message):
             corpus(steps.format(path))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "  - learn_tokenizer: {grow: PATH, vocab_size: 420}\n  - shards: {tokenizer: learn_tokenizer}\n",
+        "  - shards: {tokenizer: PATH/}\n",
+    ],
+)
+def test_a_tokenizer_that_has_changed_since_the_build_was_planned_is_refused(corpus, tmp_path, steps):
+    file = tmp_path / "parent/tokenizer.json"
+    file.parent.mkdir()
+    file.write_bytes(train("byte_bpe", LANGUAGES.values(), 390))
+
+    def changed(line):
+        if "read" in line:
+            file.write_bytes(train("byte_bpe", LANGUAGES.values(), 391))
+
+    with pytest.raises(UserError, match=r"parent/tokenizer\.json changed since the build was planned"):
+        corpus(steps.replace("PATH", str(file.parent)), changed)
 
 
 def test_a_directory_without_a_tokenizer_says_how_to_write_one(corpus, tmp_path):
