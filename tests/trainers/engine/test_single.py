@@ -110,10 +110,10 @@ def test_averages_are_those_of_zero_and_take_the_place_of_the_weights_for_a_whil
         with engine.averaged_weights():
             swapped, inside = copied(engine), engine.evaluate(batches(9, 1), 1).loss
         measured.append((inside, engine.evaluate(batches(9, 1), 1).loss))
-        for name, tensors in copied(engine).items():
+        for name, found in copied(engine).items():
             for key, other in (("weight", "iterate"), ("iterate", "weight")):
-                assert torch.equal(tensors[key], states[-1][name][key]), "the weights are not back"
-                assert torch.equal(tensors[key], swapped[name][other]), "not the averages"
+                assert torch.equal(found[key], states[-1][name][key]), "the weights are not back"
+                assert torch.equal(found[key], swapped[name][other]), "not the averages"
     assert abs(measured[0][0] - measured[0][1]) > 1e-3
     assert measured[1] == pytest.approx(measured[0], rel=10 * near)
     for engine, other in zip(engines, reversed(states), strict=True):
@@ -121,8 +121,8 @@ def test_averages_are_those_of_zero_and_take_the_place_of_the_weights_for_a_whil
         engine.begin_averaging(3)
         train(engine, range(5, STEPS), parts)
     single, zero = map(copied, engines)
-    for name, tensors in single.items():
-        for key, tensor in tensors.items():
+    for name, its in single.items():
+        for key, tensor in its.items():
             torch.testing.assert_close(zero[name][key], tensor, rtol=10 * near, atol=10 * near)
 
 
