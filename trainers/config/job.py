@@ -18,14 +18,13 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 class Optimizer:
     """The optimizer. `adamw` is AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) for all
     parameters. `muon` is Muon (Jordan et al., 2024) for the hidden matrices, with rate `muon_learning_rate`
-    and momentum `muon_momentum`, and AdamW for the rest. `asgd` is the averaged SGD of AWD-LSTM, NT-ASGD (Merity et al.,
-    2017, section 3), for all parameters; it is only for pretraining.
+    and momentum `muon_momentum`, and AdamW for the rest. `asgd` is NT-ASGD, the averaged SGD of AWD-LSTM (Merity et al.,
+    2017, section 3), for all parameters; only pretraining has it.
 
-    With `asgd`, `weight_decay` is added to the gradient after clipping, as in torch.optim.SGD. The weights are averaged from
-    the first validation on whose loss is above the best of all but the last `non_monotone_interval`. From then on the average
-    is what is validated, evaluated, exported and fine-tuned, while training continues from the last weights. The paper's
-    settings are `learning_rate` 30, `weight_decay` 1.2e-6, `gradient_clipping` 0.25, `decay_embeddings`, an interval of 5
-    validations, and a constant schedule.
+    With `asgd`, the weights are averaged from the first validation on whose loss is above the best of those before it,
+    without the last `non_monotone_interval`. Then the average is what is validated, evaluated, exported and fine-tuned, while
+    training continues from the last weights. Weight decay is part of the gradient, after clipping, as in torch.optim.SGD. The
+    authors have `learning_rate` 30, `weight_decay` 1.2e-6, `gradient_clipping` 0.25, `decay_embeddings` and a constant schedule.
 
     All rates follow the schedule. Weight decay applies to matrices, never to norm gains and biases, and to
     embeddings only with `decay_embeddings`. `gradient_clipping` is the maximum global gradient norm, 0 for no

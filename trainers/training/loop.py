@@ -333,8 +333,7 @@ class Training:
 
     def _validate(self, step: int) -> bool:
         """Validate and log the results. Returns whether a checkpoint must record them."""
-        with self.engine.averaged_weights():
-            fields = self.validation.measure()
+        fields = self.validation.measure()
         if fields is None:
             return False
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)

@@ -24,7 +24,6 @@ from trainers.tasks.load_task import load_task
 from trainers.training.averaging_trigger import is_non_monotone
 from trainers.training.loop import train
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
 STEPS, INTERVAL = 10, 1
 
 
@@ -99,6 +98,7 @@ def test_the_criterion_is_that_of_the_paper(interval):
     assert not is_non_monotone([1.0] * 9, 1.0, interval)
 
 
+@pytest.mark.long
 def test_averaging_begins_where_the_paper_has_it_and_the_average_is_the_model(run, corpus):
     began = trigger(run)
     assert began == algorithm_1(validations(run), INTERVAL)
@@ -116,6 +116,7 @@ def test_averaging_begins_where_the_paper_has_it_and_the_average_is_the_model(ru
     assert (found.averaged, list(found.losses)) == (STEPS - began, validations(run)[:began])
 
 
+@pytest.mark.long
 def test_losses_measured_after_the_trigger_are_those_of_the_average(run, corpus_directory, tmp_path):
     logged, paths = validations(run), (str(corpus_directory),)
     assert evaluate(run, paths)["loss"] == pytest.approx(logged[-1], abs=1e-5)
@@ -128,6 +129,7 @@ def test_losses_measured_after_the_trigger_are_those_of_the_average(run, corpus_
     assert abs(evaluate(copy, paths)["loss"] - logged[-1]) > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [3, 8])
 def test_a_run_that_resumes_before_or_after_the_trigger_is_the_uninterrupted_one(run, corpus, tmp_path, step):
     """From a checkpoint, and as a new run that keeps the optimizer state of that checkpoint."""
