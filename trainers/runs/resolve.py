@@ -351,6 +351,11 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
     elif bare:
         lines.append(f"data  no validation loss of {', '.join(bare)}: no validation documents in the corpus")
     lines += [line for phase in reached for line in _packing_lines(config, phase)]
+    if config.model.traits.characters:
+        lines.append(
+            f"data  {config.model.architecture} reads each document as a row of its own; documents of very different lengths "
+            f"cost padding"
+        )
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
         if end < (config.budget.tokens or 0):
             weights = ", ".join(
@@ -394,6 +399,7 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
     is not known here.
     """
     lines, packing = [], config.data.packing
+    packing += " (one in each sequence)" if packing == "documents" else ""
     marked = config.objective.rewrites_rows
     for stream in phase.streams:
         if stream.sizes is not None:
