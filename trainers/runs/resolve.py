@@ -398,8 +398,8 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
     except at the end of a source. Marks that an objective adds to each document are not padding; their number
     is not known here.
     """
-    lines, packing = [], config.data.packing
-    packing += " (one in each sequence)" if packing == "documents" else ""
+    lines = []
+    packing = "documents (one in each sequence)" if config.data.packing == "documents" else config.data.packing
     marked = config.objective.rewrites_rows
     for stream in phase.streams:
         if stream.sizes is not None:
