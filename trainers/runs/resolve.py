@@ -356,6 +356,11 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
     elif bare:
         lines.append(f"data  no validation loss of {', '.join(bare)}: no validation documents in the corpus")
     lines += [line for phase in reached for line in _packing_lines(config, phase)]
+    if config.model.traits.characters:
+        lines.append(
+            f"data  {config.model.architecture} reads each document as a row of its own; documents of very different lengths "
+            f"cost padding"
+        )
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
         if end < (config.budget.tokens or 0):
             weights = ", ".join(
@@ -398,7 +403,8 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
     except at the end of a source. Marks that an objective adds to each document are not padding; their number
     is not known here.
     """
-    lines, packing = [], config.data.packing
+    lines = []
+    packing = "documents (one in each sequence)" if config.data.packing == "documents" else config.data.packing
     marked = config.objective.rewrites_rows
     for stream in phase.streams:
         if stream.sizes is not None:
