@@ -56,12 +56,23 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Averaging:
+    """The validation losses of a run with `asgd` up to the one that began averaging, and the number of updates averaged
+    since; None before.
+    """
+
+    losses: tuple[float, ...] = ()
+    averaged: int | None = None
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
     `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite.
     `split` is the layout of the workers in the last step, `order` the state of `trainers.data.order`. `best`
-    is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`).
+    is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`),
+    `averaging` with averaged SGD, where the weights are the averages.
     """
 
     path: LocalPath
@@ -74,6 +85,7 @@ class Checkpoint:
     checksum: str
     best: Best | None = None
     online_weights: dict[str, Any] | None = None
+    averaging: Averaging | None = None
 
 
 def save(
@@ -91,6 +103,7 @@ def save(
     check: Callable[[], None] = lambda: None,
     best: Best | None = None,
     online_weights: Mapping[str, Any] | None = None,
+    averaging: Averaging | None = None,
 ) -> LocalPath:
     """Publish a checkpoint after `step` steps. Keep the newest `keep`, those at multiples of `keep_every`,
     and `best`.
@@ -133,6 +146,8 @@ def save(
             record["best"] = asdict(best)
         if online_weights is not None:
             record["online_weights"] = dict(online_weights)
+        if averaging is not None:
+            record["averaging"] = asdict(averaging)
         write_json(attempt / RECORD, record)
         check()
         final = _publish(attempt, step)
@@ -200,8 +215,12 @@ def load(path: LocalPath) -> Checkpoint:
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
     split = ParallelLayout(**record.get("split", asdict(ALONE)))
     best = Best(**record["best"]) if "best" in record else None
-    order, weights = record.get("order", {}), record.get("online_weights")
-    return Checkpoint(path, *counts, record["fingerprints"], split, order, record["checksum"], best, weights)
+    averages = record.get("averaging")
+    averaging = Averaging(tuple(averages["losses"]), averages["averaged"]) if averages else None
+    states = (best, record.get("online_weights"), averaging)
+    return Checkpoint(
+        path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"], *states
+    )
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:

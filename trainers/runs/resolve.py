@@ -77,6 +77,11 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     _check_specials(packed_phases[-1])
     config = replace(config, batch=_batch(config.batch, _mean_tokens(packed_phases[-1], config.data)))
     check_micro_batch(config)
+    if config.optimizer.kind == "asgd" and not corpus.validation:
+        raise ConfigError(
+            "optimizer.kind: got asgd, whose averaging begins by the losses of validations, and the corpus has no validation "
+            "documents; build it with some, or use adamw or muon"
+        )
     order = order_of(corpus, config, packed_phases)
     _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, init=settle(config.init) if config.init else None)
