@@ -59,7 +59,8 @@ class Best:
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
-    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite.
+    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite. The optimizer has
+    made `updates`, those of a parent whose state was kept included (None in checkpoints of before 2026-11-28).
     `split` is the layout of the workers in the last step, `order` the state of `trainers.data.order`. `best`
     is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`).
     """
@@ -74,6 +75,7 @@ class Checkpoint:
     checksum: str
     best: Best | None = None
     online_weights: dict[str, Any] | None = None
+    updates: int | None = None
 
 
 def save(
@@ -91,6 +93,7 @@ def save(
     check: Callable[[], None] = lambda: None,
     best: Best | None = None,
     online_weights: Mapping[str, Any] | None = None,
+    updates: int | None = None,
 ) -> LocalPath:
     """Publish a checkpoint after `step` steps. Keep the newest `keep`, those at multiples of `keep_every`,
     and `best`.
@@ -133,6 +136,8 @@ def save(
             record["best"] = asdict(best)
         if online_weights is not None:
             record["online_weights"] = dict(online_weights)
+        if updates is not None:
+            record["updates"] = updates
         write_json(attempt / RECORD, record)
         check()
         final = _publish(attempt, step)
@@ -200,8 +205,8 @@ def load(path: LocalPath) -> Checkpoint:
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
     split = ParallelLayout(**record.get("split", asdict(ALONE)))
     best = Best(**record["best"]) if "best" in record else None
-    order, weights = record.get("order", {}), record.get("online_weights")
-    return Checkpoint(path, *counts, record["fingerprints"], split, order, record["checksum"], best, weights)
+    order, later = record.get("order", {}), (record.get("online_weights"), record.get("updates"))
+    return Checkpoint(path, *counts, record["fingerprints"], split, order, record["checksum"], best, *later)
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:

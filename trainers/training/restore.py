@@ -54,7 +54,7 @@ def restore(
         judge.resume(found.best)
     if weights is not None:
         weights.resume(found.online_weights)
-    engine.restore(checkpoint.read_state(found), updates(read_run(run), step, found.skipped))
+    engine.restore(checkpoint.read_state(found), updates(read_run(run), found))
     ours = fingerprints(config, corpus)["code"]
     if found.fingerprints["code"] != ours:
         message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"

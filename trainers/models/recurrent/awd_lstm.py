@@ -48,7 +48,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    return network.lstm(inputs.ids, inputs.positions)
+    return network.lstm(inputs.ids, inputs.positions, inputs.carried)
 
 
 def _register() -> None:
