@@ -17,9 +17,10 @@ def window(batch: Batch, first: int, length: int) -> Batch:
     """Return `length` columns of rows from column `first` on, fewer where the rows end before, and a column of padding where
     none are left. Rows have inputs, targets, positions and segments only, as those of objective causal.
     """
-    here = slice(first, first + length)
-    names = ("inputs", "targets", "positions", "segments")
+    here, shape = slice(first, first + length), (len(batch.inputs), 1)
+    rows = (batch.inputs, batch.targets, batch.positions, batch.segments)
     if first < batch.inputs.shape[1]:
-        return replace(batch, **{name: getattr(batch, name)[:, here] for name in names})
-    fill = zip(names, (0, IGNORED, 0, PADDING), strict=True)
-    return replace(batch, **{name: np.full((len(batch.inputs), 1), value) for name, value in fill})
+        inputs, targets, positions, segments = (array[:, here] for array in rows)
+    else:
+        inputs, targets, positions, segments = (np.full(shape, value) for value in (0, IGNORED, 0, PADDING))
+    return replace(batch, inputs=inputs, targets=targets, positions=positions, segments=segments)

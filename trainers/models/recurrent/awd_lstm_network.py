@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.modeling_outputs import CausalLMOutput
 
 from trainers.models.interface import Carried, LayerState
-from trainers.models.recurrent.packed_sequences import Sequences
+from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _INITIAL = 2.0
 """Embeddings are drawn from U(-b, b) with b = 2 / sqrt(width): 0.1 for a width of 400, as in the authors' code
@@ -71,8 +71,8 @@ class AwdLstmLayer(torch.nn.Module):
         `state` that the one before left, and leaves its own there.
         """
         packed = sequences.pack(states)
-        recurrent = torch.nn.functional.dropout(self.recurrent_weight, self.weight_rate, self.training)
-        weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
+        weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
+        weights[1] = recurrent = torch.nn.functional.dropout(weights[1], self.weight_rate, self.training)
         if packed.is_meta:
             made = self._estimate(packed)
         else:

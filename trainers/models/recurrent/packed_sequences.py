@@ -2,6 +2,7 @@
 window before left its row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -88,3 +89,26 @@ class Sequences:
         """Store in `state` how a layer left every row, given its last states [1, sequences, units]."""
         last = torch.empty_like(self.owner).index_copy(0, self.order, self.owner).view(rows, -1)[:, -1]
         state.hidden, state.cell = hidden[0, last].detach(), cell[0, last].detach()
+
+
+class _Together(torch.autograd.Function):
+    """Weights as they are. Their gradients leave all at once."""
+
+    @staticmethod
+    def forward(ctx: Any, *weights: Any) -> Any:
+        """Return the weights."""
+        return tuple(weight.view_as(weight) for weight in weights)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradients."""
+        return gradients
+
+
+def in_order(weights: Sequence[Any]) -> list[Any]:
+    """Return the weights of a layer whose gradients are to arrive in this order on every worker.
+
+    On a CPU, torch computes packed sequences step by step, so the order would depend on their lengths. ZeRO 2 sums gradients over
+    the workers in the order in which they arrive: those of one weight would be added to another's.
+    """
+    return list(weights) if weights[0].device.type != "cpu" else list(_Together.apply(*weights))
