@@ -5,7 +5,8 @@ ledger after the step, see `trainers.runs.ledger`) and, written last, `checkpoin
 the others, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it depends
 on the ZeRO stage or the world size, so a run can resume with others. The state of the data is the step,
 because the order of samples is a function of their number; `order` only saves replaying it from the start.
-Random generators need no state: the dropout masks are a function of the step, the worker and the micro-batch.
+Random generators need no state: the dropout masks are a function of the step, the worker, the micro-batch and the
+window of its rows. A recurrent model has none either: what it carries from window to window ends with the step.
 
 One rename publishes a checkpoint. The one that it replaces is removed only afterwards, so a good checkpoint
 exists at every moment. A second checkpoint of the same step is `step-00000100.2/`.

@@ -150,15 +150,19 @@ def test_a_window_of_the_whole_row_is_training_without_windows(make, precision):
     same(copied(whole), copied(windowed), 0)
 
 
-def test_windows_carry_state_and_give_other_losses_than_rows_of_their_length(make):
-    carried, whole = make(configuration()), make(configuration(None))
-    (loss, _), (other, _) = train(carried, [0])[0], train(whole, [0])[0]
-    # Of one row without borders, the first window has the same losses; later ones have seen updates, not other states.
-    assert loss != pytest.approx(other, abs=1e-4)
-    frozen = make(replace(configuration(), optimizer=Optimizer(learning_rate=1e-12, weight_decay=0.0)))
-    rest = make(replace(configuration(None), optimizer=Optimizer(learning_rate=1e-12, weight_decay=0.0)))
-    found = [engine.train_step(batches(0), 0, 1e-12, 1, False)[0].loss for engine in (frozen, rest)]
-    assert found[0] == pytest.approx(found[1], abs=1e-6)
+def test_losses_are_those_of_the_row_if_the_weights_hardly_change_and_not_those_of_its_parts(make):
+    whole, carried, short = (
+        make(replace(configuration(bptt), optimizer=Optimizer(learning_rate=1e-12, weight_decay=0.0)))
+        for bptt in (None, WINDOW, None)
+    )
+    losses = [engine.train_step(batches(0), 0, 1e-12, 1, False)[0].loss for engine in (whole, carried)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    names = ("inputs", "targets", "positions", "segments")
+    (batch,) = batches(0)
+    rows = {name: np.concatenate(np.split(getattr(batch, name), LENGTH // WINDOW, axis=1)) for name in names}
+    zeros = np.zeros(ROWS * LENGTH // WINDOW, np.int64)
+    batch = replace(batch, **rows, source=zeros, sequence=zeros, sample=zeros, epoch=zeros)
+    assert short.train_step([batch], 0, 1e-12, 1, False)[0].loss != pytest.approx(losses[0], abs=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -182,16 +186,19 @@ def test_micro_batches_without_the_last_columns_change_nothing(make):
     same(copied(whole), copied(cut), 1e-6)
 
 
-def test_what_a_document_holds_changes_nothing_after_it(make):
-    """The third window begins within a document that begins in the second."""
+@pytest.mark.parametrize("border", [8, 2 * WINDOW])
+def test_what_a_document_holds_changes_nothing_after_it(make, border):
+    """The next document begins within a window, or with one."""
     (batch,) = batches(0)
-    positions = np.tile(np.concatenate([np.arange(8), np.arange(LENGTH - 8)]), (ROWS, 1))
-    batch = replace(batch, positions=positions, segments=np.tile(np.repeat([0, 1], [8, LENGTH - 8]), (ROWS, 1)))
-    targets = np.where(np.arange(LENGTH) < 8, IGNORED, batch.targets)
+    positions = np.tile(np.concatenate([np.arange(border), np.arange(LENGTH - border)]), (ROWS, 1))
+    batch = replace(
+        batch, positions=positions, segments=np.tile(np.repeat([0, 1], [border, LENGTH - border]), (ROWS, 1))
+    )
+    targets = np.where(np.arange(LENGTH) < border, IGNORED, batch.targets)
     batch, found = replace(batch, targets=targets), []
     for change in (0, 1):
         inputs = batch.inputs.copy()
-        inputs[:, :8] = (inputs[:, :8] + change) % 160
+        inputs[:, :border] = (inputs[:, :border] + change) % 160
         engine = make(configuration())
         found.append(engine.train_step([replace(batch, inputs=inputs)], 0, RATE, 1, False)[0].loss)
     assert found[0] == found[1]
