@@ -27,8 +27,8 @@ from trainers.engine.single import SingleWorker
 from trainers.engine.zero import ZeroWorkers, join_group
 from trainers.models.interface import Carried
 from trainers.rows.batch import PADDING, Batch
+from trainers.rows.row_windows import columns_read, window
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
-from trainers.rows.windows import columns_read, window
 
 # How long `Engine.broadcast` waits for the first worker: longer than writing or hashing terabytes takes. The
 # death of a worker is noticed at once, because its connections close.
