@@ -258,6 +258,23 @@ def test_counts_are_those_of_the_row(make):
     assert (whole.updates, windowed.updates) == (1, LENGTH // WINDOW)
 
 
+def test_weights_of_sources_are_those_of_a_windows_targets(make):
+    counted = []
+
+    def scale(counts):
+        counted.append(int(counts.sum()))
+        return 1 / counts
+
+    plain, scaled = make(configuration()), make(configuration())
+    expected = plain.train_step(batches(0), 0, RATE, 1, False)
+    found = scaled.train_step(batches(0), 0, RATE, 1, False, scale)
+    assert (found[0].loss, found[1]) == pytest.approx((expected[0].loss, expected[1]), rel=1e-6)
+    assert counted == [
+        int((batches(0)[0].targets[:, k : k + WINDOW] != IGNORED).sum()) for k in range(0, LENGTH, WINDOW)
+    ]
+    assert len(set(counted)) > 1
+
+
 def test_the_norm_is_the_largest_of_the_windows(make, monkeypatch):
     engine, norms = make(configuration()), []
     update = engine._workers.update
