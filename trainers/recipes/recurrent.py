@@ -15,24 +15,24 @@ def awd_lstm() -> Pretraining:
     with the 33,278 words of WikiText-2 (Merity et al., 2017, table 2: 33 M). The corpus's tokenizer is used, and bf16.
 
     Dropout 0.4 after the embeddings and after the last layer, 0.3 between layers, 0.05 of words, 0.5 of recurrent weights; Adam
-    with betas 0.7 and 0.99, windows of 70 tokens in batches of 64. Neither the rate (theirs for fine-tuning, 4e-3) nor the length
-    of pretraining is given for WikiText-103; ten epochs here. State is carried through the eight windows of a row, in theirs
-    through the whole text; a step has an update for each of them.
+    with betas 0.7 and 0.99, rows of 70 tokens in batches of 64. Neither the rate (theirs for fine-tuning, 4e-3) nor the length
+    of pretraining is given for WikiText-103; ten epochs here. Rows begin with a state of zeros, theirs with the last row's, as
+    windows of longer rows do here with `data.bptt=70`.
     """
     return Pretraining(
         name="awd_lstm",
         model=Model(
-            "awd_lstm", layers=3, width=400, heads=1, positions=560, feed_forward=1150,
+            "awd_lstm", layers=3, width=400, heads=1, positions=70, feed_forward=1150,
             dropout=0.4, input_dropout=0.4, hidden_dropout=0.3, embedding_dropout=0.05, weight_dropout=0.5,
         ),
-        data=Data(sequence_length=560, bptt=70),
+        data=Data(sequence_length=70),
         batch=BatchSize(sequences=64),
         budget=TrainingBudget(tokens=1_000_000_000),
         optimizer=Optimizer(learning_rate=4e-3, weight_decay=0.0, betas=(0.7, 0.99)),
-        schedule=Schedule(kind="cosine", warmup_steps=125, final_fraction=0.0),
+        schedule=Schedule(kind="cosine", warmup_steps=1000, final_fraction=0.0),
         precision="bf16",
-        validation=Validation(every=625, tokens=262_144),
-        checkpoints=Checkpoints(every=625, keep=3),
+        validation=Validation(every=5000, tokens=262_144),
+        checkpoints=Checkpoints(every=5000, keep=3),
         execution=Execution(zero_stage=1),
     )  # fmt: skip
 
