@@ -19,6 +19,7 @@ export PATH="$PWD/.venv/bin:$PATH"
 # A token of this job alone, in a file that only its owner reads; other users of the nodes cannot give orders to its Ray.
 umask 077
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$HOME/.gristmill-token-$SLURM_JOB_ID" RAY_USAGE_STATS_ENABLED=0
+export RAY_prestart_worker_first_driver=0  # else a command waits for ever if workers are killed while it joins (ray-project/ray#40131)
 trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
 python -c 'import secrets; print(secrets.token_hex(32))' > "$RAY_AUTH_TOKEN_PATH"
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=600  # seconds for all nodes to come up; Ray's own 30 are few on a busy cluster

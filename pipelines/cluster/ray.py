@@ -104,6 +104,8 @@ class RayCluster:
             # Without an address Ray would join the cluster that was started last on this machine.
             options.update(address="local", _memory=room_here(self.memory, self.workers))
             os.environ.update(ALLOCATOR)  # workers inherit it; with a runtime_env Ray would start them twice
+            # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).
+            os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         else:
             options.update(address=self.address, runtime_env={"env_vars": ALLOCATOR})
         try:

@@ -244,6 +244,10 @@ class Finetuning(Job):
             f"unfreeze_every: got {self.unfreeze_every}, allowed 1 or more, or null",
         )
         require(
+            self.optimizer.kind != "asgd",
+            "optimizer.kind: got asgd, whose averaging begins by the losses of pretraining; allowed adamw, muon",
+        )
+        require(
             self.optimizer.kind == "adamw" or (self.layer_decay == 1 and self.unfreeze_every is None),
             "optimizer.kind: got muon, whose updates have one size; layer_decay and unfreeze_every need adamw",
         )

@@ -18,9 +18,15 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 class Optimizer:
     """The optimizer. `adamw` is AdamW with decoupled weight decay (Loshchilov and Hutter, 2019) for all
     parameters. `muon` is Muon (Jordan et al., 2024) for the hidden matrices, with rate `muon_learning_rate`
-    and momentum `muon_momentum`, and AdamW for the rest.
+    and momentum `muon_momentum`, and AdamW for the rest. `asgd` is NT-ASGD, the averaged SGD of AWD-LSTM (Merity et al.,
+    2017, section 3), for all parameters; only pretraining has it.
 
-    Both rates follow the schedule. Weight decay applies to matrices, never to norm gains and biases, and to
+    With `asgd`, the weights are averaged from the first validation on whose loss is above the best of those before it,
+    without the last `non_monotone_interval`. Then the average is what is validated, evaluated, exported and fine-tuned, while
+    training continues from the last weights. Weight decay is part of the gradient, after clipping, as in torch.optim.SGD. The
+    authors have `learning_rate` 30, `weight_decay` 1.2e-6, `gradient_clipping` 0.25, `decay_embeddings` and a constant schedule.
+
+    All rates follow the schedule. Weight decay applies to matrices, never to norm gains and biases, and to
     embeddings only with `decay_embeddings`. `gradient_clipping` is the maximum global gradient norm, 0 for no
     clipping. Muon allows no clipping: its update of a matrix has norm sqrt(rank) whatever the gradient, and
     DeepSpeed would clip by the norm of these updates. Muon needs a C++ compiler. A step whose loss or
@@ -28,7 +34,7 @@ class Optimizer:
     the next batch. More than `max_skipped_in_row` skipped steps in a row stop the run.
     """
 
-    kind: Literal["adamw", "muon"] = "adamw"
+    kind: Literal["adamw", "muon", "asgd"] = "adamw"
     learning_rate: float = 6e-4
     weight_decay: float = 0.1
     betas: tuple[float, ...] = (0.9, 0.95)
@@ -38,9 +44,10 @@ class Optimizer:
     muon_learning_rate: float = 0.02
     muon_momentum: float = 0.95
     max_skipped_in_row: int = 5
+    non_monotone_interval: int = field(default=5, metadata=ADDED)
 
     def check(self) -> None:
-        """Validate ranges; Muon allows no clipping."""
+        """Validate ranges; Muon allows no clipping, and the weight decay of SGD must not turn the sign of weights."""
         require(self.learning_rate > 0, f"learning_rate: got {self.learning_rate}, allowed above 0")
         require(self.weight_decay >= 0, f"weight_decay: got {self.weight_decay}, allowed 0 or more")
         require(
@@ -51,12 +58,21 @@ class Optimizer:
             self.gradient_clipping >= 0, f"gradient_clipping: got {self.gradient_clipping}, allowed 0 (none) or more"
         )
         require(
-            self.kind == "adamw" or self.gradient_clipping == 0,
+            self.kind != "muon" or self.gradient_clipping == 0,
             f"gradient_clipping: got {self.gradient_clipping}, allowed 0 with kind muon: DeepSpeed would clip the updates, "
             f"whose norm is the same at every step, and so shrink the learning rate",
         )
         require(self.muon_learning_rate > 0, f"muon_learning_rate: got {self.muon_learning_rate}, allowed above 0")
         require(0 <= self.muon_momentum < 1, f"muon_momentum: got {self.muon_momentum}, allowed 0 or more and below 1")
+        require(
+            self.kind != "asgd" or self.learning_rate * self.weight_decay < 1,
+            f"weight_decay: got {self.weight_decay}, allowed below 1 / learning_rate ({1 / self.learning_rate:g}) with kind "
+            f"asgd, which subtracts their product times the weights at every step; the paper of AWD-LSTM has 1.2e-6",
+        )
+        require(
+            self.non_monotone_interval >= 1,
+            f"non_monotone_interval: got {self.non_monotone_interval}, allowed 1 or more",
+        )
         require(
             self.max_skipped_in_row >= 0,
             f"max_skipped_in_row: got {self.max_skipped_in_row}, allowed 0 (stop at the first) or more",

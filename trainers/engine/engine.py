@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from trainers.config.job import Execution, Job
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.loss_metrics import no_sums, sums_by_source
+from trainers.engine.optimizers import AVERAGE, AveragedSGD
 from trainers.engine.single import SingleWorker
 from trainers.engine.zero import ZeroWorkers, join_group
 from trainers.models.interface import Carried
@@ -269,6 +271,35 @@ class Engine:
             torch.distributed.gather_object(gathered[0], gathered if self.rank == 0 else None, group=self._waiting)
         return self._totals(sums, False), join_outputs(gathered) if self.rank == 0 else None
 
+    @property
+    def averaged(self) -> int | None:
+        """The number of updates since `begin_averaging`, or None if the weights are not averaged."""
+        inner = self._workers.inner
+        return inner.averaged if isinstance(inner, AveragedSGD) else None
+
+    def begin_averaging(self, averaged: int = 0) -> None:
+        """Average the weights of `asgd` from the next update on; `averaged` updates are already in the averages."""
+        self._workers.inner.begin_averaging(averaged)
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """While the block runs, the model has the averages of its weights, if these are averaged. This is a collective
+        operation.
+        """
+        self._swap_averages()
+        try:
+            yield
+        finally:
+            self._swap_averages()
+
+    def _swap_averages(self) -> None:
+        if self.averaged is None:
+            return
+        for _, parameter in self._trained():
+            weight, average = (self._workers.read(parameter, key).clone() for key in ("weight", *AVERAGE))
+            self._workers.write(parameter, "weight", average)
+            self._workers.write(parameter, *AVERAGE, weight)
+
     def discard(self) -> bool:
         """Discard the gradients of a step that failed, so that the step can be repeated. Returns False if
         that is impossible because DeepSpeed holds them, or because a window of the step has changed the weights.
@@ -292,14 +323,14 @@ class Engine:
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
         """Yield (name of a trained parameter, {"weight" and each name of its optimizer state: full fp32
-        tensor on the CPU}).
+        tensor on the CPU}). With `asgd`, "weight" is the average, and "iterate" the weight that training continues from.
 
         Frozen parameters are left out, because the run's base has them. One parameter at a time is gathered
         by collectives, so every worker must iterate to the end.
         """
         for name, parameter in self._trained():
             found = {
-                key: self._workers.read(parameter, key) for key in ("weight", *self._workers.keys(parameter))
+                stored: self._workers.read(parameter, key) for stored, key in self._stored(parameter).items()
             } | self._ranks.scores(name)
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
@@ -321,9 +352,16 @@ class Engine:
         self._workers.allocate(updates)
         for name, parameter in self._trained():
             tensors = state[name]
-            for key in ("weight", *self._workers.keys(parameter)):
-                self._workers.write(parameter, key, tensors[key])
+            for stored, key in self._stored(parameter).items():
+                self._workers.write(parameter, key, tensors[stored])
             self._ranks.restore(name, tensors)
+
+    def _stored(self, parameter: Any) -> dict[str, str]:
+        """Return the names of the weight and the optimizer state of a parameter: {in `state`: in the workers}."""
+        keys = self._workers.keys(parameter)
+        return (
+            {"weight": "average", "iterate": "weight"} if keys == AVERAGE else {key: key for key in ("weight", *keys)}
+        )
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         return ((name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad)

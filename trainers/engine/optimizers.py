@@ -1,4 +1,4 @@
-"""Optimizers: parameter groups, and AdamW that can skip a step."""
+"""Optimizers: parameter groups, AdamW that can skip a step, and averaged SGD."""
 
 from typing import Any
 
@@ -7,6 +7,9 @@ import torch
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job, Optimizer
 from trainers.engine.layer_rates import layer_depths, split_by_layer
+
+# Names of the optimizer state of a parameter, by what steps it.
+ADAM, MUON, AVERAGE = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",), ("average",)
 
 
 class SkippingAdamW(torch.optim.AdamW):
@@ -17,6 +20,82 @@ class SkippingAdamW(torch.optim.AdamW):
     def step(self, closure: Any = None) -> Any:
         """Take one step, unless `skip` is set."""
         return None if self.skip else super().step(closure)
+
+
+class AveragedSGD(torch.optim.Optimizer):
+    """SGD whose weights are averaged from the update on that follows `begin_averaging`; before, the average is the weights.
+
+    It computes what the code of Merity et al. (2017) does, which replaces torch.optim.SGD with torch.optim.ASGD (t0=0,
+    lambd=0). As there, the average of n updates is the mean of the weights after all of them but the first. The state of a
+    tensor is `average`, and in `averaged` the number of updates averaged, or None; `new_state` creates it. `step` divides
+    gradients by `grad_scale`, and changes nothing while `skip` is set.
+    """
+
+    skip = False
+    grad_scale: Any = None
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, {"weight_decay": 0.0})
+
+    @property
+    def averaged(self) -> int | None:
+        """The number of updates since averaging began, or None before."""
+        averaged: int | None = next(iter(self.state.values()))["averaged"]
+        return averaged
+
+    def begin_averaging(self, averaged: int = 0) -> None:
+        """Average the weights from the next update on. On resuming, `averaged` updates are already in the averages."""
+        for state in self.state.values():
+            state["averaged"] = averaged
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Take one step, unless `skip` is set."""
+        if self.skip:
+            return
+        # DeepSpeed steps one group at a time, or a part of one, so updates are counted by tensor.
+        for group in self.param_groups:
+            if not group["params"]:
+                continue
+            stepped = [tensor for tensor in group["params"] if tensor.grad is not None]
+            gradients = [tensor.grad for tensor in stepped]
+            if stepped and self.grad_scale is not None:
+                torch._foreach_div_(gradients, self.grad_scale)
+            if stepped and group["weight_decay"]:
+                torch._foreach_add_(gradients, stepped, alpha=group["weight_decay"])
+            if stepped:
+                torch._foreach_add_(stepped, gradients, alpha=-group["lr"])
+            self._average(group["params"])
+
+    def _average(self, tensors: list[Any]) -> None:
+        states = [self.state[tensor] for tensor in tensors]
+        for state in states:
+            state["averaged"] = None if state["averaged"] is None else state["averaged"] + 1
+        averages = [state["average"] for state in states]
+        weight = 1 / max(1, (states[0]["averaged"] or 0) - 1)
+        if weight == 1:
+            torch._foreach_copy_(averages, tensors)
+        else:
+            torch._foreach_lerp_(averages, tensors, weight)
+
+
+def new_state(tensor: Any, keys: tuple[str, ...], updates: int) -> dict[str, Any]:
+    """Return the optimizer state of a tensor with the names `keys`: moments of zero, as if after `updates` steps, or an average
+    that is the tensor.
+    """
+    if keys == AVERAGE:
+        return {"average": tensor.detach().clone(), "averaged": None}
+    state = {key: torch.zeros_like(tensor) for key in keys}
+    if keys == ADAM:
+        state["step"] = torch.tensor(float(updates), dtype=torch.float32, device=tensor.device)
+    return state
+
+
+def state_keys(parameter: Any, optimizer: Any) -> tuple[str, ...]:
+    """Return the names of the state of a parameter that the torch optimizer `optimizer` steps."""
+    if isinstance(optimizer, AveragedSGD):
+        return AVERAGE
+    return MUON if getattr(parameter, "use_muon", False) else ADAM
 
 
 def clipping_divisor(norm: float, largest: float) -> Any:
@@ -40,7 +119,7 @@ def job_groups(model: Any, config: Job) -> list[dict[str, Any]]:
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the trained parameters in groups for AdamW, or for Muon and AdamW. `peak` is the highest
+    """Return the trained parameters in groups for AdamW or SGD, or for Muon and AdamW. `peak` is the highest
     learning rate of a group.
 
     Vectors (norm gains, biases) and parameters marked `undecayed` never decay, embeddings only with

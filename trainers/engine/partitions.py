@@ -1,8 +1,8 @@
 """Read and write full tensors of a model whose weights and optimizer state ZeRO has spread over the workers.
 
-AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`. DeepSpeed keeps them flat, by
-parameter group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is an
-exception: without offload, each worker that has a part of a matrix keeps the whole momentum of that matrix.
+AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`, averaged SGD `average`. DeepSpeed
+keeps them flat, by parameter group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is
+an exception: without offload, each worker that has a part of a matrix keeps the whole momentum of that matrix.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-ADAM, MUON = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+from trainers.engine.optimizers import new_state, state_keys
 
 
 class Partitions:
@@ -22,21 +22,23 @@ class Partitions:
         self._rank, self._world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._whole = self._whole_matrices() if stage in (1, 2) and not offloads else {}
 
+    @property
+    def inner(self) -> Any:
+        """The optimizer of torch that steps the weights."""
+        return self._optimizer
+
     def keys(self, parameter: Any) -> tuple[str, ...]:
         """Return the names of a parameter's optimizer state."""
-        return MUON if getattr(parameter, "use_muon", False) else ADAM
+        return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
-        """Create zero state for all tensors of the inner optimizer, as if after `updates` steps.
+        """Create the state of all tensors of the inner optimizer (`new_state`), as if after `updates` steps.
 
         The optimizer itself would create it at the first step, which is too late: DeepSpeed then links only
         the state of the first parameter group to the parameters, and the rest cannot be read.
         """
-        for tensor, is_muon in self._optimizer_tensors():
-            state = {key: torch.zeros_like(tensor) for key in (MUON if is_muon else ADAM)}
-            if not is_muon:
-                state["step"] = torch.tensor(float(updates), dtype=torch.float32, device=tensor.device)
-            self._optimizer.state[tensor] = state
+        for tensor, parameter in self._optimizer_tensors():
+            self._optimizer.state[tensor] = new_state(tensor, self.keys(parameter), updates)
         for group in {group for group, _, _ in self._whole.values()}:
             flat = self._zero.single_partition_of_fp32_groups[group]
             size = sum(parameter.numel() for parameter in self._zero.params_in_partition[group])
@@ -45,17 +47,17 @@ class Partitions:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
-    def _optimizer_tensors(self) -> Iterator[tuple[Any, bool]]:
-        """Yield every tensor of the inner optimizer, and whether Muon steps it."""
+    def _optimizer_tensors(self) -> Iterator[tuple[Any, Any]]:
+        """Yield every tensor of the inner optimizer, and a parameter that is in it."""
         if self._stage == 0:
             trained = (parameter for parameter in self._model.parameters() if parameter.requires_grad)
-            yield from ((parameter, getattr(parameter, "use_muon", False)) for parameter in trained)
+            yield from ((parameter, parameter) for parameter in trained)
         elif self._stage == 3:
             groups = zip(self._zero.fp32_partitioned_groups_flat, self._zero.fp16_groups, strict=True)
-            yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
+            yield from ((flat, group[0]) for flat, group in groups)
         else:
             groups = zip(self._zero.single_partition_of_fp32_groups, self._zero.bit16_groups, strict=True)
-            yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
+            yield from ((flat, group[0]) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
         """Return {id() of a parameter of Muon: (its group, the start of its momentum in this worker's buffer

@@ -6,13 +6,11 @@ from typing import Any, ClassVar
 import torch
 
 from trainers.config.job import Job
-from trainers.engine.optimizers import clipping_divisor, job_groups
-
-ADAM = ("exp_avg", "exp_avg_sq")
+from trainers.engine.optimizers import AveragedSGD, clipping_divisor, job_groups, new_state, state_keys
 
 
 class SingleWorker:
-    """The whole model and the whole optimizer state of AdamW, with the interface of `engine.zero.ZeroWorkers`.
+    """The whole model and the whole optimizer state of AdamW or SGD, with the interface of `engine.zero.ZeroWorkers`.
 
     With `precision: bf16` the model computes in bf16, as under ZeRO: a copy of the weights is kept in fp32,
     and gradients are summed over micro-batches in fp32.
@@ -32,9 +30,9 @@ class SingleWorker:
             self._masters = {each: torch.nn.Parameter(each.detach().clone()) for each in trained}
             forward.bfloat16()
             self._hooks = [each.register_post_accumulate_grad_hook(self._add) for each in trained]
-        self._optimizer = torch.optim.AdamW(
-            [{**group, "params": [self._masters[each] for each in group["params"]]} for group in groups], fused=True
-        )
+        groups = [{**group, "params": [self._masters[each] for each in group["params"]]} for group in groups]
+        averages = config.optimizer.kind == "asgd"
+        self._optimizer: Any = AveragedSGD(groups) if averages else torch.optim.AdamW(groups, fused=True)
         self.allocate(0)
 
     def _add(self, parameter: Any) -> None:
@@ -47,6 +45,11 @@ class SingleWorker:
         else:
             master.grad += gradient
         parameter.grad = None
+
+    @property
+    def inner(self) -> Any:
+        """The optimizer of torch that steps the weights."""
+        return self._optimizer
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -88,14 +91,12 @@ class SingleWorker:
 
     def keys(self, parameter: Any) -> tuple[str, ...]:
         """Return the names of a parameter's optimizer state."""
-        return ADAM
+        return state_keys(parameter, self._optimizer)
 
     def allocate(self, updates: int) -> None:
-        """Create zero state for all trained parameters, as if after `updates` steps."""
-        for master in self._masters.values():
-            state = {key: torch.zeros_like(master) for key in ADAM}
-            state["step"] = torch.tensor(float(updates), dtype=torch.float32, device=master.device)
-            self._optimizer.state[master] = state
+        """Create the state of all trained parameters (`new_state`), as if after `updates` steps."""
+        for parameter, master in self._masters.items():
+            self._optimizer.state[master] = new_state(master, self.keys(parameter), updates)
 
     def read(self, parameter: Any, key: str) -> torch.Tensor:
         """Read the fp32 `weight` or optimizer state of a trained parameter."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trainers.config.job import Job
-from trainers.engine.optimizers import SkippingAdamW, clipping_divisor, job_groups
+from trainers.engine.optimizers import AveragedSGD, SkippingAdamW, clipping_divisor, job_groups
 from trainers.engine.partitions import Partitions
 
 
@@ -65,7 +65,7 @@ def _deepspeed() -> Any:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Filter out the warning about an optimizer that is untested with ZeRO: the optimizers used here are
-    torch's AdamW and DeepSpeed's own Muon.
+    torch's AdamW, our averaged SGD, which is as elementwise, and DeepSpeed's own Muon.
     """
     return "untested optimizer" not in record.getMessage()
 
@@ -132,10 +132,12 @@ class ZeroWorkers(Partitions):
 
 
 def _optimizer(model: Any, config: Job) -> Any:
-    """Return AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have the attribute
-    `skip`.
+    """Return AdamW, averaged SGD, or DeepSpeed's Muon with AdamW for all but hidden matrices; all have the
+    attribute `skip`.
     """
     groups = job_groups(model, config)
+    if config.optimizer.kind == "asgd":
+        return AveragedSGD(groups)
     if config.optimizer.kind == "adamw":
         return SkippingAdamW(groups, fused=True)
     from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam

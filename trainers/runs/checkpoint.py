@@ -57,13 +57,24 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Averaging:
+    """The validation losses of a run with `asgd` up to the one that began averaging, and the number of updates averaged
+    since; None before.
+    """
+
+    losses: tuple[float, ...] = ()
+    averaged: int | None = None
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
     `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite. The optimizer has
     made `updates`, those of a parent whose state was kept included (None in checkpoints of before 2026-11-28).
     `split` is the layout of the workers in the last step, `order` the state of `trainers.data.order`. `best`
-    is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`).
+    is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`),
+    `averaging` with averaged SGD, where the weights are the averages.
     """
 
     path: LocalPath
@@ -76,6 +87,7 @@ class Checkpoint:
     checksum: str
     best: Best | None = None
     online_weights: dict[str, Any] | None = None
+    averaging: Averaging | None = None
     updates: int | None = None
 
 
@@ -94,6 +106,7 @@ def save(
     check: Callable[[], None] = lambda: None,
     best: Best | None = None,
     online_weights: Mapping[str, Any] | None = None,
+    averaging: Averaging | None = None,
     updates: int | None = None,
 ) -> LocalPath:
     """Publish a checkpoint after `step` steps. Keep the newest `keep`, those at multiples of `keep_every`,
@@ -137,6 +150,8 @@ def save(
             record["best"] = asdict(best)
         if online_weights is not None:
             record["online_weights"] = dict(online_weights)
+        if averaging is not None:
+            record["averaging"] = asdict(averaging)
         if updates is not None:
             record["updates"] = updates
         write_json(attempt / RECORD, record)
@@ -206,8 +221,12 @@ def load(path: LocalPath) -> Checkpoint:
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
     split = ParallelLayout(**record.get("split", asdict(ALONE)))
     best = Best(**record["best"]) if "best" in record else None
-    order, later = record.get("order", {}), (record.get("online_weights"), record.get("updates"))
-    return Checkpoint(path, *counts, record["fingerprints"], split, order, record["checksum"], best, *later)
+    averages = record.get("averaging")
+    averaging = Averaging(tuple(averages["losses"]), averages["averaged"]) if averages else None
+    states = (best, record.get("online_weights"), averaging, record.get("updates"))
+    return Checkpoint(
+        path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"], *states
+    )
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:

@@ -77,6 +77,11 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     _check_specials(packed_phases[-1])
     config = replace(config, batch=_batch(config.batch, _mean_tokens(packed_phases[-1], config.data)))
     check_micro_batch(config)
+    if config.optimizer.kind == "asgd" and not corpus.validation:
+        raise ConfigError(
+            "optimizer.kind: got asgd, whose averaging begins by the losses of validations, and the corpus has no validation "
+            "documents; build it with some, or use adamw or muon"
+        )
     order = order_of(corpus, config, packed_phases)
     _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, init=settle(config.init) if config.init else None)
@@ -354,6 +359,11 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
     elif bare:
         lines.append(f"data  no validation loss of {', '.join(bare)}: no validation documents in the corpus")
     lines += [line for phase in reached for line in _packing_lines(config, phase)]
+    if config.model.traits.characters:
+        lines.append(
+            f"data  {config.model.architecture} reads each document as a row of its own; documents of very different lengths "
+            f"cost padding"
+        )
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
         if end < (config.budget.tokens or 0):
             weights = ", ".join(
@@ -396,7 +406,8 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
     except at the end of a source. Marks that an objective adds to each document are not padding; their number
     is not known here.
     """
-    lines, packing = [], config.data.packing
+    lines = []
+    packing = "documents (one in each sequence)" if config.data.packing == "documents" else config.data.packing
     marked = config.objective.rewrites_rows
     for stream in phase.streams:
         if stream.sizes is not None:

@@ -37,7 +37,7 @@ _FREE_SIZES = (
 
 
 class _Weights(Mapping[str, dict[str, Any]]):
-    """Weights with an optimizer state of zeros, in the form that `Engine.restore` takes."""
+    """Weights with a new optimizer state, in the form that `Engine.restore` takes."""
 
     def __init__(self, weights: Mapping[str, Any]) -> None:
         self._weights = weights
@@ -45,7 +45,7 @@ class _Weights(Mapping[str, dict[str, Any]]):
     def __getitem__(self, name: str) -> dict[str, Any]:
         weight = self._weights[name]
         zeros = weight.new_zeros(weight.shape)
-        return {"weight": weight, "exp_avg": zeros, "exp_avg_sq": zeros, "momentum_buffer": zeros}
+        return {"weight": weight, "exp_avg": zeros, "exp_avg_sq": zeros, "momentum_buffer": zeros, "iterate": weight}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)

@@ -36,6 +36,7 @@ from trainers.runs.ledger import copy_ledger, line, make_ledger
 from trainers.runs.progress import Progress
 from trainers.runs.run import STOP, SupersededError, attempt_number, check_attempt, fingerprints, read_run
 from trainers.runs.sinks import open_sinks
+from trainers.training.averaging_trigger import AveragingTrigger
 from trainers.training.begin import describe_new, initial_base
 from trainers.training.cost_meter import CostMeter
 from trainers.training.divergence import DivergedError, remedy
@@ -118,7 +119,11 @@ class Training:
         self.judge = Judge(config, self.engine) if isinstance(config, Finetuning) else None
         self.validation = Validator(config, corpus, self.engine, self.micro_batch, self.judge)
         self.weights = online_weights_of(config, self.data.sources, self.data.row_lengths, self.engine)
-        states = (self.data.order, self.judge, self.weights)
+        optimizer = config.optimizer
+        self.averaging = (
+            AveragingTrigger(optimizer.non_monotone_interval, self.engine) if optimizer.kind == "asgd" else None
+        )
+        states = (self.data.order, self.judge, self.weights, self.averaging)
         resumed = restore(config, corpus, run, self.engine, *states, progress, self.split)
         self.start, self.tokens, self.skipped = resumed
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
@@ -333,6 +338,9 @@ class Training:
         if fields is None:
             return False
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)
+        if self.averaging is not None and self.averaging.observe(fields["loss"]):
+            message = f"weights are averaged from step {step + 1} on: the validation loss has stopped falling"
+            self.progress.write("averaging", step=step, message=message)
         if self.judge is None:
             return False
         self.judge.compare(step, {**fields, **fields.get("scores", {})})
@@ -361,6 +369,7 @@ class Training:
                     check=self._check,
                     best=self.judge.best if self.judge else None,
                     online_weights=self.weights.state() if self.weights else None,
+                    averaging=self.averaging.state if self.averaging else None,
                     updates=self.engine.updates,
                 )
                 copy_ledger(self.path)

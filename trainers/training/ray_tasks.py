@@ -91,6 +91,8 @@ def start_ray() -> None:
     # Each of these features would start another actor, or wait for one, before the first step.
     for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
         os.environ.setdefault(feature, "0")
+    # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -12,9 +12,10 @@ from trainers.data.order import Order
 from trainers.engine.engine import Engine
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
-from trainers.runs.parent import updates
+from trainers.runs.parent import checkpoint_of, updates
 from trainers.runs.progress import Progress
 from trainers.runs.run import fingerprints, read_run
+from trainers.training.averaging_trigger import AveragingTrigger
 from trainers.training.begin import describe_resume, read_state
 from trainers.training.judge import Judge
 from trainers.training.weighting.weights_interface import OnlineWeights
@@ -28,6 +29,7 @@ def restore(
     order: Order,
     judge: Judge | None,
     weights: OnlineWeights[Any] | None,
+    averaging: AveragingTrigger | None,
     progress: Progress,
     layout: ParallelLayout,
 ) -> tuple[int, int, int]:
@@ -45,7 +47,7 @@ def restore(
         raise UserError(f"{run}: no intact checkpoint to continue from; the log says why")
     step = engine.broadcast(found.step if found else 0)
     if step == 0:
-        return _begin(config, corpus, run, engine, judge is not None, progress)
+        return _begin(config, corpus, run, engine, judge is not None, averaging, progress)
     found = found or checkpoint.newest(run, lambda _: None, last=step)
     if found is None or found.step != step:
         raise UserError(f"{run}: worker {engine.rank} cannot read the checkpoint of step {step}")
@@ -55,6 +57,8 @@ def restore(
     if weights is not None:
         weights.resume(found.online_weights)
     engine.restore(checkpoint.read_state(found), updates(read_run(run), found))
+    if averaging is not None:
+        averaging.resume(found.averaging)
     ours = fingerprints(config, corpus)["code"]
     if found.fingerprints["code"] != ours:
         message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
@@ -65,7 +69,13 @@ def restore(
 
 
 def _begin(
-    config: Job, corpus: JobCorpus, run: LocalPath, engine: Engine, fine_tunes: bool, progress: Progress
+    config: Job,
+    corpus: JobCorpus,
+    run: LocalPath,
+    engine: Engine,
+    fine_tunes: bool,
+    averaging: AveragingTrigger | None,
+    progress: Progress,
 ) -> tuple[int, int, int]:
     """Begin a run that has no checkpoint; returns the same as `restore`."""
     parent = read_run(run).get("parent")
@@ -74,6 +84,8 @@ def _begin(
     if not fine_tunes:
         state = read_state(config, corpus, parent, engine.shapes())
         engine.restore(state, parent["updates"])
+        if averaging is not None and config.init is not None and config.init.optimizer == "keep":
+            averaging.resume(checkpoint_of(LocalPath(parent["path"]), parent["step"]).averaging)
         engine.broadcast(0)  # as in `restore`
     step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""
     message = f"from the weights{of} of {parent['path']}"

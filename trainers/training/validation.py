@@ -26,12 +26,16 @@ class Validator:
 
     def measure(self) -> dict[str, Any] | None:
         """Return the fields of a validation event, or None if there are no held-out targets. The task metrics
-        are in the field `scores`, on the first worker only.
+        are in the field `scores`, on the first worker only. Weights that are averaged are measured by their averages.
         """
+        if not self._held_out.sources:
+            return None
+        with self._engine.averaged_weights():
+            return self._measure()
+
+    def _measure(self) -> dict[str, Any] | None:
         held_out = self._held_out
         scores: dict[str, float] = {}
-        if not held_out.sources:
-            return None
         batches = held_out.batches(*self._share)
         if self._judge is not None and isinstance(held_out, HeldOut):
             totals, scores = self._judge.measure(held_out, batches)

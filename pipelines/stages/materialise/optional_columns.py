@@ -48,10 +48,14 @@ def sides_of(text: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def encode_pairs(
-    encoder: "Encoder", sides: pa.LargeStringArray, sentences: bool, span_types: Sequence[SpanType]
+    encoder: "Encoder",
+    sides: pa.LargeStringArray,
+    sentences: bool,
+    span_types: Sequence[SpanType],
+    ner_model: str = "",
 ) -> TokenColumns:
     """Encode both of the `sides_of` texts, each by itself, as one document, and return where its target begins."""
-    made = encode_with_columns(encoder, sides, sentences, span_types)
+    made = encode_with_columns(encoder, sides, sentences, span_types, ner_model)
     sizes = np.diff(made.offsets).reshape(-1, 2)
     targets = np.where(sizes.all(axis=1), sizes[:, 0], -1).astype(np.int32)
 
@@ -72,9 +76,15 @@ def encode_pairs(
 
 
 def encode_with_columns(
-    encoder: "Encoder", text: pa.LargeStringArray, sentences: bool, span_types: Sequence[SpanType]
+    encoder: "Encoder",
+    text: pa.LargeStringArray,
+    sentences: bool,
+    span_types: Sequence[SpanType],
+    ner_model: str = "",
 ) -> TokenColumns:
-    """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`."""
+    """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`: by a
+    language model if one is given, otherwise by patterns.
+    """
     if not sentences and not span_types:
         return TokenColumns(*encoder.encode(text), None, None)
     from pipelines.kernels.text.segment import sentence_starts
@@ -84,9 +94,14 @@ def encode_with_columns(
     if sentences:
         lists.append((starts, start_offsets))
     if span_types:
-        from pipelines.kernels.text.dates_and_names import find_dates_and_names
+        if ner_model:
+            from pipelines.stages.materialise.named_spans import find_named_spans
 
-        found = find_dates_and_names(text, span_types, (start_offsets, starts))
+            found = find_named_spans(text, span_types, ner_model)
+        else:
+            from pipelines.kernels.text.dates_and_names import find_dates_and_names
+
+            found = find_dates_and_names(text, span_types, (start_offsets, starts))
         lists.extend((places, found.offsets) for places in (found.begins, found.lasts, found.ends))
     # The encoder takes one list of positions a document, so the lists are joined and divided again.
     documents = np.concatenate([np.repeat(np.arange(len(text)), np.diff(offsets)) for _, offsets in lists])

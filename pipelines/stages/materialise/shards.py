@@ -31,6 +31,7 @@ from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_vers
 from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.materialise.given_counts import refuse_missing_splits
 from pipelines.stages.materialise.group_by import DomainGroups, GroupBy, bounds_of, refuse_many_groups
+from pipelines.stages.materialise.named_spans import entities_of
 from pipelines.stages.materialise.optional_columns import (
     TokenColumns,
     encode_pairs,
@@ -40,6 +41,7 @@ from pipelines.stages.materialise.optional_columns import (
 )
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
+from pipelines.stages.pii.name_finders import check_model, model_library, model_notice, model_versions
 from tokenizer.vocabulary.specials import required_tokens
 
 if TYPE_CHECKING:
@@ -81,7 +83,10 @@ class Shards(CorpusStage):
     `web:en:q5` holds the English documents among the best fifth of `web`. See docs/domains.md."""
     spans: tuple[SpanType, ...] = field(default=(), metadata=ADDED)
     """Write the column `spans`: the tokens of the `dates` and `names` of a document, for the objective `salient_spans`. They are
-    found by patterns for English (`pipelines.kernels.text.dates_and_names`)."""
+    found by patterns for English (`pipelines.kernels.text.dates_and_names`), or by `ner_model`."""
+    ner_model: str = field(default="", metadata=ADDED)
+    """The language model that finds `spans`, given as for `pii`: an installed spaCy model by name, or the path of a directory
+    of spaCy or of a token classifier of Hugging Face. Its speed is that of `pii` with it (docs/benchmarks.md)."""
     target: bool = field(default=False, metadata=ADDED)
     """Write the column `target`: the token at which the target of a document begins, of sources that name one
     (`text: {fields: [en], target: de}`), for the objectives `translation_lm` and `multitask`; -1 for documents without two
@@ -113,6 +118,12 @@ class Shards(CorpusStage):
         for number, kind in enumerate(self.spans):
             if kind in self.spans[:number]:
                 raise ValueError(f"spans[{number}]: {kind!r} occurs twice")
+        if self.ner_model:
+            if not self.spans:
+                raise ValueError(
+                    f"ner_model: got {self.ner_model!r} without `spans`, which it finds; add spans: [dates, names]"
+                )
+            check_model(self.ner_model, entities_of(self.spans))
         columns = [each.column for each in self.groups]
         for number, each in enumerate(self.groups):
             if each.column in columns[:number]:
@@ -165,15 +176,32 @@ class Shards(CorpusStage):
             each.check_type(types.field(each.column).type)
 
     def depends(self) -> dict[str, str]:
-        """Return the encoder, the version of the patterns of spans, and the checksum of a tokenizer given as a file."""
+        """Return the encoder, the version of the patterns of spans or of the language model, and the checksum of a tokenizer
+        given as a file.
+        """
         versions = library_versions("tokenizers", "gigatoken")
-        if self.spans:
+        if self.ner_model:
+            versions |= self._model_versions
+        elif self.spans:
             from pipelines.kernels.text.dates_and_names import PATTERNS
 
             versions["span_patterns"] = str(PATTERNS)
         if self.is_path:
             versions["tokenizer"] = self._checksum
         return versions
+
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        """Return the spaCy model, if it is given by name."""
+        return model_library(self.ner_model)
+
+    def notice(self) -> str:
+        """Return a warning that a language model is slow; empty if there is none."""
+        return model_notice(self.ner_model)
+
+    @cached_property
+    def _model_versions(self) -> dict[str, str]:
+        """The versions of the language model, computed on first use, which is when the build is planned."""
+        return model_versions(self.ner_model)
 
     @cached_property
     def _checksum(self) -> str:
@@ -413,6 +441,7 @@ def _encoded(encoder: "Encoder", text: pa.LargeStringArray, stage: Shards) -> tu
     if stage.target:
         sides = sides_of(text)
         n_bytes = pc.binary_length(sides).to_numpy().reshape(-1, 2).sum(axis=1)
-        return encode_pairs(encoder, sides, stage.sentences, stage.spans), n_bytes
+        return encode_pairs(encoder, sides, stage.sentences, stage.spans, stage.ner_model), n_bytes
     text = without_borders(text)
-    return encode_with_columns(encoder, text, stage.sentences, stage.spans), pc.binary_length(text).to_numpy()
+    made = encode_with_columns(encoder, text, stage.sentences, stage.spans, stage.ner_model)
+    return made, pc.binary_length(text).to_numpy()

@@ -5,10 +5,10 @@ a block-list of domains and URLs, and three word lists. Strict words count anywh
 whole words. The user supplies the lists: the paper published none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cache, cached_property, lru_cache
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -126,19 +126,6 @@ class UrlRules(PartStage):
         """The strict, hard and soft words of the lists."""
         return load_words(self.strict_words, squash=True), load_words(self.hard_words), load_words(self.soft_words)
 
-    @cached_property
-    def _domain(self) -> Any:
-        """A function that returns the registered domain of a host, or None."""
-        import tldextract
-
-        extract = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
-
-        @lru_cache(_HOSTS)
-        def domain(host: str) -> str | None:
-            return extract.extract_str(host).top_domain_under_public_suffix or None
-
-        return domain
-
     def annotate(self, docs: pa.Table) -> pa.Table:
         """Return the columns of each document."""
         batches = [self._measure(batch["url"].to_pylist()) for batch in docs.select(["url"]).to_batches(_BATCH)]
@@ -166,7 +153,21 @@ class UrlRules(PartStage):
         return pa.RecordBatch.from_arrays(columns, schema=URL_SIGNALS)
 
     def _registered(self, url: Url | None) -> str | None:
-        return None if url is None or url.host is None else self._domain(url.host)
+        return None if url is None or url.host is None else registered_domain()(url.host)
+
+
+@cache  # building the tree of the suffix list takes 20 ms
+def registered_domain() -> Callable[[str], str | None]:
+    """Return the function from a host to its registered domain, None if it has none. It is made once in a process."""
+    import tldextract
+
+    extract = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
+
+    @lru_cache(_HOSTS)
+    def domain(host: str) -> str | None:
+        return extract.extract_str(host).top_domain_under_public_suffix or None
+
+    return domain
 
 
 def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.ndarray":

@@ -187,6 +187,25 @@ def model_versions(model: str) -> dict[str, str]:
     return library_versions(*libraries) | {"ner_model xxh3_128": checksum}
 
 
+def model_library(model: str) -> tuple[tuple[str, str], ...]:
+    """Return (module, command that installs it) of a spaCy model given by name; nothing for directories and for no model."""
+    if not model or is_directory(model):
+        return ()
+    return ((model, f"{INSTALL_ENGLISH} (the model for English)"),)
+
+
+def model_notice(model: str) -> str:
+    """Return a warning that a model is slow; empty for no model."""
+    if not model:
+        return ""
+    if is_token_classifier(model):
+        return f"names by {model}: a neural network reads every text whole, on one core per task; time it on a small corpus first"
+    return (
+        f"names by {model} run at about 0.02 MB/s of text per core (benchmarks/pii.py), an hour for 70 MB; search for fewer "
+        "entities if that is too long"
+    )
+
+
 def needs_model(entities: Sequence[str]) -> list[str]:
     """Return the entities that only a language model finds."""
     return [entity for entity in entities if entity in NER_ENTITIES]

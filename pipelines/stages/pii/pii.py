@@ -28,8 +28,8 @@ from pipelines.stages.pii.false_finds import is_false, list_checksum
 from pipelines.stages.pii.name_finders import (
     INSTALL_ENGLISH,
     check_model,
-    is_directory,
-    is_token_classifier,
+    model_library,
+    model_notice,
     model_versions,
     needs_model,
 )
@@ -178,23 +178,11 @@ class Pii(ReadsText, PartStage):
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
         """Return the spaCy model, if it is given by name."""
-        if not self.ner_model or is_directory(self.ner_model):
-            return ()
-        return ((self.ner_model, f"{INSTALL_ENGLISH} (the model for English)"),)
+        return model_library(self.ner_model)
 
     def notice(self) -> str:
         """Return a warning that finding names is slow; empty if no `ner_model` is set."""
-        if not self.ner_model:
-            return ""
-        if is_token_classifier(self.ner_model):
-            return (
-                f"names by {self.ner_model}: a neural network reads every text whole, on one core per task; time it on a "
-                "small corpus first"
-            )
-        return (
-            f"names by {self.ner_model} run at about 0.02 MB/s of text per core (benchmarks/pii.py), an hour for 70 MB; "
-            "search for fewer entities if that is too long"
-        )
+        return model_notice(self.ner_model)
 
     def check(self) -> None:
         """Check that entities, actions and regions are known and fit together, and that the key is usable."""

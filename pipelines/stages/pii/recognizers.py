@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Literal
 
 from pipelines.stages.pii.addresses import STREET_ADDRESS
@@ -146,6 +147,7 @@ def _own_recognizer(entity: str, patterns: Mapping[str, float], flags: int) -> A
     return recognizer
 
 
+@cache  # building the tree of the suffix list takes 20 ms
 def presidio() -> Any:
     """Import Presidio's recognizers."""
     logging.getLogger("presidio-analyzer").disabled = True

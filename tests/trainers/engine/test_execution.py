@@ -1,5 +1,5 @@
-"""Ways to execute a run that change no loss: offload, activation checkpointing, torch.compile, ZeRO stages under Muon; and
-dropout, exact on resuming. Small runs of 8 steps by two workers of one launch, some taken over by one worker.
+"""Ways to execute a run that change no loss: offload, activation checkpointing, torch.compile, ZeRO stages under Muon and under
+averaged SGD; and dropout, exact on resuming. Small runs of 8 steps by two workers of one launch, some taken over by one worker.
 """
 
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gristmill.events import read_events
 from tests.trainers.engine.execution_worker import HALF, STEPS
@@ -21,6 +22,12 @@ pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 WORKER = Path(__file__).with_name("execution_worker.py")
 MUON = {"optimizer.kind": "muon", "optimizer.gradient_clipping": 0.0}
 DROPOUT = {"model.dropout": 0.1}
+# Averaging begins before the checkpoint that others continue from.
+ASGD = {
+    "optimizer": {"kind": "asgd", "learning_rate": 3.0, "weight_decay": 0.0, "non_monotone_interval": 1},
+    "schedule": {"kind": "constant"},
+    "validation": {"every": 1, "tokens": 256, "documents": False},
+}
 
 
 def run(name, recipe="llama_tiny", after=None, stage=1, **changes):
@@ -48,6 +55,8 @@ NEW = [
     *(run(f"muon{stage}", stage=stage, **MUON) for stage in (0, 1, 2, 3)),
     *(run(f"muon{stage}-offload", stage=stage, **MUON, **OFFLOAD) for stage in (2, 3)),
     run("muon-step", stage=2, **ONE_STEP),
+    *(run(f"asgd{stage}", stage=stage, **ASGD) for stage in (0, 1, 2, 3)),
+    run("asgd2-offload", stage=2, **ASGD, **OFFLOAD),
     run("dropout", "tiny_gpt2", stage=2, **DROPOUT),
     run("dropout-recompute", "tiny_gpt2", stage=2, **DROPOUT, **RECOMPUTE),
     run("dropout-in-line", "tiny_gpt2", stage=2, **DROPOUT, **execution(loader_threads=0)),
@@ -60,11 +69,14 @@ RESUMED = [
     run("muon2-to-3", after="muon2", stage=3, **MUON),
     run("muon3-to-2-offload", after="muon3", stage=2, **MUON, **OFFLOAD),
     run("muon3-offload-to-0", after="muon3-offload", stage=0, **MUON),
+    run("asgd1-to-3", after="asgd1", stage=3, **ASGD),
     run("dropout-again", "tiny_gpt2", after="dropout", stage=1, **DROPOUT),
 ]
 ALONE = [
     run("muon2-alone", after="muon2", stage=1, **MUON),
     run("offload3-alone", after="offload3", stage=3, **OFFLOAD),
+    run("asgd-alone", **ASGD),
+    run("asgd3-alone", after="asgd3", **ASGD),
     run("dropout-alone", "tiny_gpt2", after="dropout", stage=2, **DROPOUT),
 ]
 
@@ -82,7 +94,7 @@ def launched(corpus_directory, tmp_path_factory):
     output = tmp_path_factory.mktemp("execution")
     runs = NEW + RESUMED if shutil.which("g++") else [r for r in NEW + RESUMED if "muon" not in r["name"]]
     launch(2, corpus_directory, output, runs)
-    alone = [r for r in ALONE if r["after"] in {run["name"] for run in runs}]
+    alone = [r for r in ALONE if r.get("after") in {None, *(run["name"] for run in runs)}]
     launch(1, corpus_directory, output, alone)
     return output
 
@@ -97,7 +109,7 @@ def expect(output, name, before, places):
     assert found == pytest.approx({step: expected[step] for step in found}, abs=0.5 * 10**-places)
 
 
-@pytest.mark.parametrize("name", [r["name"] for r in NEW if "offload" in r["name"] and "muon" not in r["name"]])
+@pytest.mark.parametrize("name", [r["name"] for r in NEW if r["name"].startswith("offload")])
 def test_offload_of_the_optimizer_changes_no_loss(launched, name):
     expect(launched, name, "plain", 5)
 
@@ -115,6 +127,23 @@ def test_muon_learns_and_its_losses_do_not_depend_on_the_stage(launched, name):
     assert found[STEPS] < found[1] - 0.4
     plain = losses(launched / "plain")
     assert max(abs(found[step] - plain[step]) for step in found) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["asgd0", "asgd1", "asgd2", "asgd3", "asgd2-offload", "asgd1-to-3", "asgd3-alone"])
+def test_averages_do_not_depend_on_workers_and_stage(launched, name):
+    alone = launched / "asgd-alone"
+    (began,) = read_events(alone / "log.jsonl", "averaging")
+    assert 2 <= began["step"] <= HALF
+    expect(launched, name, "asgd-alone", 5)
+    expected, found = (read_events(path / "log.jsonl", "validation") for path in (alone, launched / name))
+    losses_of = [entry["loss"] for entry in expected]
+    assert [entry["loss"] for entry in found] == pytest.approx(losses_of[-len(found) :], abs=5e-6)
+    ours, theirs = (checkpoint.newest(path, pytest.fail) for path in (alone, launched / name))
+    assert (theirs.averaging.averaged, STEPS - began["step"]) == (ours.averaging.averaged, ours.averaging.averaged)
+    expected, found = map(checkpoint.read_state, (ours, theirs))
+    for parameter in expected:
+        for key in ("weight", "iterate"):
+            torch.testing.assert_close(found[parameter][key], expected[parameter][key], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "before"), [(r["name"], r["after"]) for r in RESUMED if "dropout" not in r["name"]])

@@ -1,4 +1,6 @@
-"""One worker without DeepSpeed against one worker under ZeRO: the same losses, norms and state, and resuming either way."""
+"""One worker without DeepSpeed against one worker under ZeRO: the same losses, norms and state, and resuming either way; and
+averaged SGD against torch's.
+"""
 
 import numpy as np
 import pytest
@@ -10,20 +12,22 @@ from trainers.config.job import BatchSize, Execution, Optimizer, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
 from trainers.engine import engine as module
 from trainers.engine.engine import Engine, start_group
-from trainers.engine.forward import forward_of
+from trainers.engine.forward import forward_of, tensors
+from trainers.engine.optimizers import parameter_groups
 from trainers.models import build_model
 from trainers.rows.batch import Batch
 
 LENGTH, STEPS, RATE = 16, 6, 3e-3
+ASGD = Optimizer(kind="asgd", gradient_clipping=0.5, learning_rate=3.0, weight_decay=0.01)
 MODEL = Model("gpt2", layers=2, width=32, heads=2, positions=LENGTH, vocab_size=160)
 
 
-def configuration(precision, stage=2):
+def configuration(precision, stage=2, optimizer=None):
     return Pretraining(
         name="x",
         model=MODEL,
         batch=BatchSize(sequences=6), budget=TrainingBudget(steps=STEPS), precision=precision, data=Data(sequence_length=LENGTH),
-        optimizer=Optimizer(gradient_clipping=0.5, learning_rate=RATE), execution=Execution(zero_stage=stage),
+        optimizer=optimizer or Optimizer(gradient_clipping=0.5, learning_rate=RATE), execution=Execution(zero_stage=stage),
     )  # fmt: skip
 
 
@@ -40,9 +44,9 @@ def make(monkeypatch):
     """An engine of the model, with or without DeepSpeed."""
     engines = []
 
-    def make(zero, precision, parts, stage=2):
+    def make(zero, precision, parts, stage=2, optimizer=None):
         monkeypatch.setattr(module, "_needs_deepspeed", lambda config: zero)
-        config = configuration(precision, stage)
+        config = configuration(precision, stage, optimizer)
         engine = Engine(forward_of(build_model(MODEL, SPECIAL_IDS, 0), config), config, 6 // parts, parts)
         engines.append(engine)
         return engine
@@ -54,7 +58,8 @@ def make(monkeypatch):
 
 def train(engine, steps, parts):
     """Losses and gradient norms of some steps."""
-    made = [engine.train_step(list(batches(step, parts)), step, RATE, 1, False) for step in steps]
+    rate = engine._config.optimizer.learning_rate
+    made = [engine.train_step(list(batches(step, parts)), step, rate, 1, False) for step in steps]
     return np.array([(totals.loss, norm) for totals, norm in made])
 
 
@@ -88,6 +93,66 @@ def test_a_single_worker_trains_as_under_zero_and_resumes_either_way(alone, make
     assert train(single, range(3, STEPS), parts) == pytest.approx(whole[3:], rel=near)
 
 
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("precision", "stage", "parts"), [("fp32", 0, 3), ("fp32", 1, 1), ("bf16", 2, 2), ("fp32", 3, 1)]
+)
+def test_averages_are_those_of_zero_and_take_the_place_of_the_weights_for_a_while(alone, make, precision, stage, parts):
+    near = 2e-6 if precision == "fp32" else 2e-3
+    engines = [make(of_zero, precision, parts, stage, ASGD) for of_zero in (False, True)]
+    states, measured = [], []
+    for engine in engines:
+        train(engine, range(2), parts)
+        engine.begin_averaging()
+        train(engine, range(2, 5), parts)
+        states.append(copied(engine))
+        with engine.averaged_weights():
+            swapped, inside = copied(engine), engine.evaluate(batches(9, 1), 1).loss
+        measured.append((inside, engine.evaluate(batches(9, 1), 1).loss))
+        for name, found in copied(engine).items():
+            for key, other in (("weight", "iterate"), ("iterate", "weight")):
+                assert torch.equal(found[key], states[-1][name][key]), "the weights are not back"
+                assert torch.equal(found[key], swapped[name][other]), "not the averages"
+    assert abs(measured[0][0] - measured[0][1]) > 1e-3
+    assert measured[1] == pytest.approx(measured[0], rel=10 * near)
+    for engine, other in zip(engines, reversed(states), strict=True):
+        engine.restore(other, 5)
+        engine.begin_averaging(3)
+        train(engine, range(5, STEPS), parts)
+    single, zero = map(copied, engines)
+    for name, its in single.items():
+        for key, tensor in its.items():
+            torch.testing.assert_close(zero[name][key], tensor, rtol=10 * near, atol=10 * near)
+
+
+def test_weights_and_averages_are_those_of_the_authors_code(make):
+    """salesforce/awd-lstm-lm, main.py: clipping, torch.optim.SGD, and from the trigger on a new torch.optim.ASGD."""
+    engine, trigger, steps = make(False, "fp32", 2, optimizer=ASGD), 4, 11
+    network = build_model(MODEL, SPECIAL_IDS, 0)
+    forward = forward_of(network, engine._config).train()
+    groups = [
+        {key: group[key] for key in ("params", "lr", "weight_decay")} for group in parameter_groups(network, ASGD)
+    ]
+    theirs = torch.optim.SGD(groups)
+    for step in range(steps):
+        if step == trigger:
+            engine.begin_averaging()
+            theirs = torch.optim.ASGD(groups, t0=0, lambd=0.0)
+        train(engine, [step], 2)
+        (batch,) = batches(step, 1)
+        theirs.zero_grad()
+        forward(**tensors(batch, "cpu"))["loss"].sum().div(6 * LENGTH).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), ASGD.gradient_clipping)
+        theirs.step()
+        of_engine, near = copied(engine), {"rtol": 1e-5, "atol": 1e-6}
+        for name, parameter in network.named_parameters():
+            average = theirs.state[parameter]["ax"] if step >= trigger else parameter
+            torch.testing.assert_close(of_engine[name]["iterate"], parameter.detach(), **near)
+            torch.testing.assert_close(of_engine[name]["weight"], average.detach(), **near)
+    assert engine.averaged == steps - trigger
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_resuming_is_exact_and_micro_batches_change_rounding_only(make, precision):
@@ -102,16 +167,20 @@ def test_resuming_is_exact_and_micro_batches_change_rounding_only(make, precisio
     assert train(split, range(STEPS), 6) == pytest.approx(whole, rel=1e-5 if precision == "fp32" else 3e-2)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_step_that_is_not_finite_changes_nothing(make, monkeypatch, precision):
-    engine = make(False, precision, 2)
-    train(engine, range(2), 2)
+@pytest.mark.parametrize(("precision", "optimizer"), [("fp32", None), ("bf16", None), ("fp32", ASGD)])
+def test_a_step_that_is_not_finite_changes_nothing(make, monkeypatch, precision, optimizer):
+    engine = make(False, precision, 2, optimizer=optimizer)
+    train(engine, [0], 2)
+    if optimizer:
+        engine.begin_averaging()
+    train(engine, [1], 2)
     before, weights = copied(engine), [each.clone() for each in engine._model.parameters()]
     nats = Engine._nats
     monkeypatch.setattr(Engine, "_nats", lambda *given, **named: {"loss": nats(*given, **named)["loss"] * float("nan")})
     totals, norm = engine.train_step(list(batches(2, 2)), 2, RATE, 1, False)
     assert not np.isfinite(totals.loss)
     assert not np.isfinite(norm)
+    assert engine.averaged == (1 if optimizer else None)
     monkeypatch.undo()
     after = copied(engine)
     assert all(torch.equal(before[name][key], after[name][key]) for name in before for key in before[name])

@@ -77,6 +77,22 @@ def test_a_token_budget_counts_tokens_and_no_padding(packing, corpus):
     assert resolve(parse(Pretraining, plain(resolved), "resolved.yaml"), corpus) == resolved
 
 
+@pytest.mark.parametrize(
+    ("recipe", "assignment", "said"),
+    [
+        ("llama_tiny", "data.packing=documents", "data  plays: documents (one in each sequence) at 64 leaves "),
+        ("llama_tiny", "data.packing=best_fit", "data  plays: best_fit at 64 leaves "),
+        ("tiny_canine", "data.packing=concatenate", "data  canine reads each document as a row of its own"),
+    ],
+)
+def test_it_is_said_where_a_row_has_one_document(recipe, assignment, said, corpus):
+    config = parse(Pretraining, override(plain(RECIPES[recipe]()), [assignment, "data.sequence_length=64"]), recipe)
+    config = resolve(config, corpus)
+    lines = describe_data(config, corpus, training_data(corpus, config).order)
+    assert [line for line in lines if line.startswith(said)]
+    assert ("of its own" in "".join(lines)) == (recipe == "tiny_canine")
+
+
 def test_a_budget_of_too_many_samples_to_replay_uses_average_lengths(corpus, monkeypatch):
     phases = "data.phases=[{until_step: 90, sequence_length: 32}]"
     for assignment in ("budget={steps: 100}", "budget={tokens: 160000}", "budget={steps: 100, tokens: 66560}"):

@@ -1,4 +1,6 @@
-"""The column `spans`: which dates and names the patterns find, and the tokens that hold them with every kind of tokenizer."""
+"""The column `spans`: which dates and names the patterns and a language model find, and the tokens that hold them with every
+kind of tokenizer.
+"""
 
 import json
 from itertools import pairwise
@@ -20,6 +22,8 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.planning.published import add_published_files
+from pipelines.stages.materialise.named_spans import find_named_spans
+from pipelines.stages.pii.name_finders import Named, NameFinder
 from tokenizer.encode import Encoder
 
 
@@ -197,6 +201,80 @@ def test_the_column_is_written_only_where_it_is_wanted_and_changes_nothing_else(
 def test_wrong_types_are_refused(tmp_path, spans, message):
     with pytest.raises(ConfigError, match=message):
         made(tmp_path, f", spans: {spans}")
+
+
+@pytest.fixture(scope="module")
+def ruler(tmp_path_factory):
+    """The directory of a spaCy model that knows some names and dates in capitals and in lower case."""
+    import spacy
+
+    directory = tmp_path_factory.mktemp("model") / "ruler"
+    pipeline = spacy.blank("en")
+    known = {
+        "PERSON": ["ann lee", "lee"],
+        "GPE": ["Zürich"],
+        "ORG": ["the mill"],
+        "DATE": ["midsummer 1969", "next week"],
+    }
+    pipeline.add_pipe("entity_ruler").add_patterns(
+        [{"label": label, "pattern": pattern} for label, patterns in known.items() for pattern in patterns]
+    )
+    pipeline.to_disk(directory)
+    return directory
+
+
+NAMED = "über ann lee, who left the mill in Zürich at midsummer 1969 with Tom. next week lee says more. "
+
+
+def test_a_language_model_finds_spans_in_place_of_the_patterns(ruler, tmp_path):
+    texts = pa.array([NAMED, "", "nobody here", "Zürich"], pa.large_string())
+    spans = find_named_spans(texts, ("dates", "names"), str(ruler))
+    data = NAMED.encode()
+    held = [data[begin:end].decode() for begin, end in zip(spans.begins[:5], spans.ends[:5], strict=True)]
+    assert held == ["ann lee", "the mill", "Zürich", "midsummer 1969", "lee"]
+    assert [data[last:end].decode() for last, end in zip(spans.lasts[:5], spans.ends[:5], strict=True)] == list("elh9e")
+    assert [SPAN_TYPES[kind] for kind in spans.types] == ["names", "names", "names", "dates", "names", "names"]
+    assert spans.offsets.tolist() == [0, 5, 5, 5, 6]
+    dates = find_named_spans(texts, ("dates",), str(ruler))
+    assert (dates.begins.tolist(), dates.types.tolist()) == ([spans.begins[3]], [SPAN_TYPES.index("dates")])
+
+
+def test_of_finds_that_overlap_the_first_and_longest_is_a_span(ruler, monkeypatch):
+    finds = [
+        Named(4, 7, "PERSON", 1.0),
+        Named(0, 3, "PERSON", 1.0),
+        Named(0, 5, "LOCATION", 1.0),
+        Named(5, 6, "NRP", 1.0),
+    ]
+    monkeypatch.setattr(NameFinder, "find", lambda self, texts: iter([finds]))
+    spans = find_named_spans(pa.array(["abcdefgh"], pa.large_string()), ("names",), str(ruler))
+    assert list(zip(spans.begins.tolist(), spans.ends.tolist(), strict=True)) == [(0, 5), (5, 6)]
+
+
+@pytest.mark.long
+def test_shards_have_the_spans_of_a_language_model(ruler, tmp_path):
+    built = made(tmp_path, f", spans: [dates, names], ner_model: {ruler}", texts=[NAMED] * 12)
+    shard_set, encoded = built.shard_sets["for_byte_bpe"], []
+    encoder = Encoder.load(str(tmp_path / "out" / shard_set.tokenizer.path))
+    for shard in shards_of(tmp_path / "out", shard_set):
+        tokens = shard.tokens[: shard.offsets[1]]
+        encoded += [encoder.decode(tokens[a:b]).strip(" ,.") for a, b, _ in shard.spans[: shard.span_offsets[1]]]
+    assert encoded[:5] == ["ann lee", "the mill", "Zürich", "midsummer 1969", "lee"]
+    patterns = made(tmp_path, ", spans: [dates, names]", texts=[NAMED] * 12).shard_sets["for_byte_bpe"]
+    assert [shard.xxh3_128 for shard in patterns.shards] != [shard.xxh3_128 for shard in shard_set.shards]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (", ner_model: en_core_web_sm", "ner_model: got 'en_core_web_sm' without `spans`"),
+        (", spans: [names], ner_model: no_such_model", "ner_model: got 'no_such_model', which is not installed"),
+        (", spans: [names], ner_model: no/such/model", "ner_model: got 'no/such/model', no such directory"),
+    ],
+)
+def test_a_language_model_that_cannot_be_used_is_refused_before_the_build(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        made(tmp_path, options)
 
 
 @pytest.mark.long

@@ -1,0 +1,49 @@
+"""Decide when averaged SGD begins to average the weights (`optimizer.kind: asgd`)."""
+
+import math
+import sys
+from collections.abc import Sequence
+
+from trainers.engine.engine import Engine
+from trainers.runs.checkpoint import Averaging
+
+
+def is_non_monotone(losses: Sequence[float], loss: float, interval: int) -> bool:
+    """Return whether `loss` is above the lowest of `losses`, those of the validations before it, leaving out the last
+    `interval` of them (Merity et al., 2017, algorithm 1).
+    """
+    return len(losses) > interval and loss > min(losses[:-interval])
+
+
+class AveragingTrigger:
+    """Begins averaging at the first validation whose loss is no longer falling. `state` is recorded in checkpoints."""
+
+    def __init__(self, interval: int, engine: Engine) -> None:
+        self._interval, self._engine = interval, engine
+        self._losses: tuple[float, ...] = ()
+
+    @property
+    def state(self) -> Averaging:
+        """What a checkpoint records."""
+        return Averaging(self._losses, self._engine.averaged)
+
+    def resume(self, state: Averaging | None) -> None:
+        """Continue from the state of a checkpoint, after the engine has restored its averages."""
+        state = state or Averaging()
+        self._losses = state.losses
+        if state.averaged is not None:
+            self._engine.begin_averaging(state.averaged)
+
+    def observe(self, loss: float) -> bool:
+        """Take the loss of a validation, and begin averaging if it is due. Returns whether it begins.
+
+        Every worker calls this. A loss that is not finite counts as the highest.
+        """
+        if self._engine.averaged is not None:
+            return False
+        loss = float(loss) if math.isfinite(loss) else sys.float_info.max
+        begins = bool(self._engine.broadcast(int(is_non_monotone(self._losses, loss, self._interval))))
+        self._losses = (*self._losses, loss)
+        if begins:
+            self._engine.begin_averaging()
+        return begins
