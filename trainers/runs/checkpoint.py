@@ -223,10 +223,9 @@ def load(path: LocalPath) -> Checkpoint:
     best = Best(**record["best"]) if "best" in record else None
     averages = record.get("averaging")
     averaging = Averaging(tuple(averages["losses"]), averages["averaged"]) if averages else None
-    states = (best, record.get("online_weights"), averaging, record.get("updates"))
-    return Checkpoint(
-        path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"], *states
-    )
+    states = (best, record.get("online_weights"), averaging)
+    order, updates = record.get("order", {}), record.get("updates")
+    return Checkpoint(path, *counts, record["fingerprints"], split, order, record["checksum"], *states, updates=updates)
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
