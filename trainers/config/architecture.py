@@ -29,7 +29,7 @@ class Traits:
     the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
     `bidirectional_lm` says the same of a forward and a backward language model, `decodes_neighbours` of decoders that write the
     sentences before and after a sentence. `characters` says that positions are those of characters, which it reads in the place
-    of tokens.
+    of tokens. `carries_state` says that it can begin a window of a row with the state in which it left the window before.
     """
 
     family: Family
@@ -44,6 +44,7 @@ class Traits:
     bidirectional_lm: bool = False
     characters: bool = False
     decodes_neighbours: bool = False
+    carries_state: bool = False
 
     @property
     def predicts_no_masks(self) -> bool:
@@ -83,6 +84,7 @@ ARCHITECTURES: dict[str, Traits] = {
         ("dropout", *RECURRENT_RATES),
         feed_forward=Fraction(23, 8),
         causal_only=True,
+        carries_state=True,
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),

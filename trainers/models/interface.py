@@ -5,7 +5,7 @@ modelling needs them at 15 % of the positions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
 from trainers.config.architecture import Model
@@ -42,6 +42,29 @@ class Past:
                 setattr(self, name, value[rows])
 
 
+@dataclass
+class LayerState:
+    """The state in which a recurrent layer left every row: `hidden` and `cell`, [rows, units], without a gradient; None
+    before the first window.
+    """
+
+    hidden: Any = None
+    cell: Any = None
+
+
+@dataclass
+class Carried:
+    """What a recurrent model carries from one window of rows to the next: the state of every layer.
+
+    `columns` of the rows have been read, and `positions`, int64 [rows], are those of the last of them: a sequence of the next
+    window continues only where its first position follows. Every call replaces all of it.
+    """
+
+    columns: int = 0
+    positions: Any = None
+    layers: list[LayerState] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows, length],
@@ -53,7 +76,7 @@ class Inputs:
     [rows, targets], is `Batch.factorization`, and `covered` and `read` are those of `Batch`. An encoder has a `decoder` here if
     it predicts characters, with the columns of `order`. `past` keeps what earlier calls
     have read, and this call adds to it. Ids, positions and mask are then those of the new positions only, and the encoder runs
-    only once.
+    only once. With `carried`, in architectures that carry a state, they are those of one window of the rows.
     """
 
     ids: Any
@@ -66,6 +89,7 @@ class Inputs:
     order: Any = None
     covered: Any = None
     read: Any = None
+    carried: Carried | None = None
 
     @property
     def cache(self) -> Any:

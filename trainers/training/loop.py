@@ -292,7 +292,8 @@ class Training:
         wrong = ~np.isfinite(totals.sums).all(axis=(0, 1))
         sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
         values = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
-        message = f"step {step} is not finite and changes nothing: {values}"
+        what = f"ends after {totals.updates} of its updates" if totals.updates else "changes nothing"
+        message = f"step {step} is not finite and {what}: {values}"
         self.progress.write("skipped", step=step, sources=sources, in_row=self.skipped_in_row, message=message)
         allowed = self.config.optimizer.max_skipped_in_row
         if self.skipped_in_row > allowed:
@@ -369,6 +370,7 @@ class Training:
                     best=self.judge.best if self.judge else None,
                     online_weights=self.weights.state() if self.weights else None,
                     averaging=self.averaging.state if self.averaging else None,
+                    updates=self.engine.updates,
                 )
                 copy_ledger(self.path)
                 self.progress.write("checkpoint", step=step, message=str(path))
