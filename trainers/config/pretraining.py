@@ -86,10 +86,11 @@ class Data:
     counts that end stages, and the epochs that `max_epochs` limits, continue across phases.
 
     With `bptt`, a row is trained in windows of that many tokens, one after the other, each with an optimizer update of its
-    own: truncated back-propagation through time. A window begins with the state in which the one before left the row, and
-    gradients end where it begins. `bptt` divides the length of a row; steps, their learning rate and `batch` are those of whole
+    own: truncated back-propagation through time. A window begins with the state in which the one before left the row, in xlnet
+    with a memory of its states in every layer, and gradients end where it begins. `bptt` divides the length of a row; steps, their learning rate and `batch` are those of whole
     rows. The gradient norm of a step is the largest of its windows; if a window is not finite, the step ends there, and its
-    earlier updates remain. awd_lstm has it, with objective causal and packing concatenate; null trains rows whole.
+    earlier updates remain. awd_lstm has it with objective causal, and xlnet with permutation, both with packing concatenate;
+    null trains rows whole.
 
     `shard_set` selects one of the shard sets of a corpus. With `isolation`, the documents of a row do not
     attend to each other. Without it they do, and positions continue across documents.
@@ -362,13 +363,13 @@ class Pretraining(Job):
         )
 
     def _check_bptt(self) -> None:
-        """Require a model that carries its state from window to window, and rows that are read from left to right."""
+        """Require a model that carries something from window to window, its objective for this, and rows of whole texts."""
         if self.data.bptt is None:
             return
-        carrying = tuple(name for name, its in ARCHITECTURES.items() if its.carries_state)
+        carrying = tuple(name for name, its in ARCHITECTURES.items() if its.window_objective is not None)
         for name, value, allowed in (
             ("model.architecture", self.model.architecture, carrying),
-            ("objective", self.objective.kind, ("causal",)),
+            ("objective", self.objective.kind, (self.model.traits.window_objective,)),
             ("data.packing", self.data.packing, ("concatenate",)),
         ):
             require(

@@ -117,8 +117,12 @@ class Forward(torch.nn.Module):
             past.seen = (segments if decoder_segments is None else decoder_segments) != PADDING
             past.source = None if decoder_segments is None else segments != PADDING
         alone = past is None and self._needs_no_mask(arrays)
+        keys = segments
+        if carried is not None:
+            keys = torch.cat([carried.segments, segments], 1) if carried.memories else segments
+            carried.segments = segments
         mask = (
-            None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"), arrays.get("trunks"))
+            None if alone else self._mask(segments, keys, self._causal, arrays.get("prefix"), arrays.get("trunks"))
         )
         inputs = Inputs(
             arrays["inputs"],

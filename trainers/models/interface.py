@@ -54,15 +54,19 @@ class LayerState:
 
 @dataclass
 class Carried:
-    """What a recurrent model carries from one window of rows to the next: the state of every layer.
+    """What a model carries from one window of rows to the next: the state of every layer of a recurrent one, or the `memories`
+    of XLNet's layers, [columns, rows, width], which are the states that entered them in the window before, without a gradient.
 
-    `columns` of the rows have been read, and `positions`, int64 [rows], are those of the last of them: a sequence of the next
-    window continues only where its first position follows. Every call replaces all of it.
+    `columns` of the rows have been read. `positions`, int64 [rows], are those of the last of them: a sequence of the next window
+    continues only where its first position follows. `segments`, int64 [rows, columns], are those of the memories. Every call
+    replaces all of it.
     """
 
     columns: int = 0
     positions: Any = None
     layers: list[LayerState] = field(default_factory=list)
+    memories: list[Any] = field(default_factory=list)
+    segments: Any = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class Inputs:
     [rows, targets], is `Batch.factorization`, and `covered` and `read` are those of `Batch`. An encoder has a `decoder` here if
     it predicts characters, with the columns of `order`. `past` keeps what earlier calls
     have read, and this call adds to it. Ids, positions and mask are then those of the new positions only, and the encoder runs
-    only once. With `carried`, in architectures that carry a state, they are those of one window of the rows.
+    only once. With `carried`, in architectures that carry a state, they are those of one window of the rows; if it has memories, `mask` is
+    [rows, 1, length, columns + length], with the columns of these first.
     """
 
     ids: Any

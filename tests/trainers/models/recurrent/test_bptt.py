@@ -334,11 +334,11 @@ def test_windows_divide_every_row(bptt, phases, lengths):
         ({"objective": PrefixLM()}, "objective prefix_lm; allowed with causal"),
         (
             {"model": Model("llama", layers=1, width=16, heads=2, positions=24)},
-            "model.architecture llama; allowed with awd_lstm",
+            "model.architecture llama; allowed with awd_lstm and xlnet",
         ),
         (
             {"model": Model("elmo", layers=1, width=16, heads=1, positions=24), "objective": BidirectionalLM()},
-            "model.architecture elmo; allowed with awd_lstm",
+            "model.architecture elmo; allowed with awd_lstm and xlnet",
         ),
     ],
 )
