@@ -29,8 +29,8 @@ class Traits:
     the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
     `bidirectional_lm` says the same of a forward and a backward language model, `decodes_neighbours` of decoders that write the
     sentences before and after a sentence. `characters` says that positions are those of characters, which it reads in the place
-    of tokens. `window_objective` is the objective with which it can be trained in windows of a row, each of which begins with what
-    the one before left, if it carries anything.
+    of tokens. `window_objective` is the objective with which it can be trained in windows of a row, each of which begins with
+    what the one before left, if it carries anything.
     """
 
     family: Family

@@ -87,10 +87,10 @@ class Data:
 
     With `bptt`, a row is trained in windows of that many tokens, one after the other, each with an optimizer update of its
     own: truncated back-propagation through time. A window begins with the state in which the one before left the row, in xlnet
-    with a memory of its states in every layer, and gradients end where it begins. `bptt` divides the length of a row; steps, their learning rate and `batch` are those of whole
-    rows. The gradient norm of a step is the largest of its windows; if a window is not finite, the step ends there, and its
-    earlier updates remain. awd_lstm has it with objective causal, and xlnet with permutation, both with packing concatenate;
-    null trains rows whole.
+    with a memory of its states in every layer, and gradients end where it begins. `bptt` divides the length of a row; steps,
+    their learning rate and `batch` are those of whole rows. The gradient norm of a step is the largest of its windows; if a
+    window is not finite, the step ends there, and its earlier updates remain. awd_lstm has it with objective causal, and xlnet
+    with permutation, both with packing concatenate; null trains rows whole.
 
     `shard_set` selects one of the shard sets of a corpus. With `isolation`, the documents of a row do not
     attend to each other. Without it they do, and positions continue across documents.

@@ -121,9 +121,7 @@ class Forward(torch.nn.Module):
         if carried is not None:
             keys = torch.cat([carried.segments, segments], 1) if carried.memories else segments
             carried.segments = segments
-        mask = (
-            None if alone else self._mask(segments, keys, self._causal, arrays.get("prefix"), arrays.get("trunks"))
-        )
+        mask = None if alone else self._mask(segments, keys, self._causal, arrays.get("prefix"), arrays.get("trunks"))
         inputs = Inputs(
             arrays["inputs"],
             self._positions(arrays["positions"], 0 if carried is None else carried.columns),

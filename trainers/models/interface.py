@@ -78,10 +78,10 @@ class Inputs:
     `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` holds the inputs of the
     decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it attends to. `order`, int64
     [rows, targets], is `Batch.factorization`, and `covered` and `read` are those of `Batch`. An encoder has a `decoder` here if
-    it predicts characters, with the columns of `order`. `past` keeps what earlier calls
-    have read, and this call adds to it. Ids, positions and mask are then those of the new positions only, and the encoder runs
-    only once. With `carried`, in architectures that carry a state, they are those of one window of the rows; if it has memories, `mask` is
-    [rows, 1, length, columns + length], with the columns of these first.
+    it predicts characters, with the columns of `order`. `past` keeps what earlier calls have read, and this call adds to it.
+    Ids, positions and mask are then those of the new positions only, and the encoder runs only once. With `carried`, in
+    architectures that carry a state, they are those of one window of the rows; if it has memories, `mask` is [rows, 1, length,
+    columns + length], with the columns of these first.
     """
 
     ids: Any

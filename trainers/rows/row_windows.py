@@ -25,9 +25,7 @@ def window(batch: Batch, first: int, length: int) -> Batch:
     else:
         inputs, targets, positions, segments = (np.full(shape, value) for value in (0, IGNORED, 0, PADDING))
     order = None if batch.factorization is None else _within(batch.factorization, first, length)
-    return replace(
-        batch, inputs=inputs, targets=targets, positions=positions, segments=segments, factorization=order
-    )
+    return replace(batch, inputs=inputs, targets=targets, positions=positions, segments=segments, factorization=order)
 
 
 def _within(order: np.ndarray, first: int, length: int) -> np.ndarray:

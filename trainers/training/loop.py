@@ -20,7 +20,7 @@ from trainers.data.prefetch import prefetch
 from trainers.engine.assembly import build_forward
 from trainers.engine.engine import Engine, Totals, start_group
 from trainers.engine.hardware.compiler import check_compiler, needs_compiler
-from trainers.engine.hardware.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
+from trainers.engine.hardware.mfu import Flops, device_name, flops_of, mean_keys, memory_bytes, peak_flops, utilisation
 from trainers.engine.hardware.micro_batch import choose_micro_batch, is_out_of_memory, set_threads
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.schedule import rate_fraction
@@ -108,7 +108,8 @@ class Training:
         new = describe_new(forward, config, base)
         parameters = sum(parameter.numel() for parameter in forward.parameters())
         trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
-        self.flops = [flops_of(forward.model, config.model, length) for length in self.data.row_lengths]
+        keys = [mean_keys(length, config.bptt) for length in self.data.row_lengths]
+        self.flops = [flops_of(forward.model, config.model, its) for its in keys]
         self.peak_flops = peak_flops(device_name(), config)
         (row,) = self.data.split(self.data.order.clone().take(0, 1), 1, 0, 1)
         self.micro_batch = choose_micro_batch(forward, config, row, max(self.data.row_lengths), world)

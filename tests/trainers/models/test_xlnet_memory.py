@@ -108,7 +108,9 @@ def test_a_window_sees_its_own_document_in_the_memory(sizes, isolation, excluded
 def test_no_gradient_flows_into_the_window_before():
     batch, model, carried, embedded = rows([LENGTH]), network(), Carried(), []
     forward = Forward(model, "xlnet")
-    model.transformer.word_embedding.register_forward_hook(lambda _, __, made: made.retain_grad() or embedded.append(made))
+    model.transformer.word_embedding.register_forward_hook(
+        lambda _, __, made: made.retain_grad() or embedded.append(made)
+    )
     losses = [forward(carried=carried, **tensors(window(batch, first, WINDOW), "cpu"))["loss"] for first in (0, WINDOW)]
     losses[1].sum().backward()
     assert embedded[0].grad is None
@@ -179,8 +181,13 @@ def test_layers_that_are_computed_again_read_the_same_memory():
 
 
 def test_only_rows_of_whole_texts_have_windows():
-    data, sizes = Data(sequence_length=LENGTH, bptt=WINDOW), {"batch": BatchSize(sequences=2), "budget": TrainingBudget(steps=1)}
+    data, sizes = (
+        Data(sequence_length=LENGTH, bptt=WINDOW),
+        {"batch": BatchSize(sequences=2), "budget": TrainingBudget(steps=1)},
+    )
     config = Pretraining(name="x", model=MODEL, objective=OBJECTIVE, data=data, **sizes)
     config.check()
-    with pytest.raises(ValueError, match=r"^data.bptt: got 24 with data.packing best_fit; allowed with concatenate, otherwise"):
+    with pytest.raises(
+        ValueError, match=r"^data.bptt: got 24 with data.packing best_fit; allowed with concatenate, otherwise"
+    ):
         replace(config, data=replace(config.data, packing="best_fit")).check()
