@@ -366,10 +366,12 @@ class Pretraining(Job):
         """Require a model that carries something from window to window, its objective for this, and rows of whole texts."""
         if self.data.bptt is None:
             return
-        carrying = tuple(name for name, its in ARCHITECTURES.items() if its.window_objective is not None)
+        windows = {
+            name: its.window_objective for name, its in ARCHITECTURES.items() if its.window_objective is not None
+        }
         for name, value, allowed in (
-            ("model.architecture", self.model.architecture, carrying),
-            ("objective", self.objective.kind, (self.model.traits.window_objective,)),
+            ("model.architecture", self.model.architecture, tuple(windows)),
+            ("objective", self.objective.kind, (windows.get(self.model.architecture, ""),)),
             ("data.packing", self.data.packing, ("concatenate",)),
         ):
             require(
