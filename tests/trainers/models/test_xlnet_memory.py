@@ -13,6 +13,7 @@ from tests.trainers.objectives.test_masked import CONTEXT, SPECIALS, VOCABULARY
 from tests.trainers.objectives.test_replaced_tokens import texts
 from trainers.config.job import BatchSize, Optimizer, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
+from trainers.engine import engine as module
 from trainers.engine.engine import Engine
 from trainers.engine.forward import Forward, forward_of, tensors
 from trainers.models import build_model
@@ -172,6 +173,16 @@ def test_a_window_of_the_whole_row_is_training_without_windows():
     (whole, weights), (windowed, others) = train(None, model=dropping), train(LENGTH, model=dropping)
     np.testing.assert_array_equal(windowed, whole)
     assert all(torch.equal(others[name], its) for name, its in weights.items())
+
+
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_trains_as_torch_alone(alone, monkeypatch, stage):
+    single, _ = train()
+    monkeypatch.setattr(module, "_needs_deepspeed", lambda config: True)
+    zero, _ = train(zero_stage=stage)
+    np.testing.assert_allclose(zero, single, rtol=1e-4)
 
 
 def test_layers_that_are_computed_again_read_the_same_memory():
