@@ -1,17 +1,23 @@
-"""Benchmark pair objectives: tokens of the stream per second on one thread, and their share of a training step.
+"""Benchmark objectives: tokens of the stream per second on one thread, and their share of a training step.
 
-    python -m benchmarks.objectives [--rows 64] [--step-rows 2] [--sequence-length 512]
+    python -m benchmarks.objectives [OBJECTIVE ...] [--rows 64] [--step-rows 2] [--sequence-length 512]
 
-The step is the forward and backward pass of a T5 or a Llama of about 25 M parameters over the batch that the
-objective made from fewer rows, on all threads that torch uses. Document lengths are lognormal with a median
-of about 150 tokens; times are the shortest of several. There is no comparison, because no peer trains on
-these objectives with packed documents.
+The step is the forward and backward pass, losses included, of a model that the objective trains, with 4 layers of width 384, over
+the batch that the objective made from fewer rows, on all threads that torch uses. Document lengths are lognormal with a median of
+about 150 tokens; times are the shortest of several. There is no comparison, because no peer trains on these objectives with
+packed documents.
+
+A generator and a second stream are part of the step. So is what networks and losses do for an objective beside layers and
+cross-entropies, such as drawing tokens or comparing vectors; its share, forward alone, is printed too.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -20,20 +26,33 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tokenizer.vocabulary.definition import Definition, characters_of_bytes
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import ARCHITECTURES, Model, fill
+from trainers.config.architecture import Model, fill
+from trainers.objectives.bidirectional_lm import BidirectionalLM
+from trainers.objectives.characters.masked_characters import MaskedCharacters
+from trainers.objectives.characters.masked_subwords import MaskedSubwords
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.multitask import Multitask
+from trainers.objectives.permutation import Permutation
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.replaced_tokens import ReplacedTokens
 from trainers.objectives.salient_spans import SalientSpans
 from trainers.objectives.sentences.gap_sentences import GapSentences
+from trainers.objectives.sentences.next_sentence import NextSentence
+from trainers.objectives.sentences.quick_thought import QuickThought
+from trainers.objectives.sentences.sentence_order import SentenceOrder
+from trainers.objectives.sentences.simcse import SimCSE
+from trainers.objectives.sentences.skip_thought import SkipThought
 from trainers.objectives.shared.character_cuts import TokenTexts
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.spellings import SpelledTokens, character_counts, spellings
+from trainers.objectives.shared.whole_words import word_marks
+from trainers.objectives.span_boundary import SpanBoundary
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.objectives.translation_lm import TranslationLM
-from trainers.rows.batch import Batch, Frame
+from trainers.rows.batch import IGNORED, Batch, Frame
 
 VOCABULARY = 32_000
 SIZES = {"layers": 4, "width": 384, "heads": 6, "positions": 2048}
@@ -58,11 +77,47 @@ OBJECTIVES: dict[str, tuple[str, Any]] = {
     "fill in the middle, decoder": ("llama", FillInTheMiddle()),
     "masked, encoder": ("bert", Masked()),
     "translation LM, encoder": ("bert", TranslationLM()),
+    "masked spans and their boundary": ("bert", SpanBoundary()),
+    "next sentence": ("bert", NextSentence()),
+    "sentence order": ("albert", SentenceOrder()),
+    "replaced tokens": ("electra", ReplacedTokens()),
+    "permutations": ("xlnet", Permutation()),
+    "masked subwords of characters": ("canine", MaskedSubwords()),
+    "masked characters": ("canine", MaskedCharacters()),
+    "bidirectional LM": ("elmo", BidirectionalLM()),
+    "SimCSE": ("bert", SimCSE()),
+    "quick thoughts": ("bert", QuickThought()),
+    "skip-thoughts": ("gru", SkipThought()),
+}
+# The fields of a model that an objective or an architecture needs, or that recurrent models have otherwise.
+FIELDS: dict[str, dict[str, Any]] = {
+    "span_boundary": {"boundary_head": True},
+    "next_sentence": {"sentence_head": True},
+    "sentence_order": {"sentence_head": True},
+    "replaced_tokens": {"generator_size": 0.5},
+    "masked_subwords": {"positions": 8192},
+    "masked_characters": {"positions": 8192, "character_buckets": 1024},
+    "bidirectional_lm": {"heads": 1},
+    "skip_thought": {"heads": 1, "layers": 1},
+}
+# The functions of networks and losses that work for an objective beside layers and cross-entropies: where a name is looked up.
+_SPELLED = "trainers.models.encoders.canine_characters:Spelling.lay_out"
+_POOLED, _NATS = (
+    "trainers.engine.vectors.contrastive_losses:pooled_segments",
+    "trainers.engine.vectors.contrastive_losses",
+)
+PARTS: dict[str, tuple[str, ...]] = {
+    "replaced_tokens": ("trainers.engine.losses:draw_tokens",),
+    "masked_subwords": (_SPELLED,),
+    "masked_characters": (_SPELLED,),
+    "simcse": (_POOLED, f"{_NATS}:contrastive_nats"),
+    "quick_thought": (_POOLED, f"{_NATS}:neighbour_nats"),
+    "skip_thought": ("trainers.engine.losses:neighbour_vectors",),
 }
 
 
-def texts() -> TokenTexts:
-    """Texts of a byte-level BPE whose tokens are words of random letters after a space, so that every cut
+def definition() -> Definition:
+    """A byte-level BPE whose tokens are words of random letters after a space, so that every cut
     inside a word has to be encoded again.
     """
     rng, vocabulary = np.random.default_rng(1), dict(SPECIAL_IDS)
@@ -78,7 +133,7 @@ def texts() -> TokenTexts:
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(list(SPECIAL_IDS))
-    return TokenTexts(Definition("benchmark", json.loads(tokenizer.to_str())))
+    return Definition("benchmark", json.loads(tokenizer.to_str()))
 
 
 def rows_of(rows: int, length: int, frame: Frame) -> Batch:
@@ -118,42 +173,130 @@ def shortest(run: Callable[[], object], seconds: float) -> float:
     return best
 
 
-def step_of(architecture: str) -> Callable[[Batch], None]:
-    """The forward and backward pass of a model of the architecture."""
-    from trainers.engine.forward import Forward, tensors
-    from trainers.models import build_model
+def pairs_of(rows: int, length: int) -> Batch:
+    """Rows with two parts of random tokens between marks, the first of a quarter to three quarters of the row."""
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
+    end = rng.integers(length // 4, 3 * length // 4, rows)
+    second = (np.arange(length) > end[:, None]).astype(np.int64)
+    inputs[:, 0] = SPECIAL_IDS["<cls>"]
+    inputs[np.arange(rows), end] = inputs[:, -1] = SPECIAL_IDS["<sep>"]
+    numbers, nothing = np.arange(rows), np.zeros(rows, np.int64)
+    arrays = (inputs, np.full_like(inputs, IGNORED), np.tile(np.arange(length), (rows, 1)), second)
+    return Batch(*arrays, nothing, numbers, numbers, nothing, token_types=second, labels=numbers % 2)
 
-    model = build_model(fill(Model(architecture, **SIZES), VOCABULARY), dict(SPECIAL_IDS), 0)  # type: ignore[arg-type]
-    forward = Forward(model, architecture)
+
+def model_of(architecture: str, objective: Any) -> Model:
+    """The sizes of the model that an objective trains."""
+    return fill(Model(architecture, **SIZES | FIELDS.get(objective.kind, {})), VOCABULARY)
+
+
+def step_of(sizes: Model, objective: Any, spelled: list[bytes]) -> Callable[[Batch], None]:
+    """The forward and backward pass of a model with the losses of an objective."""
+    from trainers.engine.forward import Forward, tensors
+    from trainers.engine.losses import losses_of
+    from trainers.models import MODELS, build_model
+
+    model, architecture = build_model(sizes, dict(SPECIAL_IDS), 0), MODELS[sizes.architecture]
+    if architecture.spell is not None:
+        architecture.spell(model, spelled, dict(SPECIAL_IDS))
+    losses = losses_of(objective.losses, objective.contrast)
+    forward = Forward(model, sizes.architecture, not objective.sentence_pairs, losses)
 
     def step(batch: Batch) -> None:
-        forward(**tensors(batch, "cpu"))["loss"].sum().backward()
+        made = forward(**tensors(batch, "cpu"))
+        sum(made[loss.name].sum() for loss in losses).backward()
         model.zero_grad()
 
     return step
 
 
+@contextmanager
+def timed(parts: tuple[str, ...]) -> Iterator[list[float]]:
+    """Collect the seconds of every call of the functions `parts`, each `module:name` or `module:Class.method`."""
+    seconds: list[float] = []
+    places = []
+    for part in parts:
+        module, _, names = part.partition(":")
+        owner, (*classes, name) = import_module(module), names.split(".")
+        for each in classes:
+            owner = getattr(owner, each)
+        places.append((owner, name, getattr(owner, name)))
+
+    def counting(function: Callable[..., object]) -> Callable[..., object]:
+        @wraps(function)
+        def counted(*arguments: Any, **named: Any) -> object:
+            start = time.perf_counter()
+            made = function(*arguments, **named)
+            seconds.append(time.perf_counter() - start)
+            return made
+
+        return counted
+
+    for owner, name, function in places:
+        setattr(owner, name, counting(function))
+    try:
+        yield seconds
+    finally:
+        for owner, name, function in places:
+            setattr(owner, name, function)
+
+
+def share_of(parts: tuple[str, ...], step: Callable[[], None]) -> float:
+    """The share of a step that its calls of these functions take."""
+    with timed(parts) as seconds:
+        start = time.perf_counter()
+        step()
+        return sum(seconds) / (time.perf_counter() - start)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "objectives", metavar="OBJECTIVE", nargs="*", help=f"some of {', '.join(OBJECTIVES)}; default all"
+    )
     parser.add_argument("--rows", type=int, default=64, help="of an objective's batch")
     parser.add_argument("--step-rows", type=int, default=2, help="of a training step's batch")
     parser.add_argument("--sequence-length", type=int, default=512)
     options = parser.parse_args()
-    steps = {architecture: step_of(architecture) for architecture in ("t5", "llama", "bert")}
-    found, known = {}, texts()
-    for name, (architecture, objective) in OBJECTIVES.items():
-        family, length = ARCHITECTURES[architecture].family, options.sequence_length
-        start = ARCHITECTURES[architecture].decoder_start
-        context = Context(0, dict(SPECIAL_IDS), VOCABULARY, family, length, decoder_start=start, texts=known)
-        taken = objective.stream_length(length, family)
-        batch, few = (rows_of(rows, taken, objective.frame) for rows in (options.rows, options.step_rows))
+    if unknown := set(options.objectives) - set(OBJECTIVES):
+        parser.error(f"OBJECTIVE: got {', '.join(sorted(unknown))}, expected some of {', '.join(OBJECTIVES)}")
+    found, known = {}, definition()
+    texts, spelled = TokenTexts(known), spellings(known)
+    characters = {"character_counts": character_counts(spelled), "spelled": SpelledTokens.of(spelled)}
+    for name in options.objectives or OBJECTIVES:
+        architecture, objective = OBJECTIVES[name]
+        sizes, length = model_of(architecture, objective), options.sequence_length
+        context = Context(
+            0,
+            dict(SPECIAL_IDS),
+            VOCABULARY,
+            sizes.family,
+            length,
+            word_marks(known),
+            decoder_start=sizes.traits.decoder_start,
+            texts=texts,
+            character_buckets=sizes.character_buckets,
+            **characters,  # type: ignore[arg-type]
+        )
+        taken = objective.stream_length(length, sizes.family)
+        batch, few = (
+            pairs_of(rows, taken) if objective.sentence_pairs else rows_of(rows, taken, objective.frame)
+            for rows in (options.rows, options.step_rows)
+        )
         objective.apply(batch, context)
-        apply = shortest(lambda o=objective, b=batch, c=context: o.apply(b, c), 1.0) / batch.inputs.size
-        made = objective.apply(few, context)
-        step = shortest(lambda s=steps[architecture], m=made: s(m), 0.0) / few.inputs.size
-        found[name] = {"million_tokens_per_second": 1e-6 / apply, "share_of_step": apply / (apply + step)}
-        print(f"{name:28} {1e-6 / apply:7.1f} M tokens/s  {apply / (apply + step):8.4%} of a step", flush=True)
+        apply = shortest(partial(objective.apply, batch, context), 1.0) / batch.inputs.size
+        made, train = objective.apply(few, context), step_of(sizes, objective, spelled)
+        step = shortest(partial(train, made), 2.0) / few.inputs.size
+        share = apply / (apply + step)
+        found[name] = {"million_tokens_per_second": 1e-6 / apply, "share_of_step": share}
+        line = f"{name:31} {1e-6 / apply:7.1f} M tokens/s  {share:8.4%} of a step"
+        if parts := PARTS.get(objective.kind, ()):
+            inside = share_of(parts, partial(train, made))
+            found[name]["share_of_parts"] = inside
+            line += f"  {inside:6.2%} in {', '.join(part.rpartition(':')[2] for part in parts)}"
+        print(line, flush=True)
     print(json.dumps(found))
 
 

@@ -114,13 +114,13 @@ def resampled(study: dict[str, Any], name: str, seeds: list[int], budget: str, t
     return np.array(values)
 
 
-def cost(study: dict[str, Any], name: str, budget: str) -> tuple[float, float, float]:
-    """Return tokens, operations and seconds of an encoder's steps up to the end of a budget, from the log of its first run. Steps
-    after the last logged one before the end count as those before it.
+def cost(study: dict[str, Any], name: str, seed: int, budget: str) -> tuple[float, float, float]:
+    """Return tokens, operations and seconds of an encoder's steps up to the end of a budget, from the log of its run. Steps after
+    the last logged one before the end count as those before it.
     """
     spent = np.zeros(3)
     last = steps_of(study, name, budget)
-    for event in read_events(LocalPath(study["output"], name, "seed_0", "pretraining", "log.jsonl")):
+    for event in read_events(LocalPath(study["output"], name, f"seed_{seed}", "pretraining", "log.jsonl")):
         if event["event"] == "step" and event["step"] <= last:
             read = event["tokens"] - spent[0]
             spent += [read, sum(event["flops"].values()), read / event["tokens_per_second"]]
@@ -145,7 +145,7 @@ def table(study: dict[str, Any], names: list[str]) -> list[str]:
             cells = [_cell(*pair, name == base) for pair in zip(values, others, strict=True)]
             spent = ["0"] * 3
             if name != SCRATCH:
-                tokens, operations, seconds = cost(study, name, budget)
+                tokens, operations, seconds = cost(study, name, seeds[0], budget)
                 spent = [f"{tokens / 1e6:.2f} M", f"{operations / 1e12:.2f}", f"{seconds:.0f}"]
             lines.append("| " + " | ".join([name, *spent, *cells]) + " |")
         lines.append("")

@@ -29,7 +29,8 @@ class Traits:
     the first. `permutes` says that it is pretrained by predicting tokens in a random order, and no other is;
     `bidirectional_lm` says the same of a forward and a backward language model, `decodes_neighbours` of decoders that write the
     sentences before and after a sentence. `characters` says that positions are those of characters, which it reads in the place
-    of tokens.
+    of tokens. `window_objective` is the objective with which it can be trained in windows of a row, each of which begins with
+    what the one before left, if it carries anything.
     """
 
     family: Family
@@ -44,6 +45,7 @@ class Traits:
     bidirectional_lm: bool = False
     characters: bool = False
     decodes_neighbours: bool = False
+    window_objective: str | None = None
 
     @property
     def predicts_no_masks(self) -> bool:
@@ -83,6 +85,7 @@ ARCHITECTURES: dict[str, Traits] = {
         ("dropout", *RECURRENT_RATES),
         feed_forward=Fraction(23, 8),
         causal_only=True,
+        window_objective="causal",
     ),
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head", "boundary_head"), token_types=True),
@@ -98,7 +101,9 @@ ARCHITECTURES: dict[str, Traits] = {
     "modernbert": Traits("encoder", ("rope",), _COMMON, feed_forward=Fraction(3, 2)),
     "roberta": Traits("encoder", _TABLE, _COMMON),
     "t5": Traits("encoder_decoder", ("t5_bias",), ("dropout", "gated", "head_width", "tied", *_STACKS), "<pad>"),
-    "xlnet": Traits("encoder", ("transformer_xl",), _COMMON, token_types=True, permutes=True),
+    "xlnet": Traits(
+        "encoder", ("transformer_xl",), _COMMON, token_types=True, permutes=True, window_objective="permutation"
+    ),
 }
 """Every architecture by name. Its module has the same name, in `Traits.folder` of `trainers.models`."""
 

@@ -319,6 +319,11 @@ class Job(ABC):
         """Whether attention is confined to one document of a row."""
         return True
 
+    @property
+    def bptt(self) -> int | None:
+        """The tokens of the windows in which rows are trained, each with an optimizer update; None trains rows whole."""
+        return None
+
     @abstractmethod
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
         """Return a copy of the job with other `inputs`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from gristmill.config import ADDED
-from trainers.config.architecture import require
+from trainers.config.architecture import ARCHITECTURES, require
 from trainers.config.job import Job
 from trainers.config.loss_weighting import OnlineWeighting
 from trainers.objectives import Objective
@@ -85,6 +85,13 @@ class Data:
     after the last stage. Every phase cuts new sequences, so each source begins a new epoch in it. The token
     counts that end stages, and the epochs that `max_epochs` limits, continue across phases.
 
+    With `bptt`, a row is trained in windows of that many tokens, one after the other, each with an optimizer update of its
+    own: truncated back-propagation through time. A window begins with the state in which the one before left the row, in xlnet
+    with a memory of its states in every layer, and gradients end where it begins. `bptt` divides the length of a row; steps,
+    their learning rate and `batch` are those of whole rows. The gradient norm of a step is the largest of its windows; if a
+    window is not finite, the step ends there, and its earlier updates remain. awd_lstm has it with objective causal, and xlnet
+    with permutation, both with packing concatenate; null trains rows whole.
+
     `shard_set` selects one of the shard sets of a corpus. With `isolation`, the documents of a row do not
     attend to each other. Without it they do, and positions continue across documents.
     """
@@ -101,6 +108,7 @@ class Data:
     stages: tuple[MixtureStage, ...] = ()
     max_epochs: float | dict[str, float] | None = None
     subset: float = field(default=1.0, metadata=ADDED)
+    bptt: int | None = field(default=None, metadata=ADDED)
 
     def check(self) -> None:
         """Validate ranges, and that phases and stages end in ascending order."""
@@ -121,6 +129,11 @@ class Data:
                 f"stages[{number}].until_tokens: got {ends[number]}, the stage before ends at {ends[number - 1]}; "
                 f"all count from the start of the run",
             )
+        lengths = [self.sequence_length, *(phase.sequence_length for phase in self.phases)]
+        require(
+            self.bptt is None or (self.bptt >= 1 and all(length % self.bptt == 0 for length in lengths)),
+            f"bptt: got {self.bptt}, allowed null and divisors of the length of a row ({', '.join(map(str, lengths))})",
+        )
         caps = self.max_epochs if isinstance(self.max_epochs, dict) else {"": self.max_epochs}
         for source, epochs in caps.items():
             name = f"max_epochs.{source}" if source else "max_epochs"
@@ -218,6 +231,11 @@ class Pretraining(Job):
         """The value of `data.isolation`."""
         return self.data.isolation
 
+    @property
+    def bptt(self) -> int | None:
+        """The value of `data.bptt`."""
+        return self.data.bptt
+
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
         """Return a copy of the run with other corpora."""
         return replace(self, data=replace(self.data, corpora=inputs))
@@ -239,6 +257,7 @@ class Pretraining(Job):
         self._check_decoders()
         self._check_contrast()
         self._check_isolation()
+        self._check_bptt()
         for number, phase in enumerate(self.data.phases):
             require(
                 phase.sequence_length <= self.model.positions,
@@ -342,6 +361,23 @@ class Pretraining(Job):
             f"data.isolation: got false with objective {self.objective.kind}, whose rows may be longer than the "
             f"{self.model.positions} {self.model.scheme} positions; set it to true, or use llama or t5 as model.architecture",
         )
+
+    def _check_bptt(self) -> None:
+        """Require a model that carries something from window to window, its objective for this, and rows of whole texts."""
+        if self.data.bptt is None:
+            return
+        windows = {
+            name: its.window_objective for name, its in ARCHITECTURES.items() if its.window_objective is not None
+        }
+        for name, value, allowed in (
+            ("model.architecture", self.model.architecture, tuple(windows)),
+            ("objective", self.objective.kind, (windows.get(self.model.architecture, ""),)),
+            ("data.packing", self.data.packing, ("concatenate",)),
+        ):
+            require(
+                value in allowed,
+                f"data.bptt: got {self.data.bptt} with {name} {value}; allowed with {' and '.join(allowed)}, otherwise null",
+            )
 
     def _check_pairs(self) -> None:
         """Require that objective, packing and model either all use sentence pairs or none does."""

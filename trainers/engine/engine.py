@@ -27,15 +27,17 @@ from trainers.engine.loss_metrics import no_sums, sums_by_source
 from trainers.engine.optimizers import AVERAGE, AveragedSGD
 from trainers.engine.single import SingleWorker
 from trainers.engine.zero import ZeroWorkers, join_group
+from trainers.models.interface import Carried
 from trainers.rows.batch import PADDING, Batch
+from trainers.rows.row_windows import columns_read, window
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 
 # How long `Engine.broadcast` waits for the first worker: longer than writing or hashing terabytes takes. The
 # death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
 Scale = Callable[[np.ndarray], np.ndarray]
-"""From the number of targets of a step, float64 [losses, sources], to the factor of each target's nats in the loss that
-the step minimises, of the same shape.
+"""From the number of targets of an update, float64 [losses, sources], to the factor of each target's nats in the loss that
+the update minimises, of the same shape.
 """
 
 
@@ -72,7 +74,8 @@ class Totals:
 
     `sums` are those of `engine.loss_metrics`, `loss` the loss of the step computed from them:
     weight x nats per target, over all losses. `stops` workers requested a stop. `read` and `decoded` count
-    the tokens that the model read, and that the decoder of an encoder-decoder read.
+    the tokens that the model read, and that the decoder of an encoder-decoder read. `updates` is how often the step has
+    changed the weights.
     """
 
     sums: np.ndarray
@@ -80,6 +83,7 @@ class Totals:
     stops: int
     read: int = 0
     decoded: int = 0
+    updates: int = 0
 
     @property
     def targets(self) -> int:
@@ -99,6 +103,8 @@ class Engine:
         model = forward.model
         self.losses, self.names, self._measures = forward.losses, forward.names, forward.measures
         self._config, self._model = config, model
+        self.updates = 0  # of the optimizer, those before a restored checkpoint included
+        self._repeatable = True
         if self.world > 1:
             # This group uses gloo on the CPU under any launcher, so that no kernel waits on a device and NCCL's
             # watchdog cannot end the wait.
@@ -131,33 +137,70 @@ class Engine:
 
         `rate` is the learning rate of AdamW; Muon's is in proportion. Without `scale`, each loss is its nats per target.
         If the loss or the norm is not finite, no worker changes weights or optimizer state.
+
+        With `data.bptt`, every window of the rows has an update of its own, whose loss is that of the window's targets, and the
+        norm is the largest of them. If a loss or a norm is not finite, the step ends there; the updates before it remain.
         """
-        *targets, read, decoded = self._sum(self._amounts(batches))
-        scales = None if scale is None else scale(self._targets(batches, sources))
         for group in self._workers.groups:
             peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
             group["lr"] = rate * peak / self._config.optimizer.learning_rate
         if not self._workers.forward.training:  # visiting every module takes 2 % of a small model's step
             self._workers.forward.train()
+        self._repeatable, length = True, self._config.bptt
+        if length is None:
+            return self._update(batches, [None] * len(batches), step, 0, sources, stop, scale)
+        carried, made, norms = [Carried() for _ in batches], [], []
+        for number in range(-(-self._most(columns_read(batches)) // length)):
+            windows = [window(batch, number * length, length) for batch in batches]
+            totals, norm = self._update(windows, carried, step, number, sources, stop, scale)
+            made.append(totals)
+            norms.append(norm)
+            if not (math.isfinite(totals.loss) and math.isfinite(norm)):
+                return self._join(made), norm
+        return self._join(made), max(norms)
+
+    def _update(
+        self,
+        batches: Sequence[Batch],
+        carried: Sequence[Carried | None],
+        step: int,
+        number: int,
+        sources: int,
+        stop: bool,
+        scale: Scale | None,
+    ) -> tuple[Totals, float]:
+        """Take an optimizer update over the windows with this `number` of this worker's micro-batches, each of which goes on from
+        what is `carried`.
+        """
+        *targets, read, decoded = self._sum(self._amounts(batches))
+        scales = None if scale is None else scale(self._targets(batches, sources))
         sums = no_sums(len(self.names), sources)
-        for number, batch in enumerate(batches):
-            self._seed(dropout_seed(self._config.seed, step, self.rank, number))
-            nats = self._nats(batch)
+        for place, (batch, its) in enumerate(zip(batches, carried, strict=True)):
+            self._seed(dropout_seed(self._config.seed, step, self.rank, place, number))
+            nats = self._nats(batch, carried=its)
             if scales is None:
                 loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets)
             else:
                 loss = self._scaled_loss(nats, batch, scales)
-            if number < len(batches) - 1:
+            if place < len(batches) - 1:
                 self._workers.backward(loss, is_last=False)
                 sums += self._by_source(nats, batch, sources)
         totals = self._totals(sums + self._by_source(nats, batch, sources), stop)
         # A loss that is not finite on one worker makes the gradients of all not finite, so that all skip the step.
         self._workers.backward(loss if math.isfinite(totals.loss) else loss * math.nan, is_last=True)
         gradients = self._ranks.gradients()
-        norm = self._workers.update()
-        if math.isfinite(norm):
+        norm, self._repeatable = self._workers.update(), False
+        updated = math.isfinite(norm)
+        if updated:
+            self.updates += 1
             self._ranks.update(step + 1, gradients)
-        return replace(totals, read=int(read), decoded=int(decoded)), norm
+        return replace(totals, read=int(read), decoded=int(decoded), updates=int(updated)), norm
+
+    def _join(self, windows: Sequence[Totals]) -> Totals:
+        """Return the totals of a step from those of its windows."""
+        sums = np.sum([each.sums for each in windows], axis=0)
+        counts = {name: sum(getattr(each, name) for each in windows) for name in ("read", "decoded", "updates")}
+        return Totals(sums, self._loss_of(sums), windows[0].stops, **counts)
 
     def _seed(self, seed: int) -> None:
         """Seed the generator that dropout draws from on this worker's device."""
@@ -166,8 +209,8 @@ class Engine:
         else:
             torch.manual_seed(seed)
 
-    def _nats(self, batch: Batch, predicts: bool = False) -> dict[str, Any]:
-        return self._workers.forward(predicts=predicts, **tensors(batch, self._device))
+    def _nats(self, batch: Batch, predicts: bool = False, carried: Carried | None = None) -> dict[str, Any]:
+        return self._workers.forward(predicts=predicts, carried=carried, **tensors(batch, self._device))
 
     def _by_source(self, found: Mapping[str, Any], batch: Batch, sources: int) -> np.ndarray:
         return sums_by_source(found, batch, self.losses, sources, self._measures)
@@ -259,9 +302,9 @@ class Engine:
 
     def discard(self) -> bool:
         """Discard the gradients of a step that failed, so that the step can be repeated. Returns False if
-        that is impossible because DeepSpeed holds them.
+        that is impossible because DeepSpeed holds them, or because a window of the step has changed the weights.
         """
-        if isinstance(self._workers, ZeroWorkers):
+        if isinstance(self._workers, ZeroWorkers) or not self._repeatable:
             return False
         self._workers.discard()
         return True
@@ -299,12 +342,13 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set trained weights and optimizer state from full tensors, after `updates` steps that were not
+        """Set trained weights and optimizer state from full tensors, after `updates` of the optimizer that were not
         skipped.
 
         The tensors may come from any ZeRO stage and world size. Frozen weights stay as they were when the
         engine was created.
         """
+        self.updates = updates
         self._workers.allocate(updates)
         for name, parameter in self._trained():
             tensors = state[name]
@@ -325,7 +369,11 @@ class Engine:
     def _totals(self, sums: np.ndarray, stop: bool) -> Totals:
         *flat, stops = self._sum([*sums.flatten().tolist(), float(stop)])
         sums = np.array(flat).reshape(sums.shape)
-        return Totals(sums, float(self._loss(*sums[: len(self.losses)].sum(axis=2).T)), int(stops))
+        return Totals(sums, self._loss_of(sums), int(stops))
+
+    def _loss_of(self, sums: np.ndarray) -> float:
+        """Return the loss of a step from its sums."""
+        return float(self._loss(*sums[: len(self.losses)].sum(axis=2).T))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
         """Return the number of targets of each loss, of tokens in rows, and of tokens in the decoder's rows
@@ -354,6 +402,14 @@ class Engine:
         torch.distributed.all_reduce(tensor)
         return list(tensor.tolist())
 
+    def _most(self, value: int) -> int:
+        """Return the largest of the workers' values."""
+        if self.world == 1:
+            return value
+        tensor = torch.tensor(value, device=self._device)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+        return int(tensor)
+
     def close(self) -> None:
         """Release the hooks of the workers, so that another engine can be created in this process."""
         self._workers.close()
@@ -361,14 +417,15 @@ class Engine:
             torch.distributed.destroy_process_group(self._waiting)
 
 
-def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
+def dropout_seed(seed: int, step: int, rank: int, micro_batch: int, window: int = 0) -> int:
     """Return the seed of dropout for one pass: 63 bits of the xxh3_64 of
-    `dropout/seed/step/rank/micro-batch`.
+    `dropout/seed/step/rank/micro-batch`, and after the first window of rows `/window`.
 
     No state of a generator outlives a pass, so a run that is resumed with the same number of workers and
     micro-batches draws the same numbers.
     """
-    return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}".encode()) >> 1
+    later = f"/{window}" if window else ""
+    return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}{later}".encode()) >> 1
 
 
 def prepare_blocks(model: Any, execution: Execution) -> None:

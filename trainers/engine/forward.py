@@ -19,7 +19,7 @@ from trainers.config.job import Job
 from trainers.engine.losses import LOSSES, MEASURES, ForwardPass, Loss, Measure, losses_of
 from trainers.models import MODELS
 from trainers.models.heads.task_head import recorded_layers
-from trainers.models.interface import Inputs, Past
+from trainers.models.interface import Carried, Inputs, Past
 from trainers.models.positions import RELATIVE
 from trainers.rows.batch import IGNORED, PADDING, Batch
 
@@ -44,12 +44,12 @@ class Forward(torch.nn.Module):
         self.model, self.isolation, self.losses, self.measures = model, isolation, tuple(losses), tuple(measures)
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
-    def forward(self, predicts: bool = False, **arrays: Any) -> dict[str, Any]:
+    def forward(self, predicts: bool = False, carried: Carried | None = None, **arrays: Any) -> dict[str, Any]:
         """Return {name of a loss: nats of its targets} in the order of the losses, for the `tensors` of a
         batch, and the counts of its measures by name. With `predicts`, the key `predictions` holds those of the model's
-        head.
+        head. With `carried`, the batch is a window of rows that begins with the state in `carried`, and leaves its own there.
         """
-        made = self._pass(arrays)
+        made = self._pass(arrays, carried=carried)
         found = {loss.name: loss.nats(made) for loss in self.losses}
         with torch.no_grad():
             found |= {measure.name: measure.counts(made) for measure in self.measures}
@@ -111,24 +111,27 @@ class Forward(torch.nn.Module):
             inputs = replace(inputs, decoder=decoder, cross=past.source[:, None, None])
         return self._architecture.logits(self.model, self._architecture.hidden(self.model, inputs)[:, -1])
 
-    def _pass(self, arrays: dict[str, Any], past: Past | None = None) -> ForwardPass:
+    def _pass(self, arrays: dict[str, Any], past: Past | None = None, carried: Carried | None = None) -> ForwardPass:
         segments, decoder_segments = arrays["segments"], arrays.get("decoder_segments")
         if past is not None:
             past.seen = (segments if decoder_segments is None else decoder_segments) != PADDING
             past.source = None if decoder_segments is None else segments != PADDING
         alone = past is None and self._needs_no_mask(arrays)
-        mask = (
-            None if alone else self._mask(segments, segments, self._causal, arrays.get("prefix"), arrays.get("trunks"))
-        )
+        keys = segments
+        if carried is not None:
+            keys = torch.cat([carried.segments, segments], 1) if carried.memories else segments
+            carried.segments = segments
+        mask = None if alone else self._mask(segments, keys, self._causal, arrays.get("prefix"), arrays.get("trunks"))
         inputs = Inputs(
             arrays["inputs"],
-            self._positions(arrays["positions"]),
+            self._positions(arrays["positions"], 0 if carried is None else carried.columns),
             mask,
             arrays.get("token_types"),
             past=past,
             order=arrays.get("factorization"),
             covered=arrays.get("covered"),
             read=arrays.get("read"),
+            carried=carried,
         )
         if decoder_segments is not None:
             own = self._mask(decoder_segments, decoder_segments, True)
@@ -160,10 +163,11 @@ class Forward(torch.nn.Module):
         whole = least >= 0 and (most == 0 or not self.isolation) and arrays.get("prefix") is None
         return whole and self._architecture.unmasked and self.model.config._attn_implementation == "sdpa"
 
-    def _positions(self, positions: Any) -> Any:
+    def _positions(self, positions: Any, before: int = 0) -> Any:
+        """Return the positions of rows of which `before` columns were read earlier."""
         if self.isolation:
             return positions
-        return torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
+        return torch.arange(before, before + positions.shape[1], device=positions.device).expand_as(positions)
 
     def _mask(self, queries: Any, keys: Any, causal: bool, prefix: Any = None, trunks: Any = None) -> Any:
         if not self.isolation:

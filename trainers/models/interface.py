@@ -5,7 +5,7 @@ modelling needs them at 15 % of the positions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
 from trainers.config.architecture import Model
@@ -42,6 +42,33 @@ class Past:
                 setattr(self, name, value[rows])
 
 
+@dataclass
+class LayerState:
+    """The state in which a recurrent layer left every row: `hidden` and `cell`, [rows, units], without a gradient; None
+    before the first window.
+    """
+
+    hidden: Any = None
+    cell: Any = None
+
+
+@dataclass
+class Carried:
+    """What a model carries from one window of rows to the next: the state of every layer of a recurrent one, or the `memories`
+    of XLNet's layers, [columns, rows, width], which are the states that entered them in the window before, without a gradient.
+
+    `columns` of the rows have been read. `positions`, int64 [rows], are those of the last of them: a sequence of the next window
+    continues only where its first position follows. `segments`, int64 [rows, columns], are those of the memories. Every call
+    replaces all of it.
+    """
+
+    columns: int = 0
+    positions: Any = None
+    layers: list[LayerState] = field(default_factory=list)
+    memories: list[Any] = field(default_factory=list)
+    segments: Any = None
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows, length],
@@ -51,9 +78,10 @@ class Inputs:
     `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` holds the inputs of the
     decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it attends to. `order`, int64
     [rows, targets], is `Batch.factorization`, and `covered` and `read` are those of `Batch`. An encoder has a `decoder` here if
-    it predicts characters, with the columns of `order`. `past` keeps what earlier calls
-    have read, and this call adds to it. Ids, positions and mask are then those of the new positions only, and the encoder runs
-    only once.
+    it predicts characters, with the columns of `order`. `past` keeps what earlier calls have read, and this call adds to it.
+    Ids, positions and mask are then those of the new positions only, and the encoder runs only once. With `carried`, in
+    architectures that carry a state, they are those of one window of the rows; if it has memories, `mask` is [rows, 1, length,
+    columns + length], with the columns of these first.
     """
 
     ids: Any
@@ -66,6 +94,7 @@ class Inputs:
     order: Any = None
     covered: Any = None
     read: Any = None
+    carried: Carried | None = None
 
     @property
     def cache(self) -> Any:

@@ -17,10 +17,8 @@ from gristmill.compilation import kernel
 from tokenizer.vocabulary.specials import CLS, SEP
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.training_objective import TrainingObjective
-from trainers.rows.batch import IGNORED, Batch, Frame
+from trainers.rows.batch import IGNORED, ORDER_COLUMNS, Batch, Frame
 from trainers.rows.random import uniforms
-
-_MULTIPLE = 8  # of the columns of `factorization`, so that compiled code and allocators see few shapes
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Permutation(TrainingObjective):
         longer = np.cumsum(lengths / lengths.sum())[:-1]
         row = (batch.inputs, batch.segments, special)
         choose_spans(*row, self.partial_prediction, longer, sizes, places, rounding, chosen)
-        width = max(_MULTIPLE, -(-int(chosen.sum(1).max(initial=0)) // _MULTIPLE) * _MULTIPLE)
+        width = max(1, -(-int(chosen.sum(1).max(initial=0)) // ORDER_COLUMNS)) * ORDER_COLUMNS
         ranked = np.argsort(np.where(chosen, order, 2.0), axis=1, kind="stable")[:, :width]
         there = np.arange(width) < chosen.sum(1)[:, None]
         columns = np.full((shape[0], width), -1, dtype=np.int64)

@@ -191,8 +191,8 @@ def xlnet_large() -> Pretraining:
     500,000 steps of 8,192 texts of 512 at 4e-4 after 40,000 warm-up steps, linear to 0; epsilon 1e-6, weight decay 0.01,
     dropout 0.1; one in six tokens is predicted, in spans of up to five. Computed in bf16.
 
-    Left out: the recurrence over segments, which needs the rows of a text in order; the second of two segments, without a loss
-    of its own; and orders of each half of a row by itself.
+    Left out: the recurrence over segments, which longer rows have here with `data.bptt=512`; the second of two segments,
+    without a loss of its own; and orders of each half of a row by itself.
     """
     bert = bert_large()
     return replace(

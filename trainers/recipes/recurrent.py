@@ -16,7 +16,8 @@ def awd_lstm() -> Pretraining:
 
     Dropout 0.4 after the embeddings and after the last layer, 0.3 between layers, 0.05 of words, 0.5 of recurrent weights; Adam
     with betas 0.7 and 0.99, rows of 70 tokens in batches of 64. Neither the rate (theirs for fine-tuning, 4e-3) nor the length
-    of pretraining is given for WikiText-103; ten epochs here. Rows begin with a state of zeros, theirs with the last row's.
+    of pretraining is given for WikiText-103; ten epochs here. Rows begin with a state of zeros, theirs with the last row's, as
+    windows of longer rows do here with `data.bptt=70`.
     """
     return Pretraining(
         name="awd_lstm",

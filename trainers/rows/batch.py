@@ -6,6 +6,8 @@ import numpy as np
 
 IGNORED = -100
 PADDING = -1  # the segment number of padding
+ORDER_COLUMNS = 8
+"""`Batch.factorization` of permutation has a multiple of so many columns: compiled code and allocators then see few shapes."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ ledger after the step, see `trainers.runs.ledger`) and, written last, `checkpoin
 the others, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it depends
 on the ZeRO stage or the world size, so a run can resume with others. The state of the data is the step,
 because the order of samples is a function of their number; `order` only saves replaying it from the start.
-Random generators need no state: the dropout masks are a function of the step, the worker and the micro-batch.
+Random generators need no state: the dropout masks are a function of the step, the worker, the micro-batch and the
+window of its rows. A recurrent model has none either: what it carries from window to window ends with the step.
 
 One rename publishes a checkpoint. The one that it replaces is removed only afterwards, so a good checkpoint
 exists at every moment. A second checkpoint of the same step is `step-00000100.2/`.
@@ -69,7 +70,8 @@ class Averaging:
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
-    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite.
+    `step` steps are done and `tokens` training tokens are read; `skipped` of these steps were not finite. The optimizer has
+    made `updates`, those of a parent whose state was kept included (None in checkpoints of before 2026-11-28).
     `split` is the layout of the workers in the last step, `order` the state of `trainers.data.order`. `best`
     is set in fine-tuning runs, `online_weights` in runs whose weights of domains change (`training.online_weights`),
     `averaging` with averaged SGD, where the weights are the averages.
@@ -86,6 +88,7 @@ class Checkpoint:
     best: Best | None = None
     online_weights: dict[str, Any] | None = None
     averaging: Averaging | None = None
+    updates: int | None = None
 
 
 def save(
@@ -104,6 +107,7 @@ def save(
     best: Best | None = None,
     online_weights: Mapping[str, Any] | None = None,
     averaging: Averaging | None = None,
+    updates: int | None = None,
 ) -> LocalPath:
     """Publish a checkpoint after `step` steps. Keep the newest `keep`, those at multiples of `keep_every`,
     and `best`.
@@ -148,6 +152,8 @@ def save(
             record["online_weights"] = dict(online_weights)
         if averaging is not None:
             record["averaging"] = asdict(averaging)
+        if updates is not None:
+            record["updates"] = updates
         write_json(attempt / RECORD, record)
         check()
         final = _publish(attempt, step)
@@ -218,9 +224,8 @@ def load(path: LocalPath) -> Checkpoint:
     averages = record.get("averaging")
     averaging = Averaging(tuple(averages["losses"]), averages["averaged"]) if averages else None
     states = (best, record.get("online_weights"), averaging)
-    return Checkpoint(
-        path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"], *states
-    )
+    order, updates = record.get("order", {}), record.get("updates")
+    return Checkpoint(path, *counts, record["fingerprints"], split, order, record["checksum"], *states, updates=updates)
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:

@@ -141,7 +141,7 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
         _same_tokenizer(path, parent.fingerprints, corpus)
     record |= {"fingerprints": parent.fingerprints, "checkpoint": parent.checksum, "step": parent.step}
     if init.optimizer == "keep":
-        record["updates"] = updates(own, parent.step, parent.skipped)
+        record["updates"] = updates(own, parent)
     if init.data == "continue":
         _check_order(config, corpus, parent)
         inherited = {name: own[name] for name in ("since", "earlier") if name in own}
@@ -149,14 +149,16 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
     return record
 
 
-def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
-    """Return the number of optimizer updates in the moments of a run after `step` steps, `skipped` of them
-    skipped. `run` is its `run.json`.
+def updates(run: Mapping[str, Any], found: checkpoint.Checkpoint) -> int:
+    """Return the number of optimizer updates in the moments of a checkpoint of a run, whose `run.json` is `run`.
 
-    The parent's updates are included if the run kept its optimizer state.
+    The parent's updates are included if the run kept its optimizer state. A checkpoint that does not tell them has one for each
+    step that was not skipped.
     """
+    if found.updates is not None:
+        return found.updates
     parent = run.get("parent", {"updates": 0, "first_step": 0})
-    return int(parent["updates"]) + step - int(parent["first_step"]) - skipped
+    return int(parent["updates"]) + found.step - int(parent["first_step"]) - found.skipped
 
 
 def _check_order(config: Job, corpus: JobCorpus, parent: checkpoint.Checkpoint) -> None:

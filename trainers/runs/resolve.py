@@ -338,6 +338,9 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
         f"data  {config.batch.sequences:,} sequences per step, {config.batch.tokens:,} tokens on average; "
         f"{config.budget.steps:,} steps read {config.budget.tokens:,} tokens in all"
     ]
+    if (bptt := config.data.bptt) is not None:
+        updates = ", then ".join(f"{phase.length // bptt:,}" for phase in order.phases)
+        lines.append(f"data  rows are trained in windows of {bptt:,} tokens: {updates} updates per step")
     begin, reached = 0, []
     for until, phase in zip([*(p.until_step for p in config.data.phases), math.inf], order.phases, strict=True):
         end = int(min(until, config.budget.steps or 0))

@@ -20,7 +20,7 @@ from trainers.data.prefetch import prefetch
 from trainers.engine.assembly import build_forward
 from trainers.engine.engine import Engine, Totals, start_group
 from trainers.engine.hardware.compiler import check_compiler, needs_compiler
-from trainers.engine.hardware.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
+from trainers.engine.hardware.mfu import Flops, device_name, flops_of, mean_keys, memory_bytes, peak_flops, utilisation
 from trainers.engine.hardware.micro_batch import choose_micro_batch, is_out_of_memory, set_threads
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.schedule import rate_fraction
@@ -108,7 +108,8 @@ class Training:
         new = describe_new(forward, config, base)
         parameters = sum(parameter.numel() for parameter in forward.parameters())
         trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
-        self.flops = [flops_of(forward.model, config.model, length) for length in self.data.row_lengths]
+        keys = [mean_keys(length, config.bptt) for length in self.data.row_lengths]
+        self.flops = [flops_of(forward.model, config.model, its) for its in keys]
         self.peak_flops = peak_flops(device_name(), config)
         (row,) = self.data.split(self.data.order.clone().take(0, 1), 1, 0, 1)
         self.micro_batch = choose_micro_batch(forward, config, row, max(self.data.row_lengths), world)
@@ -292,7 +293,8 @@ class Training:
         wrong = ~np.isfinite(totals.sums).all(axis=(0, 1))
         sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
         values = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
-        message = f"step {step} is not finite and changes nothing: {values}"
+        what = f"ends after {totals.updates} of its updates" if totals.updates else "changes nothing"
+        message = f"step {step} is not finite and {what}: {values}"
         self.progress.write("skipped", step=step, sources=sources, in_row=self.skipped_in_row, message=message)
         allowed = self.config.optimizer.max_skipped_in_row
         if self.skipped_in_row > allowed:
@@ -369,6 +371,7 @@ class Training:
                     best=self.judge.best if self.judge else None,
                     online_weights=self.weights.state() if self.weights else None,
                     averaging=self.averaging.state if self.averaging else None,
+                    updates=self.engine.updates,
                 )
                 copy_ledger(self.path)
                 self.progress.write("checkpoint", step=step, message=str(path))

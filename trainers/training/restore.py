@@ -56,7 +56,7 @@ def restore(
         judge.resume(found.best)
     if weights is not None:
         weights.resume(found.online_weights)
-    engine.restore(checkpoint.read_state(found), updates(read_run(run), step, found.skipped))
+    engine.restore(checkpoint.read_state(found), updates(read_run(run), found))
     if averaging is not None:
         averaging.resume(found.averaging)
     ours = fingerprints(config, corpus)["code"]

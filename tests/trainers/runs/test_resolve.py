@@ -112,6 +112,14 @@ def test_a_budget_of_too_many_samples_to_replay_uses_average_lengths(corpus, mon
         )
 
 
+def test_windows_are_printed_before_training(corpus):
+    phases = "data.phases=[{until_step: 10, sequence_length: 32}]"
+    config = parse(Pretraining, override(plain(RECIPES["tiny_awd_lstm"]()), ("data.bptt=16", phases)), "recipe")
+    resolved = resolve(config, corpus)
+    lines = describe_data(resolved, corpus, training_data(corpus, resolved).order)
+    assert "data  rows are trained in windows of 16 tokens: 2, then 4 updates per step" in lines
+
+
 def test_berts_schedule_reads_42_billion_tokens(corpus):
     """1,000,000 steps of 256 sequences, 128 tokens for 900,000 of them and 512 for 100,000: 42.6 B tokens."""
     phases = "data.phases=[{until_step: 900000, sequence_length: 128}]"

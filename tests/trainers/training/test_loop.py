@@ -106,13 +106,16 @@ def weights(run, step):
 
 
 @pytest.mark.parametrize("recipe", ["tiny_awd_lstm", "tiny_character_elmo"])
-def test_a_recurrent_model_with_dropout_resumes_exactly(corpus_directory, tmp_path, recipe):
-    """No state outlives a row, and dropout draws from the number of the step. Characters are those of the tokenizer, in
-    training and after it.
+def test_a_recurrent_model_with_dropout_resumes_exactly(corpus_directory, tmp_path, not_finite, recipe):
+    """No state outlives a step, and dropout draws from the number of the step. Characters are those of the tokenizer, in
+    training and after it. With windows, a step has several updates, fewer if one of them is not finite.
     """
-    run, whole = tmp_path / "run", RECIPES[recipe]()
+    run, whole, windows = tmp_path / "run", RECIPES[recipe](), recipe == "tiny_awd_lstm"
     corpus = open_corpus((str(corpus_directory),), None, whole.objective.frame)
     model = {"model": whole.model, "objective": whole.objective}
+    if windows:
+        model["data"] = replace(whole.data, corpora=(str(corpus_directory),), bptt=16)
+        not_finite({10: "gradient"})  # the second of the four updates of step 3
     assert all(
         getattr(whole.model, name) > 0 for name in ("dropout", *RECURRENT_RATES) if name in whole.model.traits.has
     )
@@ -123,6 +126,13 @@ def test_a_recurrent_model_with_dropout_resumes_exactly(corpus_directory, tmp_pa
     if whole.model.character_filters:
         text = read_definition(str(run / "tokenizer.json")).token_bytes(300)
         assert load_trained(run).model.elmo.embed.table[300, 1 : 1 + len(text)].tolist() == list(text)
+    counts = [checkpoint.newest(run, pytest.fail, step).updates for step in range(1, STEPS + 1)]
+    assert counts == ([4, 8, 9, 13, 17, 21] if windows else [1, 2, 3, 4, 5, 6])
+    told = [event["message"] for event in read_events(run / "log.jsonl", "skipped")]
+    assert [message.partition(":")[0] for message in told] == windows * [
+        "step 3 is not finite and ends after 1 of its updates"
+    ]
+    not_finite({})
     final = weights(run, STEPS)
     final = {name: value.clone() for name, value in final.items()}  # the file is mapped, and damaged below
     for step in range(4, STEPS + 1):

@@ -111,6 +111,13 @@ def flops_of(model: Any, sizes: Model, sequence_length: int) -> Flops:
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
 
 
+def mean_keys(length: int, bptt: int | None) -> int:
+    """Return the keys that a token of a row attends to: those of the row, or with windows those of its own and of the one
+    before, on average.
+    """
+    return length if bptt is None else round(bptt * (2 - bptt / length))
+
+
 def peak_flops(device: str, config: Job) -> float | None:
     """Return the peak FLOP/s of one worker: `execution.peak_tflops` if set, else the value in the table for
     the name `device`, or None if the table lacks it.

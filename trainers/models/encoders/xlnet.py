@@ -2,6 +2,10 @@
 second stream of states, which predicts a token without having seen it.
 
 Texts begin with `<cls>`, as those of the other encoders here; the published models have `<sep> <cls>` at the end.
+
+With `data.bptt`, rows are trained in windows, and both streams also attend to the states that entered each layer in the window
+before (arXiv 1906.08237, section 2.5): its memory, which has no gradient. The memory is as long as a window (384 tokens in the
+authors' pretraining in segments of 512), of the same row and document, and comes before all targets in the order.
 """
 
 from functools import cache
@@ -75,15 +79,20 @@ def _layer_class() -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    """Return the content stream's states; at the columns of `inputs.order`, those of the query stream."""
+    """Return the content stream's states; at the columns of `inputs.order`, those of the query stream. Keys are those of the
+    memory in `inputs.carried`, then the window's own; the window leaves its states there.
+    """
     import torch
 
-    stack, mask, order = network.transformer, inputs.mask[:, 0], inputs.order
+    stack, mask, order, carried = network.transformer, inputs.mask[:, 0], inputs.order, inputs.carried
     rows, length = inputs.ids.shape
+    keys = mask.shape[2]
+    memory = keys - length
     states = stack.dropout(stack.word_embedding(inputs.ids)).transpose(0, 1)  # the layers take [length, rows, width]
     types = torch.zeros_like(inputs.ids) if inputs.token_types is None else inputs.token_types
-    apart = (types[:, :, None] != types[:, None, :]).long().permute(1, 2, 0)
-    distances = stack.dropout(stack.relative_positional_encoding(length, length, bsz=1, device=inputs.ids.device))
+    its_types = torch.nn.functional.pad(types, (memory, 0))  # windows have no token types, so all are 0
+    apart = (types[:, :, None] != its_types[:, None, :]).long().permute(1, 2, 0)
+    distances = stack.dropout(stack.relative_positional_encoding(length, keys, bsz=1, device=inputs.ids.device))
     shared = {
         "r": distances.to(states.dtype),
         "seg_mat": torch.nn.functional.one_hot(apart, 2).to(states.dtype),
@@ -92,18 +101,27 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     def blocked(seen: Any) -> Any:
         return (~seen).permute(1, 2, 0)[..., None].to(states.dtype)
 
+    def through(states: Any, queries: Any, **named: Any) -> tuple[Any, Any]:
+        memories = [None] * len(stack.layer) if carried is None or not carried.memories else carried.memories
+        entered = []
+        for layer, before in zip(stack.layer, memories, strict=True):
+            if carried is not None:
+                entered.append(states.detach())
+            states, queries = layer(states, queries, mems=before, **named, **shared)
+        if carried is not None:
+            carried.memories, carried.columns = entered, carried.columns + length
+        return states, queries
+
     if order is None:
-        for layer in stack.layer:
-            states = layer(states, None, attn_mask_h=blocked(mask), attn_mask_g=None, **shared)[0]
+        states, _ = through(states, None, attn_mask_h=blocked(mask), attn_mask_g=None)
         return stack.dropout(states).transpose(0, 1)
-    own = torch.eye(length, dtype=torch.bool, device=mask.device)
-    earlier = mask & _earlier(order, length)
-    masks = {"attn_mask_h": blocked(earlier | (own & mask)), "attn_mask_g": blocked(earlier)}
+    own = torch.nn.functional.pad(torch.eye(length, dtype=torch.bool, device=mask.device), (memory, 0))
+    earlier = mask & torch.nn.functional.pad(_earlier(order, length), (memory, 0), value=True)
     columns = torch.where(order < 0, length, order)
     mapping = torch.nn.functional.one_hot(columns, length + 1)[..., :length].permute(1, 2, 0).to(states.dtype)
     queries = stack.dropout(stack.mask_emb.expand(order.shape[1], rows, -1))
-    for layer in stack.layer:
-        states, queries = layer(states, queries, target_mapping=mapping, **masks, **shared)
+    masks = {"attn_mask_h": blocked(earlier | (own & mask)), "attn_mask_g": blocked(earlier)}
+    states, queries = through(states, queries, target_mapping=mapping, **masks)
     places = columns[..., None].expand(-1, -1, states.shape[2])
     states = torch.nn.functional.pad(states.transpose(0, 1), (0, 0, 0, 1))
     return stack.dropout(states.scatter(1, places, queries.transpose(0, 1))[:, :length])

@@ -3,7 +3,10 @@ layers with dropped recurrent weights and variational dropout, embeddings tied t
 
 Every document of a row begins with a state of zeros, and so does a row that continues a document: state is not carried
 from row to row. So a row's losses depend on nothing but the row, as in the other architectures, and a run resumes exactly.
-Gradients go back to the beginning of the document in the row, at most `data.sequence_length` tokens.
+Gradients go back to the beginning of the document in the row, at most `data.sequence_length` tokens. With `data.bptt`, they go
+back to the beginning of a window of the row, and the state, without gradients, to that of the document: truncated
+back-propagation through time, with an update for every window, in which recurrent weights and variational masks are dropped
+anew, as in the authors' code.
 """
 
 from typing import Any
@@ -48,7 +51,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    return network.lstm(inputs.ids, inputs.positions)
+    return network.lstm(inputs.ids, inputs.positions, inputs.carried)
 
 
 def _register() -> None:

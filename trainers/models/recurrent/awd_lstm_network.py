@@ -7,7 +7,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from trainers.models.recurrent.packed_sequences import Sequences
+from trainers.models.interface import Carried, LayerState
+from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _INITIAL = 2.0
 """Embeddings are drawn from U(-b, b) with b = 2 / sqrt(width): 0.1 for a width of 400, as in the authors' code
@@ -65,18 +66,22 @@ class AwdLstmLayer(torch.nn.Module):
         self.input_bias = torch.nn.Parameter(torch.empty(4 * outputs))
         self.recurrent_bias = torch.nn.Parameter(torch.empty(4 * outputs))
 
-    def forward(self, states: Any, sequences: Sequences) -> Any:
-        """Return the states [rows, length, outputs] after `states` [rows, length, inputs]."""
+    def forward(self, states: Any, sequences: Sequences, state: LayerState | None = None) -> Any:
+        """Return the states [rows, length, outputs] after `states` [rows, length, inputs]. A window of rows begins with the
+        `state` that the one before left, and leaves its own there.
+        """
         packed = sequences.pack(states)
-        recurrent = torch.nn.functional.dropout(self.recurrent_weight, self.weight_rate, self.training)
-        weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
-        zeros = packed.new_zeros(1, sequences.count, recurrent.shape[1])
+        weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
+        weights[1] = recurrent = torch.nn.functional.dropout(weights[1], self.weight_rate, self.training)
         if packed.is_meta:
             made = self._estimate(packed)
         else:
-            made = torch.lstm(
-                packed, sequences.batch_sizes, (zeros, zeros), weights, True, 1, 0.0, self.training, False
-            )[0]
+            begin = [packed.new_zeros(1, sequences.count, recurrent.shape[1])] * 2
+            if state is not None and state.hidden is not None:
+                begin = [sequences.initial(state.hidden), sequences.initial(state.cell)]
+            made, *end = torch.lstm(packed, sequences.batch_sizes, begin, weights, True, 1, 0.0, self.training, False)
+            if state is not None:
+                sequences.keep(state, len(states), *end)
         if self.training and self.output_rate:
             made = drop_variational(made, sequences, self.output_rate)
         return sequences.unpack(made, len(states))
@@ -103,17 +108,23 @@ class AwdLstmStack(torch.nn.Module):
             AwdLstmLayer(widths[k], widths[k + 1], config.weight_dropout, rates[k]) for k in range(last + 1)
         )
 
-    def forward(self, ids: Any, positions: Any) -> Any:
-        """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows, length]."""
-        sequences, states = Sequences.of(positions), self.embed(ids)
+    def forward(self, ids: Any, positions: Any, carried: Carried | None = None) -> Any:
+        """Return the states of the last layer [rows, length, width] for ids and positions, int64 [rows, length]: of whole rows,
+        or of the window that follows those in `carried`.
+        """
+        sequences, states = Sequences.of(positions, None if carried is None else carried.positions), self.embed(ids)
         if self.training and self.embedding_rate:  # all occurrences of a word, as if its row of the table were zeros
             words = torch.nn.functional.dropout(states.new_ones(self.embed.num_embeddings), self.embedding_rate)
             states = states * words[ids][..., None]
         if self.training and self.input_rate:
             dropped = drop_variational(sequences.pack(states), sequences, self.input_rate)
             states = sequences.unpack(dropped, len(states))
-        for layer in self.layers:
-            states = layer(states, sequences)
+        if carried is not None and not carried.layers:
+            carried.layers = [LayerState() for _ in self.layers]
+        for number, layer in enumerate(self.layers):
+            states = layer(states, sequences, None if carried is None else carried.layers[number])
+        if carried is not None:
+            carried.columns, carried.positions = carried.columns + ids.shape[1], positions[:, -1]
         return states
 
 

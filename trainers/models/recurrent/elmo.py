@@ -3,7 +3,8 @@ layer, and whose layers task heads mix.
 
 The tokens are those of the shards, with embeddings of their own, or with `character_filters` read by a convolution over their
 characters, as the published models read words. Every document of a row begins with a state of zeros in both directions, and so
-does the part of a document in a row: state is not carried from row to row, as in AWD-LSTM.
+does the part of a document in a row: state is not carried from row to row, as in AWD-LSTM. Rows have no windows
+(`data.bptt`): the backward model would have to read them in the opposite order.
 
 Left out: cells and projections are not clipped, which torch's LSTM does not offer.
 """

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.models.recurrent.packed_sequences import Sequences
+from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _BOUND, _EMBEDDING = 0.1, 620
 """Weights that are not recurrent begin in U(-b, b), b = 0.1 sqrt(620 / width of the embeddings): 0.1 for the published 620 (Kiros
@@ -54,7 +54,7 @@ class GruLayer(torch.nn.Module):
     def forward(self, states: Any, sequences: Sequences) -> Any:
         """Return the states [rows, length, outputs] after `states` [rows, length, inputs]. Each sequence begins with zeros."""
         packed = sequences.pack(states)
-        weights = [self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias]
+        weights = in_order([self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias])
         if packed.is_meta:
             made = self._estimate(packed)
         else:

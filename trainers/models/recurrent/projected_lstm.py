@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from trainers.models.recurrent.packed_sequences import Sequences
+from trainers.models.recurrent.packed_sequences import Sequences, in_order
 
 _KEPT, _KEPT_BY_TORCH = 6, 10
 """Numbers that a layer keeps for a position and each cell: here the four gates, the cell and the output; and torch's own LSTM,
@@ -37,7 +37,7 @@ class ProjectedLstm(torch.nn.Module):
             return states
         begin = packed.new_zeros(1, sequences.count, width), packed.new_zeros(1, sequences.count, cells)
         biases = (self.bias, torch.zeros_like(self.bias))  # torch has one for the input and one for the state
-        matrices = [self.input_weight, self.recurrent_weight, *biases, self.projection]
+        matrices = in_order([self.input_weight, self.recurrent_weight, *biases, self.projection])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
             return torch.lstm(packed, sequences.batch_sizes, begin, matrices, True, 1, 0.0, self.training, False)[0]

@@ -11,7 +11,7 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.config.job import BatchSize, Execution, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
-from trainers.engine.hardware.mfu import Flops, flops_of, memory_bytes, peak_flops, utilisation
+from trainers.engine.hardware.mfu import Flops, flops_of, mean_keys, memory_bytes, peak_flops, utilisation
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.models import build_model
 
@@ -37,6 +37,11 @@ def test_flops_of_a_decoder_by_hand():
     untied = replace(GPT2, tied=False)
     assert flops_of(build_model(untied, SPECIAL_IDS, seed=0), untied, 10) == expected
     assert expected.of(10, 0, 10) == 10 * (6 * (multiplied + 160 * 8) + 12 * 8 * 10)
+
+
+@pytest.mark.parametrize(("bptt", "keys"), [(None, 72), (72, 72), (24, (24 + 48 + 48) / 3), (36, (36 + 72) / 2)])
+def test_keys_of_windows_are_those_of_two_windows_but_in_the_first(bptt, keys):
+    assert mean_keys(72, bptt) == keys
 
 
 def test_flops_of_an_encoder_and_of_both_stacks_of_an_encoder_decoder_by_hand():
