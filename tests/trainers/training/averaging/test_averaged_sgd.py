@@ -150,6 +150,30 @@ def test_a_run_that_resumes_before_or_after_the_trigger_is_the_uninterrupted_one
         assert checkpoint.newest(path, pytest.fail).averaging == checkpoint.newest(run, pytest.fail).averaging
 
 
+@pytest.mark.long
+def test_every_update_of_a_step_in_windows_is_averaged(corpus, tmp_path):
+    """With `data.bptt`, a step of rows in two windows has two updates; averaging is resumed with their number."""
+    job, path = config(corpus), tmp_path / "run"
+    job = replace(job, data=replace(job.data, bptt=16))
+    open_run(path, job, corpus)
+    with only_training():
+        train(job, corpus, path, None)
+        whole, expected = validations(path), state(path, STEPS)
+        found = checkpoint.newest(path, pytest.fail)
+        began = trigger(path)
+        assert found.updates == 2 * STEPS
+        assert found.averaging.averaged == 2 * (STEPS - began) > 2
+        expected = {name: {key: each.clone() for key, each in tensors.items()} for name, tensors in expected.items()}
+        for step in range(began + 2, STEPS + 1):
+            shutil.rmtree(path / "checkpoints" / f"step-{step:08d}")
+        for name in ("log.jsonl", "finished.json"):
+            (path / name).unlink()
+        train(job, corpus, path, None)
+    assert validations(path) == whole[began + 1 :]
+    for name, tensors in state(path, STEPS).items():
+        assert all(torch.equal(tensors[key], expected[name][key]) for key in ("weight", "iterate"))
+
+
 def test_what_averaged_sgd_cannot_do_is_refused(corpus):
     with pytest.raises(
         ValueError, match=r"weight_decay: got 0\.1, allowed below 1 / learning_rate \(0\.0333333\) with"
