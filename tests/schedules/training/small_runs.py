@@ -129,12 +129,14 @@ class StandInEngine:
 
     def __init__(self, forward, config, micro_batch, accumulation):
         self.losses, self.names, self.value = (SimpleNamespace(name="loss"),), ("loss",), state_after(0)
+        self.updates = 0
 
     def train_step(self, batches, step, rate, sources, stop, scale=None):
         host().sleep(STEP_SECONDS)
         self.value = (self.value * 31 + step + 7) % 9973
+        self.updates += 1
         loss = self.value / 1000
-        return Totals(np.array([[[16 * loss], [16.0]]]), loss, int(stop), 16), 1.0
+        return Totals(np.array([[[16 * loss], [16.0]]]), loss, int(stop), 16, updates=1), 1.0
 
     def broadcast(self, value):
         return value
@@ -149,4 +151,4 @@ class StandInEngine:
     def restore(self, state, updates):
         tensors = state["weight"]
         assert torch.equal(tensors["weight"] + 1, tensors["exp_avg"]), "weights and moments are of different steps"
-        self.value = int(tensors["weight"][0])
+        self.value, self.updates = int(tensors["weight"][0]), updates
