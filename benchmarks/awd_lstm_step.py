@@ -12,7 +12,6 @@ steps, bare / ours, above 1 where ours is faster.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from benchmarks.elmo_step import RATE, WARM_UP, compare
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model
 from trainers.config.job import BatchSize, Execution, Optimizer, TrainingBudget
@@ -30,8 +30,6 @@ from trainers.engine.forward import forward_of
 from trainers.models import build_model
 from trainers.rows.batch import Batch
 
-WARM_UP = 1
-RATE = 1e-3
 LAYERS = 3
 
 
@@ -109,25 +107,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    clock = time.perf_counter if options.clock == "wall" else time.process_time
-    our_step, network = ours(options)
-    loops = {"ours": our_step, "bare": bare(options, network)}
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
-    losses: dict[str, float] = {}
-    for number in range(options.steps + WARM_UP):
-        batch = rows_of(options, number)
-        for name, loop in loops.items():
-            began = clock()
-            losses[name] = loop(batch)
-            seconds[name].append(clock() - began)
-    taken = {name: np.array(its[WARM_UP:]) for name, its in seconds.items()}
-    ratio = taken["bare"] / taken["ours"]
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    print(
-        f"{parameters / 1e6:.1f} M   ours {np.median(taken['ours']):.3f} s   bare / ours {np.median(ratio):.2f} "
-        f"({ratio.min():.2f} to {ratio.max():.2f})   loss {losses['ours']:.5f}, bare {losses['bare']:.5f}"
-    )
+    compare(options, ours, bare, rows_of)
 
 
 if __name__ == "__main__":

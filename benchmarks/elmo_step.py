@@ -135,23 +135,15 @@ def bare(options: argparse.Namespace, network: Any) -> Callable[[Batch], float]:
     return step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (
-        ("cells", 4096),
-        ("width", 512),
-        ("vocabulary", 8192),
-        ("rows", 8),
-        ("length", 64),
-        ("steps", 10),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def compare(
+    options: argparse.Namespace,
+    ours: Callable[[argparse.Namespace], tuple[Callable[[Batch], float], Any]],
+    bare: Callable[[argparse.Namespace, Any], Callable[[Batch], float]],
+    rows_of: Callable[[argparse.Namespace, int], Batch],
+) -> None:
+    """Time our step and the bare loop in turn on the same batches, and print the medians and the losses of the last."""
     clock = time.perf_counter if options.clock == "wall" else time.process_time
+    torch.set_num_threads(options.threads)
     our_step, network = ours(options)
     loops = {"ours": our_step, "bare": bare(options, network)}
     seconds: dict[str, list[float]] = {name: [] for name in loops}
@@ -169,6 +161,24 @@ def main() -> None:
         f"{parameters / 1e6:.1f} M   ours {np.median(taken['ours']):.3f} s   bare / ours {np.median(ratio):.2f} "
         f"({ratio.min():.2f} to {ratio.max():.2f})   loss {losses['ours']:.5f}, bare {losses['bare']:.5f}"
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (
+        ("cells", 4096),
+        ("width", 512),
+        ("vocabulary", 8192),
+        ("rows", 8),
+        ("length", 64),
+        ("steps", 10),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    options = parser.parse_args()
+    compare(options, ours, bare, rows_of)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import re
 import sys
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -63,6 +63,25 @@ class FoundSpans(NamedTuple):
     ends: np.ndarray
     types: np.ndarray
 
+    @classmethod
+    def of(cls, documents: Iterable[tuple[np.ndarray, Sequence[tuple[int, int, int]]]]) -> "FoundSpans":
+        """Return the spans of documents, given the `byte_offsets` of each and its spans in characters: (start, end, number of
+        the type), ascending and disjoint.
+        """
+        counts, found = [0], [np.zeros((4, 0), np.int64)]
+        for bytes_of, spans in documents:
+            counts.append(len(spans))
+            if spans:
+                firsts, ends, kinds = np.array(spans, np.int64).T
+                found.append(np.stack([bytes_of[firsts], bytes_of[ends - 1], bytes_of[ends], kinds]))
+        return cls(np.cumsum(counts), *np.concatenate(found, axis=1))
+
+
+def byte_offsets(document: str) -> np.ndarray:
+    """Return where each character begins in UTF-8, and the number of bytes, int64 [characters + 1]."""
+    data = np.frombuffer(document.encode(), np.uint8)
+    return np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data)).astype(np.int64)
+
 
 def find_dates_and_names(
     text: pa.LargeStringArray, types: Collection[SpanType], sentences: tuple[np.ndarray, np.ndarray]
@@ -71,19 +90,15 @@ def find_dates_and_names(
     `segment.sentence_starts` returns for the text.
     """
     start_offsets, starts = sentences
-    counts = np.zeros(len(text) + 1, np.int64)
-    found: list[np.ndarray] = [np.zeros((4, 0), np.int64)]
-    for number in range(len(text)):
-        document = text[number].as_py()
-        data = np.frombuffer(document.encode(), np.uint8)
-        bytes_of = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data)).astype(np.int64)
-        begins = np.searchsorted(bytes_of, starts[start_offsets[number] : start_offsets[number + 1]]).tolist()
-        spans = [span for span in _spans_of(document, begins) if SPAN_TYPES[span[2]] in types]
-        if spans:
-            firsts, ends, kinds = np.array(spans, np.int64).T
-            found.append(np.stack([bytes_of[firsts], bytes_of[ends - 1], bytes_of[ends], kinds]))
-        counts[number + 1] = len(spans)
-    return FoundSpans(np.cumsum(counts), *np.concatenate(found, axis=1))
+
+    def found() -> Iterator[tuple[np.ndarray, list[tuple[int, int, int]]]]:
+        for number in range(len(text)):
+            document = text[number].as_py()
+            bytes_of = byte_offsets(document)
+            begins = np.searchsorted(bytes_of, starts[start_offsets[number] : start_offsets[number + 1]]).tolist()
+            yield bytes_of, [span for span in _spans_of(document, begins) if SPAN_TYPES[span[2]] in types]
+
+    return FoundSpans.of(found())
 
 
 def _spans_of(text: str, sentences: list[int]) -> list[tuple[int, int, int]]:

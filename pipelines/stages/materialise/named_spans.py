@@ -3,13 +3,11 @@
 """
 
 from collections.abc import Collection, Iterable
-from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 
 from pipelines.contracts.shard_set import SPAN_TYPES, SpanType
-from pipelines.kernels.text.dates_and_names import FoundSpans
+from pipelines.kernels.text.dates_and_names import FoundSpans, byte_offsets
 from pipelines.stages.pii.name_finders import Named, NameFinder
 
 ENTITIES: dict[SpanType, tuple[str, ...]] = {
@@ -24,28 +22,16 @@ def entities_of(types: Iterable[SpanType]) -> tuple[str, ...]:
     return tuple(entity for kind in types for entity in ENTITIES[kind])
 
 
-_finder = lru_cache(1)(NameFinder)  # a process writes many shards with one model
-
-
-def find_named_spans(text: pa.LargeStringArray, types: Collection[SpanType], model: str) -> FoundSpans:
-    """Find the spans of these types in each text. Of finds that overlap, the one that begins first is taken, of those that
-    begin together the longest. Raises UserError if the model cannot be loaded.
+def find_named_spans(text: pa.LargeStringArray, types: Collection[SpanType], finder: NameFinder) -> FoundSpans:
+    """Find the spans of these types in each text; `finder` finds their entities. Of finds that overlap, the one that begins
+    first is taken, of those that begin together the longest. Raises UserError if the model cannot be loaded.
     """
     texts = text.to_pylist()
     numbers = {entity: SPAN_TYPES.index(kind) for kind in types for entity in ENTITIES[kind]}
-    counts = np.zeros(len(texts) + 1, np.int64)
-    found: list[np.ndarray] = [np.zeros((4, 0), np.int64)]
-    for number, (document, names) in enumerate(zip(texts, _finder(model, entities_of(types)).find(texts), strict=True)):
-        kept = _disjoint(names)
-        counts[number + 1] = len(kept)
-        if kept:
-            data = np.frombuffer(document.encode(), np.uint8)
-            bytes_of = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data)).astype(np.int64)
-            starts = np.array([each.start for each in kept])
-            ends = np.array([each.end for each in kept])
-            kinds = np.array([numbers[each.entity] for each in kept])
-            found.append(np.stack([bytes_of[starts], bytes_of[ends - 1], bytes_of[ends], kinds]))
-    return FoundSpans(np.cumsum(counts), *np.concatenate(found, axis=1))
+    return FoundSpans.of(
+        (byte_offsets(document), [(each.start, each.end, numbers[each.entity]) for each in _disjoint(names)])
+        for document, names in zip(texts, finder.find(texts), strict=True)
+    )
 
 
 def _disjoint(names: Iterable[Named]) -> list[Named]:

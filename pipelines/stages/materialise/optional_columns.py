@@ -11,6 +11,7 @@ from pipelines.contracts.document import BORDER, TARGET_MARK
 from pipelines.contracts.shard_set import SpanType
 
 if TYPE_CHECKING:
+    from pipelines.stages.pii.name_finders import NameFinder
     from tokenizer.encode import Encoder
 
 
@@ -52,10 +53,10 @@ def encode_pairs(
     sides: pa.LargeStringArray,
     sentences: bool,
     span_types: Sequence[SpanType],
-    ner_model: str = "",
+    finder: "NameFinder | None" = None,
 ) -> TokenColumns:
     """Encode both of the `sides_of` texts, each by itself, as one document, and return where its target begins."""
-    made = encode_with_columns(encoder, sides, sentences, span_types, ner_model)
+    made = encode_with_columns(encoder, sides, sentences, span_types, finder)
     sizes = np.diff(made.offsets).reshape(-1, 2)
     targets = np.where(sizes.all(axis=1), sizes[:, 0], -1).astype(np.int32)
 
@@ -80,10 +81,10 @@ def encode_with_columns(
     text: pa.LargeStringArray,
     sentences: bool,
     span_types: Sequence[SpanType],
-    ner_model: str = "",
+    finder: "NameFinder | None" = None,
 ) -> TokenColumns:
-    """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`: by a
-    language model if one is given, otherwise by patterns.
+    """Encode texts, and find the tokens at which their sentences begin, and those of their spans of `span_types`: by the
+    language model of `finder`, or without one by patterns.
     """
     if not sentences and not span_types:
         return TokenColumns(*encoder.encode(text), None, None)
@@ -94,10 +95,10 @@ def encode_with_columns(
     if sentences:
         lists.append((starts, start_offsets))
     if span_types:
-        if ner_model:
+        if finder is not None:
             from pipelines.stages.materialise.named_spans import find_named_spans
 
-            found = find_named_spans(text, span_types, ner_model)
+            found = find_named_spans(text, span_types, finder)
         else:
             from pipelines.kernels.text.dates_and_names import find_dates_and_names
 

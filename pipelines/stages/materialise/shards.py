@@ -41,7 +41,7 @@ from pipelines.stages.materialise.optional_columns import (
 )
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
-from pipelines.stages.pii.name_finders import check_model, model_library, model_notice, model_versions
+from pipelines.stages.pii.name_finders import NameFinder, check_model, model_library, model_notice, model_versions
 from tokenizer.vocabulary.specials import required_tokens
 
 if TYPE_CHECKING:
@@ -196,7 +196,12 @@ class Shards(CorpusStage):
 
     def notice(self) -> str:
         """Return a warning that a language model is slow; empty if there is none."""
-        return model_notice(self.ner_model)
+        return model_notice(self.ner_model, "without it, patterns find the spans of English")
+
+    @cached_property
+    def finder(self) -> NameFinder | None:
+        """The language model that finds spans, loaded on first use; None without `ner_model`."""
+        return NameFinder(self.ner_model, entities_of(self.spans), "shards") if self.ner_model else None
 
     @cached_property
     def _model_versions(self) -> dict[str, str]:
@@ -441,7 +446,7 @@ def _encoded(encoder: "Encoder", text: pa.LargeStringArray, stage: Shards) -> tu
     if stage.target:
         sides = sides_of(text)
         n_bytes = pc.binary_length(sides).to_numpy().reshape(-1, 2).sum(axis=1)
-        return encode_pairs(encoder, sides, stage.sentences, stage.spans, stage.ner_model), n_bytes
+        return encode_pairs(encoder, sides, stage.sentences, stage.spans, stage.finder), n_bytes
     text = without_borders(text)
-    made = encode_with_columns(encoder, text, stage.sentences, stage.spans, stage.ner_model)
+    made = encode_with_columns(encoder, text, stage.sentences, stage.spans, stage.finder)
     return made, pc.binary_length(text).to_numpy()

@@ -5,10 +5,10 @@ a block-list of domains and URLs, and three word lists. Strict words count anywh
 whole words. The user supplies the lists: the paper published none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -153,21 +153,19 @@ class UrlRules(PartStage):
         return pa.RecordBatch.from_arrays(columns, schema=URL_SIGNALS)
 
     def _registered(self, url: Url | None) -> str | None:
-        return None if url is None or url.host is None else registered_domain()(url.host)
+        return None if url is None or url.host is None else _registered_domain(url.host)
+
+
+@lru_cache(_HOSTS)
+def _registered_domain(host: str) -> str | None:
+    return _extractor().extract_str(host).top_domain_under_public_suffix or None
 
 
 @cache  # building the tree of the suffix list takes 20 ms
-def registered_domain() -> Callable[[str], str | None]:
-    """Return the function from a host to its registered domain, None if it has none. It is made once in a process."""
+def _extractor() -> Any:
     import tldextract
 
-    extract = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
-
-    @lru_cache(_HOSTS)
-    def domain(host: str) -> str | None:
-        return extract.extract_str(host).top_domain_under_public_suffix or None
-
-    return domain
+    return tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
 
 
 def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.ndarray":

@@ -62,18 +62,18 @@ class Named(NamedTuple):
 
 class NameFinder:
     """A language model on whole texts, in pieces of at most 100,000 characters. `entities` are those it can
-    find. Times that name no date are none of its finds (`is_relative`).
+    find. Times that name no date are none of its finds (`is_relative`). Errors name the `stage`.
     """
 
-    def __init__(self, model: str, entities: tuple[str, ...]) -> None:
-        self.model = model
+    def __init__(self, model: str, entities: tuple[str, ...], stage: str = "pii") -> None:
+        self.model, self._stage = model, stage
         self.entities = [entity for entity in MODEL_ENTITIES if entity in entities]
 
     @cached_property
     def _loaded(self) -> "_SpacyModel | TokenClassifier":
         if is_token_classifier(self.model):
-            return TokenClassifier(self.model, self.entities)
-        return _SpacyModel(self.model, self.entities)
+            return TokenClassifier(self.model, self.entities, self._stage)
+        return _SpacyModel(self.model, self.entities, self._stage)
 
     def find(self, texts: Sequence[str]) -> Iterator[list[Named]]:
         """Yield the names in each text, in order."""
@@ -99,7 +99,7 @@ class NameFinder:
 class _SpacyModel:
     """Presidio's SpacyRecognizer with a spaCy pipeline."""
 
-    def __init__(self, model: str, entities: Sequence[str]) -> None:
+    def __init__(self, model: str, entities: Sequence[str], stage: str) -> None:
         predefined = presidio()
         with block_imports("torch", "transformers"):
             import spacy
@@ -108,7 +108,7 @@ class _SpacyModel:
             pipeline = spacy.load(model)
         except Exception as error:
             raise UserError(
-                f"pii: ner_model {model!r} cannot be loaded ({type(error).__name__}); {INSTALL_MODEL}"
+                f"{stage}: ner_model {model!r} cannot be loaded ({type(error).__name__}); {INSTALL_MODEL}"
             ) from None
         pipeline.select_pipes(disable=_unneeded(pipeline))
         self._engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": model}])
@@ -194,16 +194,13 @@ def model_library(model: str) -> tuple[tuple[str, str], ...]:
     return ((model, f"{INSTALL_ENGLISH} (the model for English)"),)
 
 
-def model_notice(model: str) -> str:
-    """Return a warning that a model is slow; empty for no model."""
+def model_notice(model: str, remedy: str) -> str:
+    """Return a warning that a model is slow, with what to do about spaCy's; empty for no model."""
     if not model:
         return ""
     if is_token_classifier(model):
         return f"names by {model}: a neural network reads every text whole, on one core per task; time it on a small corpus first"
-    return (
-        f"names by {model} run at about 0.02 MB/s of text per core (benchmarks/pii.py), an hour for 70 MB; search for fewer "
-        "entities if that is too long"
-    )
+    return f"names by {model} run at about 0.02 MB/s of text per core (benchmarks/pii.py), an hour for 70 MB; {remedy}"
 
 
 def needs_model(entities: Sequence[str]) -> list[str]:

@@ -182,7 +182,7 @@ class Pii(ReadsText, PartStage):
 
     def notice(self) -> str:
         """Return a warning that finding names is slow; empty if no `ner_model` is set."""
-        return model_notice(self.ner_model)
+        return model_notice(self.ner_model, "search for fewer entities if that is too long")
 
     def check(self) -> None:
         """Check that entities, actions and regions are known and fit together, and that the key is usable."""

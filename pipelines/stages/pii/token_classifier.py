@@ -37,12 +37,14 @@ class TokenClassifier:
     powers of two), so that what is found in a text does not depend on the texts beside it.
     """
 
-    def __init__(self, directory: str, entities: Sequence[str]) -> None:
-        """Load the model, on the CPU. Raises UserError if it does not load or lacks a fast tokenizer or weights."""
+    def __init__(self, directory: str, entities: Sequence[str], stage: str = "pii") -> None:
+        """Load the model, on the CPU. Raises UserError, which begins with `stage`, if it does not load or lacks a fast tokenizer
+        or weights.
+        """
         import torch
         import transformers
 
-        where = f"pii: ner_model {directory!r}"
+        where = f"{stage}: ner_model {directory!r}"
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
             model, loading = transformers.AutoModelForTokenClassification.from_pretrained(

@@ -53,7 +53,7 @@ def windowed(model, batch, isolation=True):
 
 
 def test_losses_are_those_of_transformers_with_its_memory():
-    """The masks are written out: whatever is in the memory comes before all targets."""
+    """The test builds the masks itself: every target sees the whole memory."""
     batch, model = rows([LENGTH]), network()
     found, checked = windowed(model, batch), 0
     model.transformer.mem_len, memory = WINDOW, None

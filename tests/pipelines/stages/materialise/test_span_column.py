@@ -22,7 +22,7 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.planning.published import add_published_files
-from pipelines.stages.materialise.named_spans import find_named_spans
+from pipelines.stages.materialise.named_spans import entities_of, find_named_spans
 from pipelines.stages.pii.name_finders import Named, NameFinder
 from tokenizer.encode import Encoder
 
@@ -223,19 +223,23 @@ def ruler(tmp_path_factory):
     return directory
 
 
+def finder(model, *types):
+    return NameFinder(str(model), entities_of(types))
+
+
 NAMED = "über ann lee, who left the mill in Zürich at midsummer 1969 with Tom. next week lee says more. "
 
 
 def test_a_language_model_finds_spans_in_place_of_the_patterns(ruler, tmp_path):
     texts = pa.array([NAMED, "", "nobody here", "Zürich"], pa.large_string())
-    spans = find_named_spans(texts, ("dates", "names"), str(ruler))
+    spans = find_named_spans(texts, ("dates", "names"), finder(ruler, "dates", "names"))
     data = NAMED.encode()
     held = [data[begin:end].decode() for begin, end in zip(spans.begins[:5], spans.ends[:5], strict=True)]
     assert held == ["ann lee", "the mill", "Zürich", "midsummer 1969", "lee"]
     assert [data[last:end].decode() for last, end in zip(spans.lasts[:5], spans.ends[:5], strict=True)] == list("elh9e")
     assert [SPAN_TYPES[kind] for kind in spans.types] == ["names", "names", "names", "dates", "names", "names"]
     assert spans.offsets.tolist() == [0, 5, 5, 5, 6]
-    dates = find_named_spans(texts, ("dates",), str(ruler))
+    dates = find_named_spans(texts, ("dates",), finder(ruler, "dates"))
     assert (dates.begins.tolist(), dates.types.tolist()) == ([spans.begins[3]], [SPAN_TYPES.index("dates")])
 
 
@@ -247,7 +251,7 @@ def test_of_finds_that_overlap_the_first_and_longest_is_a_span(ruler, monkeypatc
         Named(5, 6, "NRP", 1.0),
     ]
     monkeypatch.setattr(NameFinder, "find", lambda self, texts: iter([finds]))
-    spans = find_named_spans(pa.array(["abcdefgh"], pa.large_string()), ("names",), str(ruler))
+    spans = find_named_spans(pa.array(["abcdefgh"], pa.large_string()), ("names",), finder(ruler, "names"))
     assert list(zip(spans.begins.tolist(), spans.ends.tolist(), strict=True)) == [(0, 5), (5, 6)]
 
 
