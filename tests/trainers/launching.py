@@ -37,13 +37,6 @@ SETTINGS = [
 LONG_STEPS = 20
 LONG_SETTINGS = [*SETTINGS, f"budget.steps={LONG_STEPS}", "validation.every=10"]
 
-# What training imports, at once and on its way, and what DeepSpeed does when it starts: its optimizer Muon, and with that all
-# of torch.compile.
-_IMPORTED = [
-    *("trainers.__main__", "trainers.recipes", "trainers.training.loop", "trainers.report.run_page"),
-    *("transformers.models.llama.modeling_llama", "numba", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),
-]
-
 
 def environment(**more):
     """The variables of a process that starts workers: nothing of a launch that this one may belong to."""
@@ -52,11 +45,13 @@ def environment(**more):
 
 
 def preloaded():
-    """The multiprocessing context whose processes begin with torch and what exports a run loaded: a server of this test process
-    loads them once, and each process is a fork of it. For tests that need a process of its own, not a fresh interpreter.
+    """The multiprocessing context whose processes begin with what trains and exports a run loaded: a server of this test process
+    loads it once, and each process is a fork of it. For tests that need a process of its own, not a fresh interpreter.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainers.inference.model_export", "transformers.models.llama.modeling_llama"])
+    context.set_forkserver_preload(["tests.trainers.worker_imports"])
+    with patch.dict(os.environ, environment()):
+        forkserver.ensure_running()
     return context
 
 
@@ -99,11 +94,7 @@ def run_command(log, *arguments):
 
 def _forked(log, module, arguments, variables):
     """A process that runs the `main` of a module."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED)
-    with patch.dict(os.environ, environment()):
-        forkserver.ensure_running()
-    process = context.Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=True)
+    process = preloaded().Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=True)
     process.start()
     return process
 
@@ -113,7 +104,6 @@ def _work(module, arguments, variables, log):
     with open(log, "w") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
-    gc.freeze()  # what the server has imported stays: the collector of garbage passes it over
     os.environ.clear()
     os.environ.update(variables)
     os.fsync = lambda descriptor: None  # as in the test process: these workers are killed, the machine is not

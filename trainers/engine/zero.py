@@ -33,6 +33,8 @@ def join_group() -> None:
             "MASTER_PORT": str(port),
         }
         os.environ.update(alone)
+    # On CPUs, DeepSpeed would start `numactl` for every bucket of gradients at stage 3.
+    os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
     deepspeed = _deepspeed()
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -57,7 +59,8 @@ def _deepspeed() -> Any:
     log = logging.getLogger("DeepSpeed")
     log.setLevel(logging.WARNING)
     log.addFilter(_is_news)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # No optional operators: DeepSpeed would run a compiler to see which it could build.
+    deepspeed.ops.__compatible_ops__ = {}
     if not torch.cuda.is_available():  # ranges for Nvidia's profiler, several thousand empty calls a step at stage 3
         deepspeed.utils.nvtx.enable_nvtx = False
     return deepspeed

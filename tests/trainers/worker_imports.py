@@ -1,0 +1,23 @@
+"""What the server of training workers imports before it forks the first (`tests.trainers.launching.preloaded`): what training
+imports, at once and on its way, and what DeepSpeed does when it starts: its optimizer Muon, and with that all of torch.compile.
+"""
+
+import gc
+from importlib import import_module
+
+from numba.core.registry import cpu_target
+
+IMPORTED = (
+    *("trainers.__main__", "trainers.recipes", "trainers.training.loop", "trainers.report.run_page"),
+    *("trainers.inference.model_export", "transformers.models.llama.modeling_llama", "pandas", "peft"),
+    *("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),
+)
+
+gc.disable()  # nothing of what they make is garbage
+for name in IMPORTED:
+    import_module(name)
+# What numba does at the first call of a kernel.
+cpu_target.typing_context.refresh()
+cpu_target.target_context.refresh()
+gc.freeze()
+gc.enable()
