@@ -95,14 +95,21 @@ def start_ray() -> None:
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
-    # Without an address Ray would join the cluster that was last started on this machine.
-    alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # read by this process: else Ray Train changes directory in its workers
+    paths = [str(Path(__file__).parents[2]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    variables = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    alone = not os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any]
+    if alone:
+        os.environ.update(variables)  # workers inherit them; with a runtime_env Ray would start each of them twice
+        # Without an address Ray would join the cluster that was last started on this machine.
+        options = {"address": "local", "include_dashboard": False}
+    else:
+        options = {"runtime_env": {"env_vars": variables}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
+            ray.init(log_to_driver=False, logging_level="ERROR", **options)
         except Exception as error:
             where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
             reason = (str(error) or type(error).__name__).splitlines()[0]
