@@ -44,7 +44,7 @@ the update minimises, of the same shape.
 def start_group() -> tuple[int, int]:
     """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no group.
 
-    torchrun's variables, or the group that Ray Train has created, are used as they are.
+    torchrun's variables, which workers of Ray Train have too, are used as they are.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
