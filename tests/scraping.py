@@ -37,7 +37,7 @@ class Watch(threading.Thread):
         self.port, self.series, self.scrapes, self._end = port, {}, Counter(), threading.Event()
 
     def run(self):
-        while not self._end.wait(0.5):
+        while not self._end.wait(1):
             found = scrape(self.port)
             self.scrapes.update(found.keys())
             self.series |= found

@@ -44,13 +44,15 @@ the update minimises, of the same shape.
 def start_group() -> tuple[int, int]:
     """Join the workers of this run, and return (rank, world size). A single worker needs no launcher and no group.
 
-    torchrun's variables, or the group that Ray Train has created, are used as they are.
+    torchrun's variables, which workers of Ray Train have too, are used as they are.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # also where transformers imports DeepSpeed by itself
     if not torch.distributed.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return 0, 1
+        if torch.cuda.is_available():  # before anything is put on a GPU: DeepSpeed chooses it only when it gets the model
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         join_group()
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 

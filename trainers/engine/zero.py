@@ -17,7 +17,7 @@ from trainers.engine.partitions import Partitions
 
 
 def join_group() -> None:
-    """Join the workers of this run through torchrun's variables, or use the group that Ray Train has created.
+    """Join the workers of this run through torchrun's variables, which workers of Ray Train have too.
 
     Without a launcher the group has one worker.
     """

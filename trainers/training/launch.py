@@ -9,7 +9,6 @@ torchrun ends all workers when it loses one, and restarts them up to `--max-rest
 import os
 import shutil
 import signal
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,10 +28,9 @@ from trainers.runs.job_data import reader_of
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
 from trainers.runs.sinks import require_libraries
-from trainers.training.ray_tasks import start_ray
+from trainers.training.ray_tasks import rank_variables, start_ray
 
 _MAX_FAILURES = 4  # in a row without a new checkpoint; the same cause would then end the next workers too
-_SIOCGIFADDR = 0x8915  # the ioctl number on Linux
 _ANSWER_SECONDS = 60.0  # time for a node to start a process; Ray notices a lost node within half a minute
 _BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of gloo
 _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
@@ -128,20 +126,26 @@ def _sigterm_asks_to_stop(run: LocalPath) -> Iterator[None]:
 
 def _launch_on_ray(config: Job, run: LocalPath, workers: int) -> None:
     import ray
-    import torch
 
     started = not ray.is_initialized()
     if started:
         start_ray()
     try:
         # This process may be on a node without a GPU.
-        on_gpu = (torch.version.cuda or torch.version.hip) and ray.cluster_resources().get("GPU", 0) >= 1
+        on_gpu = ray.cluster_resources().get("GPU", 0) >= 1 and _can_use_gpus()
         # Ray installs its own SIGTERM handler when it starts, so ours is installed after that.
         with _sigterm_asks_to_stop(run):
             _train_on_what_is_left(config, run, workers, "GPU" if on_gpu else "CPU")
     finally:
         if started:
             ray.shutdown()
+
+
+def _can_use_gpus() -> bool:
+    """Return whether torch is built for GPUs. Loading it takes longer than all else in this process, so ask only if need be."""
+    import torch
+
+    return bool(torch.version.cuda or torch.version.hip)
 
 
 def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str) -> None:
@@ -179,7 +183,7 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
     Returns None when training has ended, or a line that names the lost workers.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     on_gpu = kind == "GPU"
     # Ray needs storage that all workers share, which the run directory is. Its files there are useless
@@ -188,13 +192,13 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
     # Ray's own retries are off: they follow every error, and need as many workers as before.
     never = FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0)
     try:
-        TorchTrainer(
+        DataParallelTrainer(
             _work,
             train_loop_config={"config": plain(config), "run": str(run), "attempt": begin_attempt(run)},
             scaling_config=ScalingConfig(
                 num_workers=workers, use_gpu=on_gpu, resources_per_worker=None if on_gpu else {kind: each}
             ),
-            torch_config=_group("nccl" if on_gpu else "gloo"),
+            backend_config=rank_variables(),
             run_config=RunConfig(name=run.name, storage_path=str(results), failure_config=never),
         ).fit()
     except Exception as error:
@@ -219,54 +223,6 @@ def _release() -> None:
     for number, group in placement_group_table().items():
         if number.endswith(job) and group["state"] != "REMOVED":  # a group's id ends with the id of its job
             remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(number))))
-
-
-def _group(backend: str) -> Any:
-    """Return Ray's configuration of the process group, which uses the same network as Ray itself."""
-    from ray.train.torch import TorchConfig
-
-    whole: Any = TorchConfig(backend=backend).backend_cls
-
-    class Backend(whole):
-        def on_start(self, worker_group: Any, backend_config: Any) -> None:
-            worker_group.execute(_use_the_network_of_ray)
-            super().on_start(worker_group, backend_config)
-
-    class Config(TorchConfig):
-        @property
-        def backend_cls(self) -> Any:
-            return Backend
-
-    return Config(backend=backend)
-
-
-def _use_the_network_of_ray() -> None:
-    """Make gloo use Ray's network interface in a worker. By default gloo resolves the host's name, which is
-    often a loopback address.
-    """
-    import ray
-
-    interface = interface_of(ray.util.get_node_ip_address())
-    if interface is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-
-
-def interface_of(address: str) -> str | None:
-    """Return the network interface of this machine that has the IPv4 address `address`, or None if there is
-    none.
-    """
-    import fcntl
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # this interface has no IPv4 address
-                continue
-            if socket.inet_ntoa(reply[20:24]) == address:
-                return name
-    return None
 
 
 def _work(arguments: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
-"""Run functions as tasks of a Ray cluster, one call a task."""
+"""Join or start a Ray cluster, run functions as its tasks, one call a task, and make workers of Ray Train a group."""
 
 import os
+import socket
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import UserError
+
+_SIOCGIFADDR = 0x8915  # the ioctl number on Linux
 
 
 @dataclass(frozen=True)
@@ -95,15 +99,92 @@ def start_ray() -> None:
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
-    # Without an address Ray would join the cluster that was last started on this machine.
-    alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
+    # Ray Train reads it in this process; else its workers would change their directory.
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    paths = [str(Path(__file__).parents[2]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    variables = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    alone = not os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any]
+    if alone:
+        os.environ.update(variables)  # workers inherit them; with a runtime_env Ray would start each of them twice
+        # Without an address Ray would join the cluster that was last started on this machine.
+        options = {"address": "local", "include_dashboard": False}
+    else:
+        options = {"runtime_env": {"env_vars": variables}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
+            ray.init(log_to_driver=False, logging_level="ERROR", **options)
         except Exception as error:
             where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"Ray did not {where}: {reason}; run the same command when it can") from error
+
+
+def rank_variables() -> Any:
+    """Return a configuration of Ray Train that gives each worker the variables that torchrun would give it, so that it joins
+    its group as under torchrun.
+
+    Ray's own TorchConfig would load torch in Ray Train's controller and in the driver, each time that workers start.
+    """
+    from ray.train.backend import Backend, BackendConfig
+
+    class RankVariables(Backend):
+        share_cuda_visible_devices = True  # so that LOCAL_RANK is the number of the worker's GPU, as under torchrun
+
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            worker_group.execute(_set_rank_variables, *worker_group.execute_single(0, _address_of_group))
+
+    class Config(BackendConfig):
+        @property
+        def backend_cls(self) -> Any:
+            return RankVariables
+
+    return Config()
+
+
+def _address_of_group() -> tuple[str, int]:
+    """Return the address of this node and a free port."""
+    import ray
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+
+def _set_rank_variables(address: str, port: int) -> None:
+    """Set torchrun's variables in a worker, and make gloo use Ray's network interface. By default gloo resolves the host's
+    name, which is often a loopback address.
+    """
+    import ray
+    import ray.train
+
+    own = ray.train.get_context()
+    ranks = {
+        "RANK": own.get_world_rank(),
+        "WORLD_SIZE": own.get_world_size(),
+        "LOCAL_RANK": own.get_local_rank(),
+        "LOCAL_WORLD_SIZE": own.get_local_world_size(),
+    }
+    os.environ.update({name: str(value) for name, value in ranks.items()})
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+    interface = interface_of(ray.util.get_node_ip_address())
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface of this machine that has the IPv4 address `address`, or None if there is
+    none.
+    """
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # this interface has no IPv4 address
+                continue
+            if socket.inet_ntoa(reply[20:24]) == address:
+                return name
+    return None

@@ -52,7 +52,9 @@ def main() -> int:
 
     output, corrupt, corpus, *settings = sys.argv[1:]
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    # Nobody reads the logs or asks for more nodes, so Ray need not start what watches them.
+    lean = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **lean})
     node = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     # Of this script, which no worker can import, so it travels as it is. What runs in all processes of Ray would load the

@@ -27,6 +27,7 @@ from trainers.__main__ import main
 from trainers.runs.run import STOP, locked
 from trainers.runs.training_metrics import METRICS
 from trainers.training import launch
+from trainers.training.ray_tasks import interface_of
 
 RECIPE = ["pretrain", "llama_tiny", *SETTINGS]
 # Metrics that a short run on CPUs does not have.
@@ -77,8 +78,8 @@ def test_workers_get_the_cpus_that_there_are(nodes, workers, each):
 
 
 def test_the_interface_of_an_address():
-    assert launch.interface_of("127.0.0.1") == "lo"
-    assert launch.interface_of("192.0.2.77") is None  # no machine has it
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("192.0.2.77") is None  # no machine has it
 
 
 @pytest.fixture
@@ -223,7 +224,7 @@ def test_sigterm_stops_a_run_on_ray_after_a_checkpoint(corpus_directory, tmp_pat
     exported = {}
     while not {f"ray_gristmill_{name}" for name in wanted} <= exported.keys():
         assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.2)
+        time.sleep(1)
         if (run / "log.jsonl").exists() and losses(run):
             (port,) = Path("/tmp/ray").glob(f"session_*_{process.pid}/metrics_export_port_*")
             exported = scrape(port.read_text())
