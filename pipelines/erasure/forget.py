@@ -41,6 +41,7 @@ from pipelines.contracts.manifest import (
     StepOutput,
     check_mark,
     publish,
+    read_schema,
     read_table,
     save_corpus,
     schema_facts,
@@ -246,8 +247,7 @@ def _rewrite_file(
     """
     if not record.path.endswith(".arrow"):
         return record
-    with pa.OSFile(lent(out.directory.verify(record))) as source:
-        schema = pa.ipc.open_file(source).schema
+    schema = read_schema(out.directory, record)
     name = next((field.name for field in schema if field.type == ID and field.name == "id"), None)
     kind = record.path.partition("/")[0]
     if name is None and kind not in ("files", "quarantine"):
