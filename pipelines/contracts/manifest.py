@@ -238,8 +238,8 @@ def _read(directory: Location, record: FileRecord, read: Callable[[Path], Value]
             raise missing_file(directory / record.path, directory) from None
 
 
-def _open(path: Path) -> pa.NativeFile:
-    """Open a part. A small one is read at once: Arrow reads from files in another thread, at 30 µs a read."""
+def open_table(path: Path) -> pa.NativeFile:
+    """Open an Arrow file. A small one is read at once: Arrow reads from files in another thread, at 30 µs a read."""
     source = pa.OSFile(lent(path))
     if source.size() > _LARGE:
         return source
@@ -248,12 +248,12 @@ def _open(path: Path) -> pa.NativeFile:
 
 
 def _schema(path: Path) -> pa.Schema:
-    with _open(path) as source:
+    with open_table(path) as source:
         return pa.ipc.open_file(source).schema
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:
-    with _open(path) as source:
+    with open_table(path) as source:
         options = pa.ipc.IpcReadOptions(use_threads=source.size() > _LARGE)
         reader = pa.ipc.open_file(source, options=options)
         if schema_facts(reader.schema) != dict(expected):

@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 from gristmill.config import plain
 from gristmill.errors import ConfigError, ConflictError, UserError
-from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.store import digest
@@ -40,6 +39,7 @@ from pipelines.contracts.manifest import (
     StepManifest,
     StepOutput,
     check_mark,
+    open_table,
     publish,
     read_schema,
     read_table,
@@ -269,7 +269,7 @@ def _rewrite_file(
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
     """Return the documents that were read by the unit with this index of files."""
     assert index.local is not None, "documents are forgotten on a local disk only"
-    with pa.OSFile(lent(index.local)) as source:
+    with open_table(index.local) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
     ranges: dict[int, list[tuple[int, int]]] = {}
     for row in table.to_pylist():
