@@ -278,7 +278,8 @@ def _kinds(option: Any) -> tuple[str, ...]:
 
     Empty for other types.
     """
-    hint = _type_hints(option).get("kind") if dataclasses.is_dataclass(option) else None
+    record = isinstance(option, type) and dataclasses.is_dataclass(option)
+    hint = _type_hints(option).get("kind") if record else None
     return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
 
 
