@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 
 from gristmill.config import plain
 from gristmill.errors import ConfigError, ConflictError, UserError
-from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.store import digest
@@ -40,7 +39,9 @@ from pipelines.contracts.manifest import (
     StepManifest,
     StepOutput,
     check_mark,
+    open_table,
     publish,
+    read_schema,
     read_table,
     save_corpus,
     schema_facts,
@@ -246,8 +247,7 @@ def _rewrite_file(
     """
     if not record.path.endswith(".arrow"):
         return record
-    with pa.OSFile(lent(out.directory.verify(record))) as source:
-        schema = pa.ipc.open_file(source).schema
+    schema = read_schema(out.directory, record)
     name = next((field.name for field in schema if field.type == ID and field.name == "id"), None)
     kind = record.path.partition("/")[0]
     if name is None and kind not in ("files", "quarantine"):
@@ -269,7 +269,7 @@ def _rewrite_file(
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
     """Return the documents that were read by the unit with this index of files."""
     assert index.local is not None, "documents are forgotten on a local disk only"
-    with pa.OSFile(lent(index.local)) as source:
+    with open_table(index.local) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
     ranges: dict[int, list[tuple[int, int]]] = {}
     for row in table.to_pylist():

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import CorruptFileError
-from gristmill.host import lent
 from pipelines.contracts.document import ID
+from pipelines.contracts.manifest import open_table
 
 _PROBE_BYTES = 48  # long enough that a match is not a coincidence
 _PROBES = 16
@@ -74,7 +74,7 @@ def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list
     """Return the ids of matching rows, empty if the file has none; None if no row matches."""
     any_hit = False
     ids: list[bytes] = []
-    with pa.OSFile(lent(path)) as source:
+    with open_table(path) as source:
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)

@@ -25,17 +25,16 @@ def documents(rng: np.random.Generator, count: int, lengths: tuple[int, ...] | N
     """Walks along a fixed sparse graph over the ids 128 to 399: a model can learn what follows. Some are empty. `lengths`
     are drawn from instead, each as often as the others.
     """
-    successors = np.random.default_rng(7).integers(128, VOCABULARY, (VOCABULARY, 4))
+    successors = np.random.default_rng(7).integers(128, VOCABULARY, (VOCABULARY, 4)).tolist()
     walks = []
     for _ in range(count):
         usual = {"a": [0, 1, 5, 30, 90, 200], "p": [0.02, 0.05, 0.13, 0.3, 0.3, 0.2]}
         length = int(rng.choice(**usual) if lengths is None else rng.choice(lengths))
-        walk = np.empty(length, dtype=np.uint16)
-        token = int(rng.integers(128, VOCABULARY))
-        for i in range(length):
-            walk[i] = token
-            token = int(successors[token, rng.integers(0, 4)])
-        walks.append(walk)
+        walk, token = [], int(rng.integers(128, VOCABULARY))
+        for choice in rng.integers(0, 4, length).tolist():
+            walk.append(token)
+            token = successors[token][choice]
+        walks.append(np.array(walk, np.uint16))
     return walks
 
 

@@ -151,7 +151,7 @@ class Definition:
         token = self.tokens[token_id]
         if not self._byte_level or token_id in self._added:
             return token.encode()
-        return bytes(_byte_of_character()[character] for character in token)
+        return bytes(map(_byte_of_character().__getitem__, token))
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special
@@ -221,7 +221,7 @@ class Definition:
         vocabulary: dict[str, int] = self.data["model"]["vocab"]
         return {token: number for token, number in vocabulary.items() if len(token) == 1 and number not in special}
 
-    @property
+    @cached_property
     def _byte_level(self) -> bool:
         return any(part["type"] == "ByteLevel" for part in self._pre_tokenizers)
 

@@ -9,7 +9,7 @@ mixture, the sequence length, the objective and the sample number, and on nothin
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -425,13 +425,19 @@ def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
     """Return flags, by token, of which tokens of the corpus's tokenizer begin and end words. Raises
     ConfigError if the tokenizer's file does not determine this.
     """
+    try:
+        return _marks_of(str(verified_tokenizer(corpus)), corpus.tokenizer.xxh3_128)
+    except ValueError as error:
+        raise ConfigError(f"objective.unit: {error}") from None
+
+
+@lru_cache(maxsize=4)
+def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
+    """Return the word marks of a tokenizer's file. A run asks three times, and 128,000 tokens take half a second."""
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
 
-    try:
-        return word_marks(read_definition(str(verified_tokenizer(corpus))))
-    except ValueError as error:
-        raise ConfigError(f"objective.unit: {error}") from None
+    return word_marks(read_definition(tokenizer))
 
 
 def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,7 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
     file = output / "tokenizer.json"
     file.write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
     if config.model.traits.characters:  # plain `transformers` reads code points, our commands the tokens of the file
-        from transformers import CanineTokenizer
-
-        host().deliver(str(output), CanineTokenizer(model_max_length=config.model.positions).save_pretrained)
+        host().deliver(str(output), _code_points(config.model.positions).save_pretrained)
         return
     named: dict[str, Any] = {role: written[specials[token]] for role, token in _NAMED.items() if token in specials}
     others = [written[number] for number in sorted(set(specials.values())) if written[number] not in named.values()]
@@ -72,6 +71,14 @@ def save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: 
         **named,
     )
     host().deliver(str(output), tokenizer.save_pretrained)
+
+
+@lru_cache(maxsize=4)
+def _code_points(positions: int) -> Any:
+    """Return CANINE's tokenizer. `transformers` lists all of Unicode twice to make one, which takes a second."""
+    from transformers import CanineTokenizer
+
+    return CanineTokenizer(model_max_length=positions)
 
 
 def _marks(config: Job, specials: dict[str, int]) -> _Marks:

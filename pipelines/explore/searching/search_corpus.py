@@ -69,12 +69,12 @@ class CorpusSearch:
         first: list[SearchHit] = []
         names = self.corpus.choose_sources(sources, "--sources")
         parts = [part for name in names for part in self._parts[name]]
-        with ThreadPoolExecutor() as pool:
-            for part, (rows, counts) in zip(parts, pool.map(partial(self._search, query, dropped), parts), strict=True):
-                documents, hits = documents + len(rows), hits + int(counts.sum())
-                shown = max(0, limit - len(first))
-                first += self._excerpts(query, part, rows[:shown], counts[:shown])
-                read += self._index(part) is None
+        found = self._pool.map(partial(self._search, query, dropped), parts)
+        for part, (rows, counts) in zip(parts, found, strict=True):
+            documents, hits = documents + len(rows), hits + int(counts.sum())
+            shown = max(0, limit - len(first))
+            first += self._excerpts(query, part, rows[:shown], counts[:shown])
+            read += self._index(part) is None
         return SearchResult(documents, hits, first, len(parts), read)
 
     def _search(self, query: Query, dropped: bool, part: Part) -> tuple[np.ndarray, np.ndarray]:
@@ -108,6 +108,10 @@ class CorpusSearch:
         if key not in self._kept_documents:
             self._kept_documents[key] = np.asarray(pc.is_null(part.drop()), bool)
         return self._kept_documents[key]
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor()
 
     @cached_property
     def _parts(self) -> dict[str, list[Part]]:

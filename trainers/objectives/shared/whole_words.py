@@ -10,6 +10,7 @@ basic tokenizer divides ideographs alone (google-research/bert, multilingual.md,
 
 import re
 import unicodedata
+from functools import lru_cache
 
 import numpy as np
 
@@ -63,8 +64,7 @@ def word_marks(definition: Definition) -> np.ndarray:
 
 def text_of(definition: Definition, token_id: int) -> bytes:
     """Return the UTF-8 bytes of a token in a text; word marks (`▁`) are kept as in the file."""
-    byte = _BYTE.fullmatch(definition.tokens[token_id])
-    if byte and definition.data["model"].get("byte_fallback"):
+    if definition.data["model"].get("byte_fallback") and (byte := _BYTE.fullmatch(definition.tokens[token_id])):
         return bytes([int(byte[1], 16)])
     return definition.token_bytes(token_id)
 
@@ -82,6 +82,7 @@ def _begins_word(character: str) -> bool:
     return ord(character) >= 0xDCE0 if cut else _ends_word(character)
 
 
+@lru_cache(maxsize=1 << 14)
 def _ends_word(character: str) -> bool:
     """Whether a token with this last character ends a word, because the character cannot be part of a longer
     word.
@@ -92,6 +93,7 @@ def _ends_word(character: str) -> bool:
     return not (cut or character.isalnum() or unicodedata.category(character).startswith("M"))
 
 
+@lru_cache(maxsize=1 << 14)
 def _is_unspaced(character: str) -> bool:
     """Whether a character is of a script without spaces between words."""
     return any(first <= ord(character) <= last for first, last in _UNSPACED)
