@@ -111,6 +111,7 @@ class CorpusSearch:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
+        """The threads of all searches: starting them takes longer than a search of a small corpus."""
         return ThreadPoolExecutor()
 
     @cached_property
