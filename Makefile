@@ -55,7 +55,7 @@ fix: .venv/installed
 
 # One run of all: while tests on Ray and DeepSpeed wait, others use the processors.
 test: .venv/installed
-	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "(not slow or ray or deepspeed) and not chaos and not gpu"
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(not slow or ray or deepspeed) and not chaos and not gpu"
 
 test-fast: .venv/installed
 	$(PY) -m pytest -n 2 --dist worksteal -m "not long and not ray and not deepspeed and not faults and not slow and not chaos and not gpu"

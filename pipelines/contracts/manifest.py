@@ -239,7 +239,7 @@ def _read(directory: Location, record: FileRecord, read: Callable[[Path], Value]
 
 
 def open_table(path: Path) -> pa.NativeFile:
-    """Open an Arrow file. A small one is read at once: Arrow reads from files in another thread, at 30 µs a read."""
+    """Open an Arrow file. A small one is read at once: Arrow hands every read from a file to another thread."""
     source = pa.OSFile(lent(path))
     if source.size() > _LARGE:
         return source
