@@ -21,7 +21,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("RAY_worker_niceness", "0")
 # As work that nobody waits for: a thread that is woken up does not interrupt the one that woke it. Gloo's threads would then
 # spin for the lock that the other holds, a tenth of the processor time of tests with several workers.
-os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+if hasattr(os, "sched_setscheduler"):  # of Linux
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 # One thread per process, before any library starts its pool: models of tests are tiny, and threads that wait for one another
 # take several times the processor time of one that computes. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

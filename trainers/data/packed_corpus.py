@@ -433,7 +433,10 @@ def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _marks_of(tokenizer: str, checksum: str) -> np.ndarray:
-    """Return the word marks of a tokenizer's file. A run asks three times, and 128,000 tokens take half a second."""
+    """Return the word marks of a tokenizer's file. `checksum` is that of the file, which the path alone does not determine.
+
+    A run asks three times, and 128,000 tokens take a quarter of a second.
+    """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
 

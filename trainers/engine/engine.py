@@ -51,9 +51,8 @@ def start_group() -> tuple[int, int]:
     if not torch.distributed.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return 0, 1
-        if (
-            torch.cuda.is_available()
-        ):  # before anything is put on a GPU: DeepSpeed chooses it only when it gets the model
+        if torch.cuda.is_available():
+            # Before anything is put on a GPU: DeepSpeed chooses one only when it gets the model.
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         join_group()
     return torch.distributed.get_rank(), torch.distributed.get_world_size()

@@ -34,7 +34,7 @@ def join_group() -> None:
         }
         os.environ.update(alone)
     # On CPUs, DeepSpeed would start `numactl` for every bucket of gradients at stage 3.
-    os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    os.environ["LOCAL_SIZE"] = os.environ.get("LOCAL_WORLD_SIZE", "1")
     deepspeed = _deepspeed()
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -17,9 +17,7 @@ import pytest
 from gristmill.events import read_events
 from tests.trainers.engine.zero_worker import (
     FAMILIES,
-    FAMILY_HALF,
     FAMILY_STEPS,
-    HALF,
     POISONED_STEP,
     WORLDS_OF,
     execution,
@@ -43,6 +41,7 @@ from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 WORLDS, STAGES = (1, 2, 3), (0, 1, 2, 3)
+HALF = STEPS // 2
 PARTS = ("_loss", "_share", "_accuracy")  # how fields of the log end that no execution changes
 NAMES = [f"stage{stage}" for stage in STAGES]
 # The stages are run by every number of workers, each family by one and by several.
@@ -84,10 +83,6 @@ def steps_of(name):
     return FAMILY_STEPS if name in FAMILIES else STEPS
 
 
-def resumed_steps(name):
-    return range((FAMILY_HALF if name in FAMILIES else HALF) + 1, steps_of(name) + 1)
-
-
 @pytest.mark.parametrize(("world", "name"), RUNS)
 def test_every_execution_gives_the_same_losses(launched, world, name):
     reference = launched(1) / (name if name in FAMILIES else "stage0")
@@ -117,7 +112,7 @@ def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched
     output = launched(WORLDS_OF[name][-1] if name in FAMILIES else 2)
     whole, resumed = output / name, output / f"{name}-resumed"
     expected, found = losses(whole), losses(resumed)
-    assert list(found) == list(resumed_steps(name))
+    assert list(found) == list(range(steps_of(name) // 2 + 1, steps_of(name) + 1))
     assert found == pytest.approx({step: expected[step] for step in found}, abs=5e-6)
     validations = [read_events(run / "log.jsonl", "validation")[-1] for run in (whole, resumed)]
     assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=5e-6)
@@ -134,7 +129,7 @@ def test_another_number_of_workers_resumes_exactly(launched, corpora, tmp_path, 
     statuses, printed = run_workers(world, *given)
     assert not any(statuses), printed[-4000:]
     expected, found = losses(whole), losses(tmp_path / name)
-    assert list(found) == list(resumed_steps(name))
+    assert list(found) == list(range(FAMILY_STEPS // 2 + 1, FAMILY_STEPS + 1))
     assert found == pytest.approx({step: expected[step] for step in found}, abs=5e-6)
     assert recorded(tmp_path / f"{name}.record").items() <= recorded(launched(trained) / f"{name}.record").items()
 

@@ -6,7 +6,9 @@ Started by `run_workers` as `zero_worker.py CORPUS OTHER OUTPUT`, where OTHER ha
 a directory below OUTPUT, beside it what it read. With names of runs after OUTPUT, these are continued and nothing else is done.
 """
 
+import os
 import shutil
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -39,10 +41,9 @@ FAMILIES = (
 # Of objectives without a tiny recipe: (recipe, objective).
 VARIED = {"fill_in_the_middle": ("llama_tiny", FillInTheMiddle()), "mixture": ("tiny_t5", ObjectiveMixture())}
 BPTT = {"tiny_awd_lstm": 16}  # a quarter of a row
-FAMILY_STEPS, FAMILY_HALF = 3, 2
+FAMILY_STEPS = 4
 # One worker trains every family, two and three every other one.
 WORLDS_OF = {family: (1, 2 + number % 2) for number, family in enumerate(FAMILIES)}
-HALF = STEPS // 2
 POISONED = {"poisoned0": 0, "poisoned2": 2}
 POISONED_STEP = 5
 
@@ -69,12 +70,8 @@ def corpus_for(objective: TrainingObjective, corpora: tuple[str, str]) -> str:
     return corpora[bool(objective.span_types or objective.needs_pairs)]
 
 
-def configuration(
-    corpora: tuple[str, str], recipe: str, steps: int, half: int, tokens: int = 512, **execution: int
-) -> Pretraining:
-    """A recipe, or one of VARIED, for some steps of SEQUENCES sequences, with a checkpoint every `half` of them, every step
-    logged, and validated on some tokens.
-    """
+def configuration(corpora: tuple[str, str], recipe: str, steps: int, **execution: int) -> Pretraining:
+    """A recipe, or one of VARIED, for some steps of SEQUENCES sequences, every step logged."""
     whole = pretraining_of(recipe)
     objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
     small = replace(
@@ -85,8 +82,8 @@ def configuration(
         batch=BatchSize(sequences=SEQUENCES),
         budget=TrainingBudget(steps=steps),
         schedule=replace(whole.schedule, warmup_steps=min(whole.schedule.warmup_steps, steps // 2)),
-        validation=Validation(every=5, tokens=tokens),
-        checkpoints=Checkpoints(every=half, keep=3),
+        validation=Validation(every=5, tokens=512),
+        checkpoints=Checkpoints(every=steps // 2, keep=3),
         log_every=1,
         execution=replace(whole.execution, **execution),
     )
@@ -96,13 +93,10 @@ def configuration(
 def runs(corpora: tuple[str, str], world: int) -> dict[str, Pretraining]:
     """What is trained by so many workers."""
     stages = {
-        f"stage{stage}": configuration(corpora, "llama_tiny", STEPS, HALF, **execution(stage, world))
-        for stage in range(4)
+        f"stage{stage}": configuration(corpora, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
     }
     families = {
-        recipe: configuration(
-            corpora, recipe, FAMILY_STEPS, FAMILY_HALF, tokens=256, **execution((number // 2 + world) % 4, world)
-        )
+        recipe: configuration(corpora, recipe, FAMILY_STEPS, **execution((number // 2 + world) % 4, world))
         for number, recipe in enumerate(FAMILIES)
         if world in WORLDS_OF[recipe]
     }
@@ -127,6 +121,12 @@ def poison(rank: int) -> list[object]:
 
     Forward.forward = forward
     return calls
+
+
+def no_process(*arguments: object, **named: object) -> None:
+    """In place of subprocess.Popen: ends the worker, as DeepSpeed catches errors of the processes that it may start."""
+    print(f"training starts a process: {arguments}", flush=True)
+    os._exit(1)
 
 
 def slow_writer(rank: int, seconds: float) -> None:
@@ -157,6 +157,7 @@ def main() -> None:
     corpora, output, *continued = (sys.argv[1], sys.argv[2]), LocalPath(sys.argv[3]), *sys.argv[4:]
     from trainers.engine.engine import hard_exit, start_group
 
+    subprocess.Popen = no_process
     rank, world = start_group()
     import torch
 
@@ -195,7 +196,7 @@ def main() -> None:
         calls = poison(rank)
         for name, stage in POISONED.items():
             calls.clear()
-            run(name, configuration(corpora, "llama_tiny", STEPS, HALF, zero_stage=stage, micro_batch=4))
+            run(name, configuration(corpora, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
         slow_writer(rank, 2.0)
-        run("slow_writer", configuration(corpora, "llama_tiny", 2, 1, zero_stage=2, micro_batch=4))
+        run("slow_writer", configuration(corpora, "llama_tiny", 2, zero_stage=2, micro_batch=4))
     hard_exit(0)
