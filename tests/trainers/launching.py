@@ -22,7 +22,7 @@ import xxhash
 from gristmill.events import read_events
 
 ROOT = Path(__file__).parents[2]
-SEQUENCES, STEPS = 7, 10  # a batch that neither two nor three workers divide
+SEQUENCES, STEPS = 5, 10  # a batch that neither two nor three workers divide
 WORKER_LOST_AT, NODE_LOST_AT = 3, 8  # steps, the first is 1, of the run on Ray
 GRACE_SECONDS = 30
 SETTINGS = [
@@ -128,10 +128,11 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def torchrun(workers, *script, restarts=0):
-    """The command that starts so many workers of `script` on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", str(restarts)]
-    return [*launcher, "--nproc-per-node", str(workers), *map(str, script)]
+def start_torchrun(log, workers, *script, options=("--standalone",)):
+    """Start torchrun, which starts so many workers of `script` on this machine, in a process like that of `start_command`; return
+    the process. What it and its workers print is in the file `log`.
+    """
+    return _forked(log, "torch.distributed.run", [*options, "--nproc-per-node", workers, *script], environment())
 
 
 def losses(run, name="loss"):

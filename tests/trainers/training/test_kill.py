@@ -2,8 +2,6 @@
 undisturbed run.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,16 +9,14 @@ import pytest
 
 from gristmill.events import read_events
 from tests.trainers.launching import (
-    ROOT,
     SEQUENCES,
     SETTINGS,
     STEPS,
-    environment,
     free_port,
     losses,
     recorded,
     run_workers,
-    torchrun,
+    start_torchrun,
 )
 from trainers.runs import checkpoint
 from trainers.runs.ledger import read_ledger
@@ -62,18 +58,15 @@ def launch(attempt, corpus, directory):
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus}", f"run={directory / 'run'}", *SETTINGS, *execution]
     if not attempt.machines:
         return run_workers(attempt.workers, *script, *arguments)
-    each = ["--nproc-per-node", str(attempt.workers // attempt.machines), "--nnodes", str(attempt.machines)]
-    meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    start = [sys.executable, "-m", "torch.distributed.run", *each, *meeting, "--node-rank"]
-    commands = [[*start, str(node), *map(str, script), *arguments] for node in range(attempt.machines)]
+    meeting = ["--nnodes", attempt.machines, "--master-addr", "127.0.0.1", "--master-port", free_port()]
+    each, logs = attempt.workers // attempt.machines, [directory / f"machine{node}" for node in range(attempt.machines)]
     started = [
-        subprocess.Popen(
-            command, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for command in commands
+        start_torchrun(log, each, *script, *arguments, options=[*meeting, "--node-rank", node])
+        for node, log in enumerate(logs)
     ]
-    outputs = [process.communicate(timeout=300)[0] for process in started]
-    return [process.returncode for process in started], "\n".join(outputs)
+    for process in started:
+        process.join(300)
+    return [process.exitcode for process in started], "\n".join(log.read_text() for log in logs)
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +139,13 @@ def test_torchrun_starts_all_again_where_it_is_told_to(corpus_directory, unbroke
         *SETTINGS,
         "execution.micro_batch=1",
     ]
-    command = torchrun(2, *script, *arguments, restarts=1)
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "the connection to another worker broke" in done.stdout + done.stderr
-    assert "RuntimeError" not in done.stdout + done.stderr
+    log = tmp_path / "log"
+    process = start_torchrun(log, 2, *script, *arguments, options=["--standalone", "--max-restarts", 1])
+    process.join()
+    output = log.read_text()
+    assert process.exitcode == 0, output
+    assert "the connection to another worker broke" in output
+    assert "RuntimeError" not in output
     assert [entry["step"] for entry in read_events(run / "log.jsonl", "start")] == [0, 5]
     assert losses(run) == pytest.approx(losses(unbroken), abs=5e-6)
     assert recorded(tmp_path / "record") == recorded(unbroken.parent / "record")

@@ -1,7 +1,6 @@
 """Planted personal data appears in no output of a build: logs, manifests, reports, errors and metrics."""
 
 import json
-import logging
 
 import pytest
 
@@ -56,8 +55,7 @@ def documents():
 
 @pytest.mark.long
 @pytest.mark.parametrize("knobs", ACTIONS.values(), ids=ACTIONS)
-def test_no_output_of_a_build_shows_a_canary(tmp_path, capfd, caplog, monkeypatch, knobs):
-    caplog.set_level(logging.DEBUG)
+def test_no_output_of_a_build_shows_a_canary(tmp_path, capfd, logged, monkeypatch, knobs):
     monkeypatch.setenv("TEST_CORPUS_KEY", KEY)
     lines = [json.dumps(document) for document in documents()]
     (tmp_path / "web.jsonl").write_text("\n".join([*lines, lines[0][:-9]]))  # the last is no JSON: quarantined
@@ -81,7 +79,7 @@ def test_no_output_of_a_build_shows_a_canary(tmp_path, capfd, caplog, monkeypatc
     said = written(tmp_path)
     assert main(["forget", out, "--ids", str(tmp_path / "ids")]) == 0
     said |= {f"{name} after forget": text for name, text in written(tmp_path).items()}
-    said |= {"output": "".join(capfd.readouterr()), "logs": caplog.text}
+    said |= {"output": "".join(capfd.readouterr()), "logs": "\n".join(logged)}
     assert {"report.html", "report.json", "manifest.json"} <= {name.split("/")[-1] for name in said}
     shown = [(where, word) for where, text in said.items() for word in (*TELLTALES, KEY) if word in text]
     assert not shown
@@ -97,18 +95,17 @@ def written(folder):
 READABLE = {".json", ".jsonl", ".html", ".txt", ".md", ".csv", ".log", ".yaml"}
 
 
-def test_a_build_that_fails_does_not_quote_the_document(tmp_path, capfd, caplog, monkeypatch):
+def test_a_build_that_fails_does_not_quote_the_document(tmp_path, capfd, logged, monkeypatch):
     from presidio_analyzer.predefined_recognizers import EmailRecognizer
 
     def fail(self, text):
         raise ValueError(f"cannot judge {text}")
 
-    caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(EmailRecognizer, "validate_result", fail)
     (tmp_path / "web.jsonl").write_text("\n".join(map(json.dumps, documents())))
     yaml = tmp_path / "canaries.yaml"
     yaml.write_text(YAML.format(root=tmp_path, entities=list(CANARIES), knobs="").replace(", }", "}"))
     assert main(["build", str(yaml), "--in-process"]) not in (None, 0)
-    said = "".join(capfd.readouterr()) + caplog.text
+    said = "".join([*capfd.readouterr(), *logged])
     assert "recognizer of EMAIL_ADDRESS failed on document" in said
     assert not [word for word in TELLTALES if word in said]

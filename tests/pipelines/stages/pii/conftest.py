@@ -1,0 +1,18 @@
+"""For tests that nothing is logged: what the loggers of all libraries are told."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The lines that loggers pass on to their handlers, at every level."""
+    lines: list[str] = []
+    monkeypatch.setattr(logging.Logger, "callHandlers", lambda _, record: lines.append(logging.Formatter().format(record)))
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.DEBUG)
+    yield lines
+    root.setLevel(level)
