@@ -1,6 +1,7 @@
 """From results to tables, laws, proposal, verdict and page, with a planted truth and no training."""
 
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from trainers.config.pretraining import Data
 from trainers.engine.hardware.footprint import footprint
 from trainers.studies.laws.log_linear import LogLinear
 from trainers.studies.outcomes.study_steps import (
+    FIT,
     PROPOSAL,
     fit_step,
     fitted_laws,
@@ -48,6 +50,23 @@ def finished(file):
     study, root = opened(file)
     finish(root, study.proxies)
     return study, root, results_of(root, study.proxies)
+
+
+@pytest.fixture(scope="module")
+def fit_once(corpus_directory, tmp_path_factory):
+    """What `fit_step` returns and writes for `finished`."""
+    study, root = opened(write_study(tmp_path_factory.mktemp("fit"), corpus_directory))
+    finish(root, study.proxies)
+    return fit_step(study, root, results_of(root, study.proxies)), root / FIT
+
+
+@pytest.fixture
+def fitted(finished, fit_once):
+    """`finished` and what `fit_step` returns for it, after the step."""
+    study, root, _ = finished
+    fit, written = fit_once
+    shutil.copy(written, root / FIT)
+    return study, root, fit
 
 
 def test_tables_are_read_again_as_they_were_written(finished):
@@ -86,9 +105,8 @@ def test_noise_is_the_spread_of_the_anchors(finished):
 
 
 @pytest.mark.long
-def test_a_planted_truth_is_found_and_confirmed(finished, file):
-    study, root, results = finished
-    fit = fit_step(study, root, results)
+def test_a_planted_truth_is_found_and_confirmed(fitted, file):
+    study, root, fit = fitted
     assert min(each.validation.agreement.spearman for each in fit.fits) > 0.95
     with pytest.raises(UserError, match=r"has no proposal.yaml yet"):
         candidate_runs(study, root)
@@ -128,7 +146,7 @@ def test_a_planted_truth_is_found_and_confirmed(finished, file):
 
 
 @pytest.mark.long
-def test_the_mixture_of_doremi_is_compared_and_confirmed(file):
+def test_the_mixture_of_doremi_is_compared_and_confirmed(fit_once, file):
     study, root = opened(file, "doremi={}", "confirmation.candidates=[proposal, prior, doremi]", "confirmation.own={}")
     reference, proxy = study.doremi
     assert reference.keeps_export
@@ -141,7 +159,8 @@ def test_the_mixture_of_doremi_is_compared_and_confirmed(file):
     proxies, doremi = plan.stages[:2]
     assert doremi.flops / 2 == pytest.approx(4 / 3 * proxies.flops / 27, rel=0.01)  # the second costs 5 / 3 of a proxy
     finish(root, study.proxies)
-    fit = fit_step(study, root, results_of(root, study.proxies))
+    fit, written = fit_once  # of the same runs
+    shutil.copy(written, root / FIT)
     before = propose_step(study, root, fit.table, fit.laws)
     assert "doremi" not in {each.name for each in before.compared}
     with pytest.raises(UserError, match="doremi has no mixture, because its run has not been trained"):
@@ -165,9 +184,8 @@ def test_doremi_without_its_section_is_an_error(file):
 
 
 @pytest.mark.long
-def test_a_proposal_is_what_a_run_takes_as_weights(finished):
-    study, root, results = finished
-    fit = fit_step(study, root, results)
+def test_a_proposal_is_what_a_run_takes_as_weights(fitted):
+    study, root, fit = fitted
     propose_step(study, root, fit.table, fit.laws)
     data = read_weights(Data(weights=str(root / PROPOSAL)))
     assert data.weights == yaml.safe_load((root / PROPOSAL).read_text())["weights"]
@@ -193,12 +211,11 @@ def test_the_page_adds_up_the_energy_of_all_runs(file):
 
 
 @pytest.mark.long
-def test_the_page_begins_with_the_answer_if_an_entry_gives_it(file):
+def test_the_page_begins_with_the_answer_if_an_entry_gives_it(fitted, file):
+    _, _, fit = fitted
     answers = {}
     for name in ("proposal", "more_code"):
         study, root = opened(file, f"answered_by={name}")
-        finish(root, study.proxies)
-        fit = fit_step(study, root, results_of(root, study.proxies))
         propose_step(study, root, fit.table, fit.laws)
         finish(root, candidate_runs(study, root))
         lead = write_study_page(study, root).read_text().partition('<p class="lead">')[2].partition("</p>")[0]
@@ -221,9 +238,8 @@ def test_a_page_without_a_verdict_says_so(finished):
 
 
 @pytest.mark.long
-def test_the_page_reads_the_fit_and_says_when_it_is_out_of_date(finished, file, monkeypatch):
-    study, root, results = finished
-    fit = fit_step(study, root, results)
+def test_the_page_reads_the_fit_and_says_when_it_is_out_of_date(fitted, file, monkeypatch):
+    study, root, fit = fitted
     proposal = propose_step(study, root, fit.table, fit.laws)
     again, _ = read_full_proposal(root)
     assert again.ratios == pytest.approx(proposal.ratios, abs=1e-9)
@@ -245,9 +261,8 @@ def test_the_page_reads_the_fit_and_says_when_it_is_out_of_date(finished, file, 
 
 
 @pytest.mark.long
-def test_a_proposal_uses_the_laws_that_were_fitted_before(finished):
-    study, root, results = finished
-    fit = fit_step(study, root, results)
+def test_a_proposal_uses_the_laws_that_were_fitted_before(fitted):
+    study, root, fit = fitted
     laws = fitted_laws(study, root, fit.table)
     assert laws.laws[0].parameters() == fit.laws.laws[0].parameters()
     assert fitted_laws(study, root, replace(fit.table, values=fit.table.values + 1)) is None
