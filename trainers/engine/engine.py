@@ -299,7 +299,8 @@ class Engine:
         if self.averaged is None:
             return
         for _, parameter in self._trained():
-            weight, average = (self._workers.read(parameter, key).clone() for key in ("weight", *AVERAGE))
+            keys = ("weight", *AVERAGE)
+            weight, average = (tensor.clone() for tensor in self._workers.read([(parameter, key) for key in keys]))
             self._workers.write(parameter, "weight", average)
             self._workers.write(parameter, *AVERAGE, weight)
 
@@ -328,13 +329,13 @@ class Engine:
         """Yield (name of a trained parameter, {"weight" and each name of its optimizer state: full fp32
         tensor on the CPU}). With `asgd`, "weight" is the average, and "iterate" the weight that training continues from.
 
-        Frozen parameters are left out, because the run's base has them. One parameter at a time is gathered
-        by collectives, so every worker must iterate to the end.
+        Frozen parameters are left out, because the run's base has them. Parameters are gathered by collectives, so every
+        worker must iterate to the end.
         """
-        for name, parameter in self._trained():
-            found = {
-                stored: self._workers.read(parameter, key) for stored, key in self._stored(parameter).items()
-            } | self._ranks.scores(name)
+        trained = [(name, parameter, self._stored(parameter)) for name, parameter in self._trained()]
+        tensors = self._workers.read((parameter, key) for _, parameter, keys in trained for key in keys.values())
+        for name, _, keys in trained:
+            found = {stored: next(tensors) for stored in keys} | self._ranks.scores(name)
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -5,12 +5,17 @@ keeps them flat, by parameter group: whole at stage 0, this worker's part at sta
 an exception: without offload, each worker that has a part of a matrix keeps the whole momentum of that matrix.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from trainers.engine.optimizers import new_state, state_keys
+
+_GATHERED = 2**24
+"""Elements of the tensors that are gathered together, 64 MiB: with fewer, a model of many small tensors waits for many
+collectives; with more, it needs more memory beside the model.
+"""
 
 
 class Partitions:
@@ -85,25 +90,65 @@ class Partitions:
         view: torch.Tensor = buffer[start : start + parameter.numel()].view(parameter.shape)
         return view
 
-    def read(self, parameter: Any, key: str) -> torch.Tensor:
-        """Read the full `weight` or optimizer state of a parameter. This is a collective operation: every
-        worker must call it.
+    def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
+        """Yield the full `weight` or optimizer state of each (parameter, its key). This is a collective operation: every worker
+        must ask for the same and iterate to the end. Tensors are gathered together, _GATHERED elements or one tensor at a time.
         """
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+        together: list[tuple[Any, str]] = []
+        size = 0
+        for parameter, key in wanted:
+            if together and size + self._size(parameter) > _GATHERED:
+                yield from self._gather(together)
+                together, size = [], 0
+            together.append((parameter, key))
+            size += self._size(parameter)
+        if together:
+            yield from self._gather(together)
 
+    def _size(self, parameter: Any) -> int:
+        return int(parameter.ds_numel if self._stage == 3 else parameter.numel())
+
+    def _gather(self, wanted: Sequence[tuple[Any, str]]) -> Iterator[torch.Tensor]:
         if self._stage == 0:
-            found: torch.Tensor = parameter.data if key == "weight" else self._optimizer.state[parameter][key]
-        elif key == "weight":
-            found = safe_get_full_fp32_param(parameter)
-        elif id(parameter) in self._whole:
-            found = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+            yield from (each.data if key == "weight" else self._optimizer.state[each][key] for each, key in wanted)
+            return
+        device = wanted[0][0].device
+        if self._stage == 3:
+            own = torch.cat([self._own_part(parameter, key) for parameter, key in wanted]).to(device)
+            parts = torch.empty(self._world, len(own), dtype=own.dtype, device=device)
+            torch.distributed.all_gather_into_tensor(parts.view(-1), own)
+            for (parameter, _), part in zip(
+                wanted, parts.split([each.ds_tensor.numel() for each, _ in wanted], 1), strict=True
+            ):
+                yield part.flatten()[: parameter.ds_numel].view(parameter.ds_shape)
+            return
+        sizes = [parameter.numel() for parameter, _ in wanted]
+        whole = torch.zeros(sum(sizes), dtype=torch.float32, device=device)
+        for (parameter, key), its in zip(wanted, whole.split(sizes), strict=True):
+            self._put_own(parameter, key, its)
+        torch.distributed.all_reduce(whole)
+        for (parameter, _), its in zip(wanted, whole.split(sizes), strict=True):
+            yield its.view(parameter.shape)
+
+    def _own_part(self, parameter: Any, key: str) -> torch.Tensor:
+        """Return this worker's part of a tensor at stage 3, padded to the length of all workers' parts."""
+        from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_optimizer_state
+
+        part: torch.Tensor = (
+            safe_get_local_fp32_param(parameter) if key == "weight" else safe_get_local_optimizer_state(parameter, key)
+        )
+        return part.detach().flatten()
+
+    def _put_own(self, parameter: Any, key: str, whole: torch.Tensor) -> None:
+        """Copy this worker's part of a tensor at stages 1 and 2, if it has one, to its place in `whole`, which is flat."""
+        if key != "weight" and id(parameter) in self._whole:
             own = self._momentum(parameter)
             if own is not None and self._whole[id(parameter)][2]:
-                found.copy_(own)
-            torch.distributed.all_reduce(found)
-        else:
-            found = safe_get_full_optimizer_state(parameter, key)
-        return found
+                whole.copy_(own.flatten())
+        elif parameter._hp_mapping is not None:
+            place = parameter._hp_mapping.lp_fragment_address
+            part = parameter._hp_mapping.get_hp_fragment(None if key == "weight" else key)
+            whole[place.start : place.start + place.numel] = part.detach()
 
     def gradient(self, parameter: Any) -> torch.Tensor:
         """Return the full gradient of a trained parameter before a step, before clipping. This is a

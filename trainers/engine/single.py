@@ -1,6 +1,7 @@
 """A model and its optimizer on one worker: torch alone, without the hooks, buffers and copies that ZeRO needs."""
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -98,15 +99,18 @@ class SingleWorker:
         for parameter, master in self._masters.items():
             self._optimizer.state[master] = new_state(master, self.keys(parameter), updates)
 
-    def read(self, parameter: Any, key: str) -> torch.Tensor:
-        """Read the fp32 `weight` or optimizer state of a trained parameter."""
+    def read(self, wanted: Iterable[tuple[Any, str]]) -> Iterator[torch.Tensor]:
+        """Yield the fp32 `weight` or optimizer state of each (trained parameter, its key)."""
+        return (self._tensor(parameter, key) for parameter, key in wanted)
+
+    def _tensor(self, parameter: Any, key: str) -> torch.Tensor:
         master = self._masters[parameter]
         tensor: torch.Tensor = master.data if key == "weight" else self._optimizer.state[master][key]
         return tensor
 
     def write(self, parameter: Any, key: str, value: torch.Tensor) -> None:
         """Set the `weight` or optimizer state of a trained parameter."""
-        self.read(parameter, key).copy_(value)
+        self._tensor(parameter, key).copy_(value)
         if key == "weight":
             parameter.data.copy_(value)
 

@@ -40,7 +40,8 @@ class RankUpdates:
         """
         if self._allocation is None:
             return
-        weights = {name: self._partitions.read(each, "weight") for name, each in self._parameters.items()}
+        wanted = [(parameter, "weight") for parameter in self._parameters.values()]
+        weights = dict(zip(self._parameters, self._partitions.read(wanted), strict=True))
         for name, values in self._allocation.update(step, weights, gradients).items():
             self._partitions.write(self._parameters[name], "weight", values)
 

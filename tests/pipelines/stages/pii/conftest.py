@@ -10,7 +10,9 @@ import pytest
 def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The lines that loggers pass on to their handlers, at every level."""
     lines: list[str] = []
-    monkeypatch.setattr(logging.Logger, "callHandlers", lambda _, record: lines.append(logging.Formatter().format(record)))
+    monkeypatch.setattr(
+        logging.Logger, "callHandlers", lambda _, record: lines.append(logging.Formatter().format(record))
+    )
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.DEBUG)
