@@ -21,7 +21,7 @@ from trainers.runs.resolve import resolve
 from trainers.runs.run import open_run
 from trainers.training.loop import train
 
-STEPS, HALF = 8, 4
+STEPS, HALF = 6, 3
 SMALL = {
     "batch": {"sequences": 6},
     "budget": {"steps": STEPS},

@@ -1,5 +1,5 @@
 """Ways to execute a run that change no loss: offload, activation checkpointing, torch.compile, ZeRO stages under Muon and under
-averaged SGD; and dropout, exact on resuming. Small runs of 8 steps by two workers of one launch, some taken over by one worker.
+averaged SGD; and dropout, exact on resuming. Small runs of 6 steps by two workers of one launch, some taken over by one worker.
 """
 
 import json
