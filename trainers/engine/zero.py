@@ -7,6 +7,10 @@ import math
 import os
 import socket
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -66,6 +70,37 @@ def _deepspeed() -> Any:
     return deepspeed
 
 
+@contextmanager
+def compiled_when_called() -> Iterator[None]:
+    """Within the block, `torch.compile` of a function, as a decorator, compiles it at its first call.
+
+    DeepSpeed imports its Muon for every optimizer, and that decorates functions. To compile them at once loads torch's compiler,
+    more than a second of processor time for every worker, and starts processes.
+    """
+    compile_now = torch.compile
+
+    def compile_later(model: Any = None, **options: Any) -> Any:
+        if not isinstance(model, FunctionType):
+            return compile_now(model, **options)
+        compiled: list[Any] = []
+
+        @wraps(model)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if torch.compiler.is_compiling():  # as a part of another function, into which the compiler takes it
+                return model(*arguments, **named)
+            if not compiled:
+                compiled.append(compile_now(model, **options))
+            return compiled[0](*arguments, **named)
+
+        return call
+
+    torch.compile = compile_later  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = compile_now
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     """Filter out the warning about an optimizer that is untested with ZeRO: the optimizers used here are
     torch's AdamW, our averaged SGD, which is as elementwise, and DeepSpeed's own Muon.
@@ -86,7 +121,7 @@ class ZeroWorkers(Partitions):
         world = torch.distributed.get_world_size()
         self._config = config
         self._inner = _optimizer(forward.model, config)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), compiled_when_called():
             warnings.simplefilter("ignore")
             self.forward, *_ = _deepspeed().initialize(
                 model=forward,

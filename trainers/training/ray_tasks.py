@@ -12,6 +12,7 @@ from typing import Any
 
 from gristmill.errors import UserError
 
+_NEEDLESS = ("DatasetsCallback", "PlacementGroupCleanerCallback")  # of Ray Train
 _SIOCGIFADDR = 0x8915  # the ioctl number on Linux
 
 
@@ -119,6 +120,23 @@ def start_ray() -> None:
             where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"Ray did not {where}: {reason}; run the same command when it can") from error
+
+
+def lean_trainer() -> Any:
+    """Return Ray Train's DataParallelTrainer without the helpers that training does not need, each a process that loads Ray
+    Train whenever workers start.
+
+    One serves Ray Data. The other removes the placement group of a controller that was lost, for which it needs Ray's
+    dashboard; `launch` does that itself. In a version of Ray with other names, they start as usual.
+    """
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    class LeanTrainer(DataParallelTrainer):
+        def _create_default_callbacks(self) -> list[Any]:
+            callbacks = super()._create_default_callbacks()
+            return [callback for callback in callbacks if type(callback).__name__ not in _NEEDLESS]
+
+    return LeanTrainer
 
 
 def rank_variables() -> Any:
