@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import UserError
+from gristmill.libraries.local_ray import start_local_ray
 
 _NEEDLESS = ("DatasetsCallback", "PlacementGroupCleanerCallback")  # of Ray Train
 _SIOCGIFADDR = 0x8915  # the ioctl number on Linux
@@ -96,8 +97,6 @@ def start_ray() -> None:
     # Each of these features would start another actor, or wait for one, before the first step.
     for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
         os.environ.setdefault(feature, "0")
-    # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).
-    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
     # Ray Train reads it in this process; else its workers would change their directory.
@@ -105,17 +104,15 @@ def start_ray() -> None:
     paths = [str(Path(__file__).parents[2]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
     alone = not os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any]
     if alone:
         os.environ.update(variables)  # workers inherit them; with a runtime_env Ray would start each of them twice
-        # Without an address Ray would join the cluster that was last started on this machine.
-        options = {"address": "local", "include_dashboard": False}
-    else:
-        options = {"runtime_env": {"env_vars": variables}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            ray.init(log_to_driver=False, logging_level="ERROR", **options)
+            if alone:
+                start_local_ray()
+            else:
+                ray.init(runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
         except Exception as error:
             where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
             reason = (str(error) or type(error).__name__).splitlines()[0]
