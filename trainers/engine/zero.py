@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gristmill.libraries.loading import loading
 from trainers.config.job import Job
 from trainers.engine.optimizers import AveragedSGD, SkippingAdamW, clipping_divisor, job_groups
 from trainers.engine.partitions import Partitions
@@ -57,7 +58,7 @@ def _deepspeed() -> Any:
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
     warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), loading("deepspeed"):
         warnings.simplefilter("ignore")
         import deepspeed
     log = logging.getLogger("DeepSpeed")

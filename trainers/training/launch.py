@@ -18,6 +18,7 @@ from gristmill.config import plain
 from gristmill.errors import UserError, reason_of
 from gristmill.events import EventLog
 from gristmill.libraries.advisories import refuse_known
+from gristmill.libraries.loading import loading
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import is_url
 from trainers.config.job import Job
@@ -67,10 +68,11 @@ def _train(
     """Train as one worker, in this process. Turn out-of-memory, connection and I/O errors into messages that
     say what to do.
     """
-    import torch
+    with loading("trainers.training.loop"):
+        import torch
 
-    from trainers.engine.hardware.micro_batch import is_out_of_memory
-    from trainers.training.loop import train
+        from trainers.engine.hardware.micro_batch import is_out_of_memory
+        from trainers.training.loop import train
 
     try:
         train(config, corpus, run, show, attempt)

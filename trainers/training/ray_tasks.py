@@ -120,18 +120,32 @@ def start_ray() -> None:
 
 
 def lean_trainer() -> Any:
-    """Return Ray Train's DataParallelTrainer without the helpers that training does not need, each a process that loads Ray
-    Train whenever workers start.
+    """Return Ray Train's DataParallelTrainer without the helpers that training does not need, each a process that loads Ray Train
+    before workers start.
 
-    One serves Ray Data. The other removes the placement group of a controller that was lost, for which it needs Ray's
-    dashboard; `launch` does that itself. In a version of Ray with other names, they start as usual.
+    One serves Ray Data. One removes the placement group of a lost controller, for which it needs Ray's dashboard; `launch` does
+    that itself. One asks the autoscaler for nodes; `launch` starts no more workers than the nodes have room for. In a version of
+    Ray with other names, they start as usual.
     """
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    class OnGivenNodes(FixedScalingPolicy):
+        def _send_resource_request(self) -> None: ...
+
+        def _maybe_send_resource_request(self) -> None: ...
+
+        def _cancel_resource_request(self) -> None: ...
 
     class LeanTrainer(DataParallelTrainer):
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
             return [callback for callback in callbacks if type(callback).__name__ not in _NEEDLESS]
+
+        def _initialize_and_run_controller(self, **parts: Any) -> Any:
+            return super()._initialize_and_run_controller(
+                **parts | {"scaling_policy": OnGivenNodes(self.scaling_config)}
+            )
 
     return LeanTrainer
 
