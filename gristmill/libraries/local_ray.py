@@ -7,6 +7,8 @@ from typing import Any
 
 # Methods of Ray's `Node`. They start what serves the dashboard, asks a cloud for more nodes, and shows the output of workers.
 _NEEDLESS = ("start_api_server", "start_monitor", "start_log_monitor")
+# A function that imports what the dashboard needs, 0.3 s of processor time, and returns None if it can.
+_CHECK = "get_dashboard_dependency_error"
 
 
 def start_local_ray(**options: Any) -> None:
@@ -27,13 +29,15 @@ def lean_node() -> Iterator[None]:
     `ray.init` cannot leave them out: even with `include_dashboard=False` it starts the dashboard's server, for usage reports, and
     waits for it. They take longer to start than the rest of Ray. In a version of Ray with other names, they start as usual.
     """
+    from ray._private import utils
     from ray._private.node import Node
 
-    left_out = {name: getattr(Node, name) for name in _NEEDLESS if hasattr(Node, name)}
+    places = [*((Node, name) for name in _NEEDLESS), (utils, _CHECK)]
+    left_out = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
     try:
-        for name in left_out:
-            setattr(Node, name, lambda *arguments, **named: None)
+        for place, name, _ in left_out:
+            setattr(place, name, lambda *arguments, **named: None)
         yield
     finally:
-        for name, start in left_out.items():
-            setattr(Node, name, start)
+        for place, name, function in left_out:
+            setattr(place, name, function)
