@@ -1,1 +1,1 @@
-"""Check installed libraries: those that optional features need, and those with known vulnerabilities."""
+"""Libraries: are they installed, which versions have known vulnerabilities, and how large ones are imported and started."""

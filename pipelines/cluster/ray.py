@@ -14,11 +14,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from gristmill.budget import add_account
 from gristmill.errors import UserError
 from gristmill.libraries.advisories import refuse_known
+from gristmill.libraries.local_ray import start_local_ray
 from pipelines.cluster.memory import ALLOCATOR, LEAST, measured, room_here
 from pipelines.cluster.tasks import (
     ATTEMPTS,
@@ -90,26 +92,22 @@ class RayCluster:
         if self._started:
             return
         began = time.monotonic()
-        import logging
-
         import ray
 
         refuse_known("ray")
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        options: dict[str, Any]
         self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # Ray sets RAY_ADDRESS for a submitted job
         if self.address is None:
+            os.environ.update(ALLOCATOR)  # workers inherit it; with a runtime_env Ray would start them twice
             # Ray warns and slows down if /dev/shm is small. A small object store is enough, because parts go
             # through files.
-            options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
-            # Without an address Ray would join the cluster that was started last on this machine.
-            options.update(address="local", _memory=room_here(self.memory, self.workers))
-            os.environ.update(ALLOCATOR)  # workers inherit it; with a runtime_env Ray would start them twice
-            # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).
-            os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+            options = {"object_store_memory": 256 << 20, "_memory": room_here(self.memory, self.workers)}
+            start = partial(start_local_ray, num_cpus=self.workers, **options)
         else:
-            options.update(address=self.address, runtime_env={"env_vars": ALLOCATOR})
+            options = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": ALLOCATOR}}
+            start = partial(ray.init, self.address, **options)
         try:
-            ray.init(**options)
+            start()
         except Exception as error:
             where = "start on this machine" if self.address is None else f"join the cluster at {self.address}"
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__

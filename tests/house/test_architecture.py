@@ -25,6 +25,7 @@ HOMES = {
     "ray": (
         "pipelines/cluster/ray.py",
         "gristmill/metrics.py",
+        "gristmill/libraries/local_ray.py",
         "pipelines/commands/jobs.py",
         "trainers/training/launch.py",
         "trainers/training/ray_tasks.py",
@@ -106,8 +107,13 @@ def test_layers():
 
 def test_what_all_packages_share_needs_little():
     permitted = {"numpy", "pyarrow", "yaml", "xxhash", "rich", "gristmill"}
-    # Inside functions: what a URL needs, what a running Ray needs, and nothing else does.
-    more = {"remote.py": {"fsspec", "aiohttp"}, "metrics.py": {"ray"}, "compilation.py": {"numba"}}
+    # Inside functions: what a URL needs, what Ray needs, and nothing else does.
+    more = {
+        "remote.py": {"fsspec", "aiohttp"},
+        "metrics.py": {"ray"},
+        "local_ray.py": {"ray"},
+        "compilation.py": {"numba"},
+    }
     more |= {path.name: {"jinja2", "markupsafe"} for path in (ROOT / "gristmill/page").iterdir()}
     for folder, permitted_here in (("gristmill", permitted), ("pipelines/contracts", permitted | {"pipelines"})):
         for path in (ROOT / folder).rglob("*.py"):

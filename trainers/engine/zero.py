@@ -7,10 +7,15 @@ import math
 import os
 import socket
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FunctionType
 from typing import Any
 
 import torch
 
+from gristmill.libraries.loading import loading
 from trainers.config.job import Job
 from trainers.engine.optimizers import AveragedSGD, SkippingAdamW, clipping_divisor, job_groups
 from trainers.engine.partitions import Partitions
@@ -53,7 +58,7 @@ def _deepspeed() -> Any:
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
     warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), loading("deepspeed"):
         warnings.simplefilter("ignore")
         import deepspeed
     log = logging.getLogger("DeepSpeed")
@@ -64,6 +69,37 @@ def _deepspeed() -> Any:
     if not torch.cuda.is_available():  # ranges for Nvidia's profiler, several thousand empty calls a step at stage 3
         deepspeed.utils.nvtx.enable_nvtx = False
     return deepspeed
+
+
+@contextmanager
+def compiled_when_called() -> Iterator[None]:
+    """Within the block, `torch.compile` of a function, as a decorator, compiles it at its first call.
+
+    DeepSpeed imports its Muon for every optimizer, and that decorates functions. To compile them at once loads torch's compiler,
+    more than a second of processor time for every worker, and starts processes.
+    """
+    compile_now = torch.compile
+
+    def compile_later(model: Any = None, **options: Any) -> Any:
+        if not isinstance(model, FunctionType):
+            return compile_now(model, **options)
+        compiled: list[Any] = []
+
+        @wraps(model)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if torch.compiler.is_compiling():  # as a part of another function, into which the compiler takes it
+                return model(*arguments, **named)
+            if not compiled:
+                compiled.append(compile_now(model, **options))
+            return compiled[0](*arguments, **named)
+
+        return call
+
+    torch.compile = compile_later
+    try:
+        yield
+    finally:
+        torch.compile = compile_now
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -86,7 +122,7 @@ class ZeroWorkers(Partitions):
         world = torch.distributed.get_world_size()
         self._config = config
         self._inner = _optimizer(forward.model, config)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), compiled_when_called():
             warnings.simplefilter("ignore")
             self.forward, *_ = _deepspeed().initialize(
                 model=forward,

@@ -18,6 +18,7 @@ from gristmill.config import plain
 from gristmill.errors import UserError, reason_of
 from gristmill.events import EventLog
 from gristmill.libraries.advisories import refuse_known
+from gristmill.libraries.loading import loading
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import is_url
 from trainers.config.job import Job
@@ -28,7 +29,7 @@ from trainers.runs.job_data import reader_of
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
 from trainers.runs.sinks import require_libraries
-from trainers.training.ray_tasks import rank_variables, start_ray
+from trainers.training.ray_tasks import lean_trainer, rank_variables, start_ray
 
 _MAX_FAILURES = 4  # in a row without a new checkpoint; the same cause would then end the next workers too
 _ANSWER_SECONDS = 60.0  # time for a node to start a process; Ray notices a lost node within half a minute
@@ -67,10 +68,11 @@ def _train(
     """Train as one worker, in this process. Turn out-of-memory, connection and I/O errors into messages that
     say what to do.
     """
-    import torch
+    with loading("trainers.training.loop"):
+        import torch
 
-    from trainers.engine.hardware.micro_batch import is_out_of_memory
-    from trainers.training.loop import train
+        from trainers.engine.hardware.micro_batch import is_out_of_memory
+        from trainers.training.loop import train
 
     try:
         train(config, corpus, run, show, attempt)
@@ -183,7 +185,6 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
     Returns None when training has ended, or a line that names the lost workers.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     on_gpu = kind == "GPU"
     # Ray needs storage that all workers share, which the run directory is. Its files there are useless
@@ -192,7 +193,7 @@ def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str
     # Ray's own retries are off: they follow every error, and need as many workers as before.
     never = FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0)
     try:
-        DataParallelTrainer(
+        lean_trainer()(
             _work,
             train_loop_config={"config": plain(config), "run": str(run), "attempt": begin_attempt(run)},
             scaling_config=ScalingConfig(

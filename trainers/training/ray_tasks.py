@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import UserError
+from gristmill.libraries.local_ray import start_local_ray
 
+_NEEDLESS = ("DatasetsCallback", "PlacementGroupCleanerCallback")  # of Ray Train
 _SIOCGIFADDR = 0x8915  # the ioctl number on Linux
 
 
@@ -95,8 +97,6 @@ def start_ray() -> None:
     # Each of these features would start another actor, or wait for one, before the first step.
     for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
         os.environ.setdefault(feature, "0")
-    # Else `ray.init` waits for workers that Ray starts in advance, for ever if these are killed (ray-project/ray#40131).
-    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # Ray's default of 60 s is too short for busy nodes, or if all load torch from one network storage.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
     # Ray Train reads it in this process; else its workers would change their directory.
@@ -104,21 +104,50 @@ def start_ray() -> None:
     paths = [str(Path(__file__).parents[2]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
     alone = not os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any]
     if alone:
         os.environ.update(variables)  # workers inherit them; with a runtime_env Ray would start each of them twice
-        # Without an address Ray would join the cluster that was last started on this machine.
-        options = {"address": "local", "include_dashboard": False}
-    else:
-        options = {"runtime_env": {"env_vars": variables}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            ray.init(log_to_driver=False, logging_level="ERROR", **options)
+            if alone:
+                start_local_ray()
+            else:
+                ray.init(runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
         except Exception as error:
             where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"Ray did not {where}: {reason}; run the same command when it can") from error
+
+
+def lean_trainer() -> Any:
+    """Return Ray Train's DataParallelTrainer without the helpers that training does not need, each a process that loads Ray Train
+    before workers start.
+
+    One serves Ray Data. One removes the placement group of a lost controller, for which it needs Ray's dashboard; `launch` does
+    that itself. One asks the autoscaler for nodes; `launch` starts no more workers than the nodes have room for. In a version of
+    Ray with other names, they start as usual.
+    """
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    class OnGivenNodes(FixedScalingPolicy):
+        def _send_resource_request(self) -> None: ...
+
+        def _maybe_send_resource_request(self) -> None: ...
+
+        def _cancel_resource_request(self) -> None: ...
+
+    class LeanTrainer(DataParallelTrainer):
+        def _create_default_callbacks(self) -> list[Any]:
+            callbacks = super()._create_default_callbacks()
+            return [callback for callback in callbacks if type(callback).__name__ not in _NEEDLESS]
+
+        def _initialize_and_run_controller(self, **parts: Any) -> Any:
+            return super()._initialize_and_run_controller(
+                **parts | {"scaling_policy": OnGivenNodes(self.scaling_config)}
+            )
+
+    return LeanTrainer
 
 
 def rank_variables() -> Any:

@@ -401,8 +401,8 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build(cluster, tmp_path_factory):
-    """A build that is submitted, and the same in process: both begin before the first test and run beside the others. One
-    source is behind a URL with a signature, and its server fails once: when a task reads it.
+    """A build that is submitted before the first test and runs beside the others, and the corpus file of the same in process.
+    One source is behind a URL with a signature, and its server fails once for each: when a task reads it.
     """
     place = tmp_path_factory.mktemp("build")
     file = write_corpus_file(place / "small.yaml", write_sources(place / "raw"), place / "unused")
@@ -414,14 +414,14 @@ def build(cluster, tmp_path_factory):
         add_signed_source(file, port, "for-the-job", SIGNATURE)
         add_signed_source(local_file, port, "for-this-process", SIGNATURE)
         submitted = cluster.start(*submission)
-        local = cluster.start("build", str(local_file), "--in-process", f"output={place}/local")
         watch = Watch(cluster.metrics_port)
         watch.start()
-        yield SimpleNamespace(place=place, submission=submission, submitted=submitted, local=local, watch=watch)
+        yield SimpleNamespace(
+            place=place, submission=submission, submitted=submitted, local_file=local_file, watch=watch
+        )
         watch.stop()
-        for process in (submitted, local):
-            process.kill()
-            process.wait()
+        submitted.kill()
+        submitted.wait()
 
 
 @pytest.fixture
@@ -513,7 +513,8 @@ def test_a_job_is_stopped(cluster, build, tmp_path):
 @pytest.mark.ray
 @pytest.mark.timeout(500)
 def test_a_submitted_build_joins_its_cluster_and_publishes_the_same_bytes(cluster, build):
-    local, first = cluster.end(build.local), cluster.end(build.submitted)
+    local = cluster.run("build", str(build.local_file), "--in-process", f"output={build.place}/local")
+    first = cluster.end(build.submitted)
     assert local.returncode == 0, local.stderr
     assert first.returncode == 0, first.stderr + first.stdout
     results = [

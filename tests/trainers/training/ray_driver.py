@@ -12,6 +12,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
+from gristmill.libraries.local_ray import lean_node
 from tests.trainers.launching import NODE_LOST_AT, WORKER_LOST_AT
 
 
@@ -23,6 +24,7 @@ def losing(work, victim_node, output):
     def work_and_lose(arguments):
         import os
         import signal
+        import sys
         import time
         from pathlib import Path
 
@@ -31,6 +33,8 @@ def losing(work, victim_node, output):
         whole = Engine.train_step
 
         def train_step(self, batches, step, *others):
+            if "torch._inductor.compile_fx" in sys.modules:
+                raise AssertionError("torch's compiler is loaded, which no step needs")
             victims = {WORKER_LOST_AT: [os.getpid()], NODE_LOST_AT: [os.getppid(), os.getpid()]}.get(step + 1, [])
             lost = Path(output, f"lost-at-{step + 1}")
             if victims and ray.get_runtime_context().get_node_id() == victim_node and not lost.exists():
@@ -52,9 +56,8 @@ def main() -> int:
 
     output, corrupt, corpus, *settings = sys.argv[1:]
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
-    # Nobody reads the logs or asks for more nodes, so Ray need not start what watches them.
-    lean = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **lean})
+    with lean_node():
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     node = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     # Of this script, which no worker can import, so it travels as it is. What runs in all processes of Ray would load the

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +28,7 @@ from trainers.__main__ import main
 from trainers.runs.run import STOP, locked
 from trainers.runs.training_metrics import METRICS
 from trainers.training import launch
-from trainers.training.ray_tasks import interface_of
+from trainers.training.ray_tasks import interface_of, lean_trainer
 
 RECIPE = ["pretrain", "llama_tiny", *SETTINGS]
 # Metrics that a short run on CPUs does not have.
@@ -182,6 +183,30 @@ def test_only_losses_of_workers_are_tried_again():
         launch._loss(WorkerGroupError("", {0: broken, 1: CorruptFileError("this shard")}))
     with pytest.raises(KeyError):
         launch._loss(KeyError("not of a worker"))
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+def test_ray_train_starts_no_process_that_training_does_not_need(monkeypatch):
+    from ray.train import ScalingConfig
+    from ray.train.v2._internal.execution.scaling_policy import autoscaling_coordinator_client
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    parts, started = {}, []
+    monkeypatch.setattr(
+        autoscaling_coordinator_client, "get_or_create_autoscaling_coordinator", lambda: started.append(1)
+    )
+    monkeypatch.setattr(DataParallelTrainer, "_initialize_and_run_controller", lambda trainer, **its: parts.update(its))
+    trainer = lean_trainer()(print, scaling_config=ScalingConfig(num_workers=2))
+    trainer._initialize_and_run_controller(callbacks=trainer._create_default_callbacks(), scaling_policy=None)
+    kinds = {type(callback).__name__ for callback in parts["callbacks"]}
+    assert "BackendSetupCallback" in kinds
+    assert not kinds & {"DatasetsCallback", "PlacementGroupCleanerCallback"}
+    policy = parts["scaling_policy"]
+    policy.after_controller_start(SimpleNamespace(run_id="run"))
+    assert policy.make_decision_for_non_running_worker_group().num_workers == 2
+    policy.before_controller_abort()
+    assert started == []
 
 
 @pytest.mark.deepspeed

@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.trainers.launching import ROOT, environment
+from trainers.engine.zero import compiled_when_called
 
 NEEDLESS = {
     "awkward", "datasets", "deepspeed", "gigatoken", "matplotlib", "mlflow", "pandas", "peft", "presidio_analyzer",
@@ -53,3 +55,31 @@ def test_nothing_that_no_step_needs_is_imported_before_the_first_step(corpus_dir
     assert sorted(NEEDLESS & imported) == []
     ours = [name for name in imported if name.split(".")[0] in ("gristmill", "tokenizer", "pipelines", "trainers")]
     assert 0 < len(ours) <= OURS, len(ours)
+
+
+def test_functions_that_deepspeed_decorates_are_compiled_when_they_are_called(monkeypatch):
+    calls, whole = [], torch.compiler.is_compiling
+
+    def compile_now(function=None, **options):
+        calls.append((function.__name__, options))
+        return lambda *arguments: ("compiled", *function(*arguments))
+
+    monkeypatch.setattr(torch, "compile", compile_now)
+    with compiled_when_called():
+
+        @torch.compile
+        def one(number):
+            """A function."""
+            return (number,)
+
+        two = torch.compile(lambda number: (2 * number,), dynamic=True)
+        module = torch.nn.Identity()
+        module.__name__ = "module"
+        torch.compile(module)
+    assert calls == [("module", {})]  # at once, as nothing but a function is decorated
+    assert torch.compile is compile_now
+    assert [one(1), one(1), two(2)] == [("compiled", 1), ("compiled", 1), ("compiled", 4)]
+    assert calls[1:] == [("one", {}), ("<lambda>", {"dynamic": True})]
+    assert one.__doc__ == "A function."
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: not whole())
+    assert one(1) == (1,)  # a compiled function that calls it takes its code in

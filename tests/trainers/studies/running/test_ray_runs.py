@@ -6,10 +6,12 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from gristmill.errors import UserError
 from gristmill.events import EventLog
+from gristmill.libraries import local_ray
 from gristmill.storage.store import write_json
 from tests.trainers.studies.running.fake_training import pretend
 from tests.trainers.studies.study_files import opened, write_study
@@ -38,6 +40,17 @@ def runs(tmp_path, corpus_directory):
     """Make runs of these entries."""
     study, _ = opened(write_study(tmp_path, corpus_directory))
     return lambda *entries: [replace(r, entry=e) for r, e in zip(study.proxies, entries, strict=False)]
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+def test_ray_on_this_machine_starts_nothing_that_tasks_do_not_need(cluster):
+    from ray._private.node import Node
+
+    commands = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert any("raylet" in command for command in commands)
+    assert not [command for command in commands if "dashboard.py" in command or "monitor.py" in command]
+    assert all(getattr(Node, name).__module__ == Node.__module__ for name in local_ray._NEEDLESS)  # Ray is what it was
 
 
 @pytest.mark.ray
