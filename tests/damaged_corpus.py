@@ -68,7 +68,7 @@ def everything(config: Path, root: Path) -> str:
     from trainers.data.packed_corpus import open_corpus as open_for_training
 
     corpus = open_corpus(root)
-    found = [asdict(corpus.manifest), *(asdict(step.manifest) for step in corpus.steps)]
+    found = [asdict(corpus.manifest), *(step.manifest.facts_on_disk() for step in corpus.steps)]
     for part in corpus.parts():
         columns = [name for annotation in part.annotations for name in annotation.schema]
         table = part.table(dict.fromkeys([*part.schema, *columns, "edited_text"]))

@@ -31,6 +31,7 @@ EARLIER = "earlier-"
 """How the files of manifests begin that a later build has replaced (`pipelines.building.earlier_builds`)."""
 _VARIANT = "variant-"
 _LARGE = 1 << 20  # bytes; below, several threads take a third longer than one, and few columns longer than all bytes
+_SMALL = 1 << 16  # bytes; a zstd frame per buffer then takes ten times the time of the rest, to write and to read
 Place = TypeVar("Place", bound=Location)
 Value = TypeVar("Value")
 
@@ -203,13 +204,14 @@ def schema_facts(schema: pa.Schema) -> dict[str, str]:
 
 
 def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
-    """Return a function that writes `table` to a sink as one Arrow IPC file with zstd buffers, the format of
-    all parts.
+    """Return a function that writes `table` to a sink as one Arrow IPC file, the format of all parts. Its
+    buffers are compressed with zstd unless they are small together.
     """
 
     def write(sink: BinaryIO) -> None:
         # One thread: a task has one core, and for small buffers several take twice as long.
-        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        compression = "zstd" if table.nbytes > _SMALL else None
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         with pa.ipc.new_file(sink, table.schema, options=options) as writer:
             writer.write_table(table)
 

@@ -94,12 +94,12 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
     cache = _load_cache(cache_path)
     fresh: dict[str, list[Any]] = {}
     inventories = {}
-    for source in sources:
-        files = list_files(source)
-        with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(4) as pool:
+        for source in sources:
+            files = list_files(source)
             found = list(pool.map(partial(_cached_checksum, source=source, cache=cache), files))
-        fresh.update({digest(file.location): entry for file, entry in zip(files, found, strict=True)})
-        inventories[source.name] = Inventory(tuple(files), tuple(entry[2] for entry in found))
+            fresh.update({digest(file.location): entry for file, entry in zip(files, found, strict=True)})
+            inventories[source.name] = Inventory(tuple(files), tuple(entry[2] for entry in found))
     if fresh != cache and output.exists():
         write_json(cache_path, {"files": fresh})
     return inventories

@@ -37,7 +37,7 @@ def fields(names=NAMES) -> str:
     return f"record_fields: {{columns: {json.dumps({name: {'field': name, 'type': 'float'} for name in names})}}}"
 
 
-def plan_corpus(folder: Path, name: str, steps, sources=("ref", "web"), part_bytes=400):
+def plan_corpus(folder: Path, name: str, steps, sources=("ref", "web"), part_bytes=1600):
     """The plan of a corpus of `FOLDER/SOURCE.jsonl` with some steps."""
     entries = "".join(
         f"  - {{name: {s}, root: {folder}/{s}.jsonl, format: jsonl, part_bytes: {part_bytes}}}\n" for s in sources

@@ -1,11 +1,14 @@
 """A tiny corpus written through the contracts: three sources, several shards, a real tokenizer of 400 tokens."""
 
 import itertools
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 from gristmill.storage.store import digest
 from pipelines.contracts.document import document_id, file_key
@@ -66,24 +69,14 @@ def random_targets(rng: np.random.Generator, walks: list[np.ndarray]) -> np.ndar
     )
 
 
-def build_corpus(
-    directory: Path,
-    seed: int = 0,
-    sentences: bool = True,
-    numbered: bool = False,
-    tokenizer: bytes | None = None,
-    lengths: tuple[int, ...] | None = None,
-    spans: bool = False,
-    pairs: bool = False,
-) -> Path:
-    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`,
-    `spans` and `pairs` say whether its shards have these columns. The tokens of `numbered` ones are 128, 129 and so on,
-    so no two are the same; they may exceed the vocabulary. `tokenizer` is the content of a tokenizer.json that replaces the
-    tiny one. `lengths` are those of its documents, four times as many.
-    """
+@lru_cache(16)
+def _shards(
+    seed: int, sentences: bool, numbered: bool, lengths: tuple[int, ...] | None, spans: bool, pairs: bool
+) -> list[tuple[ShardRecord, bytes]]:
+    """The shards of `build_corpus` and their content; corpora that differ in their tokenizer alone have the same."""
     rng, places, salient, sides = (np.random.default_rng(key) for key in (seed, [seed, 1], [seed, 2], [seed, 3]))
     number_of_place = itertools.count(128)
-    records = []
+    made = []
     for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
         for source, shards in layout.items():
             for number, count in enumerate(shards):
@@ -101,15 +94,35 @@ def build_corpus(
                 named = random_spans(salient, walks) if spans else None
                 second = random_targets(sides, walks) if pairs else None
                 columns = (begins, named, second)
-
-                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, columns=columns):
-                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, *columns)
-
-                (directory / path).write_atomic(write)
-                file = directory.record(path)
-                size = (count, len(tokens), int(n_bytes.sum()))
+                sink = BytesIO()
+                write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, *columns)
+                content, size = sink.getvalue(), (count, len(tokens), int(n_bytes.sum()))
                 many = int((second >= 0).sum()) if pairs else 0
-                records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, source, split, *size, pairs=many))
+                checksum = xxhash.xxh3_128_hexdigest(content)
+                record = ShardRecord(path, len(content), checksum, source, split, *size, pairs=many)
+                made.append((record, content))
+    return made
+
+
+def build_corpus(
+    directory: Path,
+    seed: int = 0,
+    sentences: bool = True,
+    numbered: bool = False,
+    tokenizer: bytes | None = None,
+    lengths: tuple[int, ...] | None = None,
+    spans: bool = False,
+    pairs: bool = False,
+) -> Path:
+    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`,
+    `spans` and `pairs` say whether its shards have these columns. The tokens of `numbered` ones are 128, 129 and so on,
+    so no two are the same; they may exceed the vocabulary. `tokenizer` is the content of a tokenizer.json that replaces the
+    tiny one. `lengths` are those of its documents, four times as many.
+    """
+    made = _shards(seed, sentences, numbered, lengths, spans, pairs)
+    for record, content in made:
+        (directory / record.path).write_atomic(content)
+    records = [record for record, _ in made]
     words = ["".join(letters) for letters in np.random.default_rng(1).choice(list("abcdefgh"), (60, 6))]
     (directory / "tokenizer.json").write_atomic(tokenizer or train_byte_bpe([" ".join(words)] * 3, VOCABULARY))
     file = directory.record("tokenizer.json")

@@ -4,6 +4,7 @@ Files are damaged one at a time, in a published corpus and in a build that was i
 does so again. Either one of our errors names the file, or what was read and built is what it was before.
 """
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -105,6 +106,7 @@ def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
     shutil.copytree(corpus, root, ignore=shutil.ignore_patterns(place.name, "report.*"))
     again = tmp_path / "small.yaml"
     again.write_text(config.read_text().replace(f"output: {corpus}", f"output: {root}"))
+    plan = plan_of(again)
     real, writes, published = LocalPath.write_atomic, [0, 0], [b""]
 
     def dying(path, content, check=None):
@@ -118,7 +120,7 @@ def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
     def go_on(until: int = -1) -> bool:
         writes[:], published[0] = [0, until], b""
         with pytest.raises(Died):
-            build(plan_of(again), LocalCluster(), lambda line: None)
+            build(plan, LocalCluster(), lambda line: None)
         return published[0] == wanted
 
     monkeypatch.setattr(LocalPath, "write_atomic", dying)
@@ -131,10 +133,12 @@ def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
         saved = tmp_path / f"saved-{until}"
         directory.rename(saved)
         for seed, file in enumerate(files_of(saved)):
-            size = file.stat().st_size
+            size, damaged_file = file.stat().st_size, directory / file.relative_to(saved)
             for damage in (*flips(size, seed, 1), ("cut", size // 2)):
-                shutil.copytree(saved, directory)
-                wrong.append(unnamed(root, directory / file.relative_to(saved), damage, go_on))
+                shutil.copytree(saved, directory, copy_function=os.link)  # files are replaced, never written again
+                damaged_file.unlink()
+                shutil.copy2(file, damaged_file)
+                wrong.append(unnamed(root, damaged_file, damage, go_on))
                 shutil.rmtree(directory)
                 damages += 1
         directory.mkdir()

@@ -1,11 +1,11 @@
 """Tiny models of every architecture and packed rows for them, with virtual tokens."""
 
-from copy import deepcopy
 from functools import cache
 
 import numpy as np
 import torch
 
+from tests.trainers.fresh_networks import Template
 from tests.trainers.models.test_models import wide
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import ARCHITECTURES
@@ -28,12 +28,12 @@ ROWS = 200  # of the embedding tables
 
 @cache
 def _base(architecture):
-    return build_model(SIZES[architecture], SPECIAL_IDS, 0).eval()
+    return Template(build_model(SIZES[architecture], SPECIAL_IDS, 0).eval())
 
 
 def base(architecture):
     """A fresh copy of the tiny model of an architecture, with a head of three classes."""
-    network = deepcopy(_base(architecture))
+    network = _base(architecture).copy()
     torch.default_generator.manual_seed(1)
     network.task_head = torch.nn.Linear(32, 3)
     return network

@@ -41,8 +41,14 @@ CHARACTERS = {"en": 1500, "ko": 1500, "zh": 500}
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("alone")]
 
 
+@pytest.fixture(scope="module")
+def built():
+    """The corpora that tests have built, by recipe and changed fields."""
+    return {}
+
+
 @pytest.fixture
-def sample(tmp_path, shared_data, monkeypatch):
+def sample(tmp_path, shared_data, monkeypatch, built):
     """Build the corpus of a recipe, with changed fields, from articles of three languages."""
     monkeypatch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
     monkeypatch.chdir(tmp_path)
@@ -58,10 +64,13 @@ def sample(tmp_path, shared_data, monkeypatch):
             (tmp_path / "raw" / name / f"{language}.jsonl").write_text("\n".join(records))
 
     def build(recipe, *changes):
+        if (recipe, *changes) in built:
+            return built[recipe, *changes]
         (tmp_path / "corpus.yaml").write_text(OF_RECIPE[recipe])
         config = load_corpus_config(tmp_path / "corpus.yaml", changes)
         plan_and_build(config, take_inventory(config.sources, config.place), LocalCluster(), lambda _: None)
-        return str(tmp_path / config.output)
+        built[recipe, *changes] = str(tmp_path / config.output)
+        return built[recipe, *changes]
 
     return build
 
@@ -151,7 +160,7 @@ def test_the_page_asks_for_a_task_in_the_words_of_its_templates():
 
 @pytest.mark.deepspeed
 def test_a_small_model_of_many_languages_reads_each_by_a_power_of_its_tokens(sample, tmp_path):
-    directory = sample("xlmr_base", "steps.learn_tokenizer.vocab_size=5000", "steps.shards.validation_share=0.1")
+    directory = sample("xlmr_base", "steps.learn_tokenizer.vocab_size=5000")
     config = RECIPES["tiny_roberta"]()
     data = replace(config.data, corpora=(directory,), weights="temperature")
     config = replace(config, data=data, budget=TrainingBudget(steps=40), log_every=1)

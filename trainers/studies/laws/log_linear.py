@@ -29,14 +29,15 @@ and three of them in the other.
 _FARTHEST = 100.0  # spreads from c to the lowest value, at most: farther away, the law is linear to within 1 %
 _EXPONENT = 30.0  # exponents are clipped to this, so that a bad step of the search stays finite
 _SAME = 1e-5  # relative difference of two losses below which two searches found the same minimum
-_STEPS = 20  # of L-BFGS before its coordinates are chosen again
-_ROUNDS = 50  # of choosing coordinates, at most; one to three are usual
-_DAMPING = 1e-9  # share of the mean curvature that is added to every direction, so that flat ones have a scale too
+_GAIN = 1e-10  # the search has converged if a step lowers the loss by less, in squares of the spread
+_STEPS = 200  # of the search, at most; three to six are usual
+_DAMPING, _LESS, _MORE = 1e-3, 8.0, 4.0  # of the search: at first, and its division and multiplication after a step
+_STUCK = 1e8  # damping at which no step lowers the loss, so that rounding decides
 
 
 @dataclass(frozen=True)
 class LogLinear:
-    """The law as a family, fitted by minimising Huber's loss with L-BFGS from several starting points."""
+    """The law as a family, fitted by minimising Huber's loss from several starting points."""
 
     name: str = "log_linear"
 
@@ -57,7 +58,9 @@ class LogLinear:
         scaled = (values - centre) / spread
         lowest = float(scaled.min())
         if isinstance(start, FittedLogLinear) and np.isfinite(start.weights).all():
-            starts = [np.append(start.weights - np.log(spread), (start.offset - centre) / spread)]
+            # Of other values, its offset may lie above all of these.
+            offset = min((start.offset - centre) / spread, lowest - _OFFSETS[0])
+            starts = [np.append(start.weights - np.log(spread), offset)]
         else:
             starts = [_start(ratios, scaled, lowest - offset) for offset in _OFFSETS]
         found: list[tuple[np.ndarray, float]] = []
@@ -122,58 +125,82 @@ def _start(ratios: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
 
 
 def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowest: float) -> tuple[np.ndarray, float]:
-    """Return the minimum of the loss that L-BFGS finds from `parameters`, and the loss there. The last
-    parameter, the offset, is at least `lowest`.
+    """Return the minimum of the loss that the method of Levenberg (1944) and Marquardt (1963) finds from `parameters`, and the
+    loss there. The last parameter, the offset, is at least `lowest`.
 
-    The search runs in coordinates in which the loss has the same curvature in all directions: z = R p, where
-    R is the triangular factor of the curvature. In the original coordinates, L-BFGS takes ten times as many
-    steps, because the offset and the weights are strongly correlated. R is upper triangular, so the bound on
-    the offset becomes a bound on the last coordinate.
+    It searches for the law in another form: y = m + (exp(s v.x) - 1) / s, where m is the highest value, so that c = m - 1 / s
+    and w = s v - log s. There v are the slopes where y is m, and s is the curvature. c and w are so strongly correlated that
+    L-BFGS takes a hundred steps; v and s are hardly correlated.
     """
-    from scipy.optimize import minimize
-
-    loss = float("inf")
-    for _ in range(_ROUNDS):
-        factor = np.linalg.cholesky(_curvature(parameters, ratios, values)).T
-        back = np.linalg.inv(factor)
-
-        def scaled(z: np.ndarray, back: np.ndarray = back) -> tuple[float, np.ndarray]:
-            value, gradient = _loss(back @ z, ratios, values)
-            return value, back.T @ gradient
-
-        bounds = [(None, None)] * ratios.shape[1] + [(lowest * factor[-1, -1], None)]
-        start = factor @ parameters
-        result = minimize(scaled, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS})
-        parameters, loss = back @ result.x, float(result.fun)
-        if result.nit < _STEPS:
+    highest = float(values.max())
+    flattest = 1 / (highest - lowest)
+    curvature = 1 / (highest - parameters[-1])
+    found = np.append((parameters[:-1] + np.log(curvature)) / curvature, curvature)
+    state, damping = _Residuals.of(found, ratios, values, highest), _DAMPING
+    for _ in range(_STEPS):
+        gradient, second = state.derivatives(ratios)
+        scale = np.diag(second) + 1e-12 * np.trace(second)
+        free = len(found) - (found[-1] <= flattest and gradient[-1] > 0)
+        while damping < _STUCK:
+            damped = second[:free, :free] + damping * np.diag(scale[:free])
+            tried = found.copy()
+            tried[:free] -= np.linalg.solve(damped, gradient[:free])
+            tried[-1] = min(max(tried[-1], flattest), 3 * found[-1])  # farther than threefold, exponents may overflow
+            after = _Residuals.of(tried, ratios, values, highest)
+            if after.loss <= state.loss:
+                break
+            damping *= _MORE
+        else:
             break
-    return parameters, loss
+        gain = state.loss - after.loss
+        found, state, damping = tried, after, damping / _LESS
+        if gain <= _GAIN:
+            break
+    slopes, curvature = found[:-1], found[-1]
+    return np.append(curvature * slopes - np.log(curvature), highest - 1 / curvature), state.loss
 
 
-def _curvature(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the approximate second derivatives of the loss: those of squared residuals, weighted as Huber's
-    loss weights them (Gauss and Newton; Holland and Welsch, 1977).
+@dataclass(frozen=True)
+class _Residuals:
+    """The loss of `parameters`, the slopes v and the curvature s, and what it is computed from, [runs] each: v.x, exp(s v.x),
+    the residuals, and these as Huber's loss limits them; `deviations` [domains] of v from its mean.
     """
-    weights, offset = parameters[:-1], parameters[-1]
-    excess = np.exp(np.minimum(ratios @ weights, _EXPONENT))
-    importance = _HUBER / np.maximum(np.abs(offset + excess - values), _HUBER) / len(values)
-    slopes = np.concatenate([excess[:, None] * ratios, np.ones((len(values), 1))], axis=1)
-    second, domains = slopes.T @ (importance[:, None] * slopes), len(weights)
-    second[:domains, :domains] += _RIDGE / len(values) * (np.eye(domains) - 1 / domains)
-    return np.asarray(second + _DAMPING * np.trace(second) / len(second) * np.eye(len(second)))
 
+    parameters: np.ndarray
+    linear: np.ndarray
+    exponentials: np.ndarray
+    residuals: np.ndarray
+    limited: np.ndarray
+    deviations: np.ndarray
+    ridge: float
+    loss: float
 
-def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the mean loss and its gradient with respect to the weights and the offset."""
-    weights, offset, runs = parameters[:-1], parameters[-1], len(values)
-    excess = np.exp(np.minimum(ratios @ weights, _EXPONENT))
-    residuals = excess + (offset - values)
-    # Sums and minima of these short arrays take half the time of np.mean, np.clip and np.append.
-    slopes = np.minimum(np.maximum(residuals, -_HUBER), _HUBER)
-    deviations, ridge = weights - weights.sum() / len(weights), _RIDGE / runs
-    loss = slopes @ (residuals - 0.5 * slopes) / runs + 0.5 * ridge * deviations @ deviations
-    slopes /= runs
-    gradient = np.empty_like(parameters)
-    gradient[:-1] = ratios.T @ (slopes * excess) + ridge * deviations
-    gradient[-1] = slopes.sum()
-    return float(loss), gradient
+    @classmethod
+    def of(cls, parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, highest: float) -> "_Residuals":
+        slopes, curvature, runs = parameters[:-1], parameters[-1], len(values)
+        linear = ratios @ slopes
+        exponentials = np.exp(np.minimum(curvature * linear, _EXPONENT))
+        residuals = (exponentials - 1) / curvature + (highest - values)
+        # Sums and minima of these short arrays take half the time of np.mean and np.clip.
+        limited = np.minimum(np.maximum(residuals, -_HUBER), _HUBER)
+        deviations, ridge = slopes - slopes.sum() / len(slopes), _RIDGE / runs
+        loss = limited @ (residuals - 0.5 * limited) / runs + 0.5 * ridge * curvature**2 * deviations @ deviations
+        return cls(parameters, linear, exponentials, residuals, limited, deviations, ridge, float(loss))
+
+    def derivatives(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradient of the loss and its approximate second derivatives: those of squared residuals, weighted as
+        Huber's loss weights them (Gauss and Newton; Holland and Welsch, 1977).
+        """
+        curvature, runs, domains = self.parameters[-1], len(self.residuals), ratios.shape[1]
+        changes = np.empty((runs, domains + 1))
+        changes[:, :-1] = self.exponentials[:, None] * ratios
+        changes[:, -1] = (self.linear * self.exponentials - (self.exponentials - 1) / curvature) / curvature
+        weights = _HUBER / np.maximum(np.abs(self.residuals), _HUBER) / runs
+        gradient, second = changes.T @ (self.limited / runs), changes.T @ (weights[:, None] * changes)
+        spread, mixed = self.ridge * self.deviations @ self.deviations, self.ridge * curvature * self.deviations
+        gradient += np.append(curvature * mixed, curvature * spread)
+        second[:-1, :-1] += self.ridge * curvature**2 * (np.eye(domains) - 1 / domains)
+        second[:-1, -1] += mixed
+        second[-1, :-1] += mixed
+        second[-1, -1] += spread
+        return gradient, second

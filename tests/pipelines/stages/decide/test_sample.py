@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
     return root
 
 
-def sampled(folder, name, knobs, part_bytes=2000, cluster=None):
+def sampled(folder, name, knobs, part_bytes=4000, cluster=None):
     """The documents of a corpus with a sample by printed id: id, drop and columns."""
     plan = plan_corpus(folder, name, [FIELDS, FILTER, f"sample: {json.dumps(knobs)}"], part_bytes=part_bytes)
     return rows_of(build_corpus(plan, cluster), ("id", "drop", "host", "size", "source"))

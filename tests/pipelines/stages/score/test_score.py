@@ -1,5 +1,7 @@
 """Scores from columns: exact ranks, what columns contribute, and everything that is refused."""
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,11 +17,13 @@ from pipelines.stages.decide.pareto_sampling import ParetoSampling
 from pipelines.stages.score import rank_sum
 from pipelines.stages.score.column_model import ColumnModel, ModelColumn, load_model, probability, save_model
 from pipelines.stages.score.score import ColumnScore
-from tests.pipelines.scored_corpora import NAMES, build_corpus, fields, plan_corpus, rows_of, write_records
+from tests.pipelines.scored_corpora import NAMES, build_corpus, fields, rows_of, write_records
+from tests.pipelines.scored_corpora import plan_corpus as plan_scored
 
 WEIGHTS = {"good": 2, "bad": -1, "noise": 0.5}
 FILTER = "filter: [{signal: score, at_least_quantile: 0.25, null: keep}]"
 RANKED = "score: {method: rank_sum, columns: {good: 2, bad: -1, noise: 0.5}}"
+plan_corpus = partial(plan_scored, part_bytes=700)  # two parts of each source
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +116,7 @@ def test_parts_ranges_and_the_order_of_tasks_change_no_score(ranked, folder, mon
 
 @pytest.mark.long
 def test_a_killed_step_goes_on(folder, ranked, monkeypatch):
-    plan = plan_corpus(folder, "killed", [fields(), RANKED])
+    plan = plan_corpus(folder, "killed", [fields(), RANKED], part_bytes=400)
 
     class Killed(LocalCluster):
         left = 17

@@ -1,11 +1,11 @@
 """Batches of task inputs for tests of heads and losses: packed into one row, or padded to one row each."""
 
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
+from tests.trainers.fresh_networks import Template
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.engine.assembly import attach_head
@@ -34,11 +34,11 @@ def tiny(architecture, **others):
 
 @cache
 def _built(model, seed):
-    return build_model(model, SPECIAL_IDS, seed)
+    return Template(build_model(model, SPECIAL_IDS, seed))
 
 
 def network_of(model, kind, seed=0, **head):
-    network = deepcopy(_built(model, seed))
+    network = _built(model, seed).copy()
     attach_head(network, model, kind, OUTPUTS[kind], seed, **head)
     return network.eval()
 
