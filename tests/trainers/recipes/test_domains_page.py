@@ -42,9 +42,9 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.ma
 
 
 @pytest.fixture(scope="module")
-def built():
-    """The corpora that tests have built, by recipe and changed fields."""
-    return {}
+def built(tmp_path_factory):
+    """Where the corpora are that tests have built, by recipe and changed fields."""
+    return tmp_path_factory.mktemp("built")
 
 
 @pytest.fixture
@@ -64,13 +64,12 @@ def sample(tmp_path, shared_data, monkeypatch, built):
             (tmp_path / "raw" / name / f"{language}.jsonl").write_text("\n".join(records))
 
     def build(recipe, *changes):
-        if (recipe, *changes) in built:
-            return built[recipe, *changes]
-        (tmp_path / "corpus.yaml").write_text(OF_RECIPE[recipe])
-        config = load_corpus_config(tmp_path / "corpus.yaml", changes)
-        plan_and_build(config, take_inventory(config.sources, config.place), LocalCluster(), lambda _: None)
-        built[recipe, *changes] = str(tmp_path / config.output)
-        return built[recipe, *changes]
+        place = built / re.sub(r"\W+", "-", "-".join([recipe, *changes]))
+        if not place.exists():
+            (tmp_path / "corpus.yaml").write_text(OF_RECIPE[recipe])
+            config = load_corpus_config(tmp_path / "corpus.yaml", [*changes, f"output={place}"])
+            plan_and_build(config, take_inventory(config.sources, config.place), LocalCluster(), lambda _: None)
+        return str(place)
 
     return build
 
