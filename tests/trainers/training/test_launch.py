@@ -186,7 +186,7 @@ def test_only_losses_of_workers_are_tried_again():
 
 
 @pytest.mark.ray
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_ray_train_starts_no_process_that_training_does_not_need(monkeypatch):
     from ray.train import ScalingConfig
     from ray.train.v2._internal.execution.scaling_policy import autoscaling_coordinator_client

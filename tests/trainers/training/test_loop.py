@@ -295,6 +295,7 @@ def test_validation_documents_too_short_for_the_objective_give_no_loss(tmp_path,
     held_out, made = {count for counts in conftest.VALIDATION.values() for count in counts}, conftest.documents
     short = [np.array([200], np.uint16)]
     monkeypatch.setattr(conftest, "documents", lambda rng, n: short * n if n in held_out else made(rng, n))
+    monkeypatch.setattr(conftest, "_shards", conftest._shards.__wrapped__)  # else those of other documents
     directory = conftest.build_corpus(tmp_path / "corpus")
     train(open_corpus((str(directory),), None, SpanCorruption.frame), tmp_path / "run", objective=SpanCorruption())
     assert len(losses(tmp_path / "run")) == STEPS
