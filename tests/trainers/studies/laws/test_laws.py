@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 from gristmill.errors import UserError
 from trainers.studies.fit_study import laws_of
 from trainers.studies.laws import LAWS
+from trainers.studies.laws.log_linear import _HUBER, _RIDGE, _centre_and_spread
 from trainers.studies.laws.regression_law import fit_censored
 
 DOMAINS = 4
@@ -34,6 +36,25 @@ def test_log_linear_is_not_misled_by_a_run_that_went_wrong():
     values[7] += 50
     fitted = LAWS["log_linear"].fit(mixtures(60), values)
     assert np.abs(fitted.predict(mixtures(50, 1)) - truth(mixtures(50, 1))).max() < 0.15
+
+
+@pytest.mark.parametrize(("bend", "noise"), [(1.0, 1e-1), (0.1, 1e-4)])
+def test_the_fit_of_log_linear_is_where_a_search_of_another_kind_finds_nothing_lower(bend, noise):
+    """Huber's loss of residuals in units of the spread, and the ridge, at the fit and after a simplex search from there."""
+    ratios = mixtures(60)
+    values = 2 + np.exp(bend * (ratios @ WEIGHTS)) + noise * np.random.default_rng(2).normal(size=60)
+    fitted = LAWS["log_linear"].fit(ratios, values)
+    centre, spread = _centre_and_spread(values)
+    scaled = (values - centre) / spread
+
+    def loss(found):
+        residuals = np.abs(found[-1] + np.exp(ratios @ found[:-1]) - scaled)
+        huber = np.where(residuals < _HUBER, residuals**2 / 2, _HUBER * residuals - _HUBER**2 / 2)
+        return huber.mean() + _RIDGE / 60 / 2 * ((found[:-1] - found[:-1].mean()) ** 2).sum()
+
+    fit = np.append(fitted.weights - np.log(spread), (fitted.offset - centre) / spread)
+    lower = minimize(loss, fit, method="Nelder-Mead", options={"maxiter": 4000, "xatol": 1e-9, "fatol": 1e-15})
+    assert loss(fit) <= lower.fun * (1 + 1e-5)
 
 
 def test_polynomials_recover_polynomials():
