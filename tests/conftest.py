@@ -68,8 +68,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Files of tests are in memory where there is room, some 2 GB: making and renaming them takes a seventh of the processor
-    time that it takes on a disk. Machines of chaos tests have a /dev/shm of their own.
+    """Files of tests are in memory where there is room, up to some 1 GB at a time: making and renaming them takes a seventh of
+    the processor time that it takes on a disk. Machines of chaos tests have a /dev/shm of their own.
     """
     memory = Path("/dev/shm")
     if "not chaos" in config.option.markexpr and memory.is_dir() and shutil.disk_usage(memory).free > 8e9:

@@ -128,9 +128,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start_torchrun(log, workers, *script, options=("--standalone",)):
-    """Start torchrun, which starts so many workers of `script` on this machine, in a process like that of `start_command`; return
-    the process. What it and its workers print is in the file `log`.
+def start_torchrun(log, options, workers, *script):
+    """Start torchrun with `options`, which starts so many workers of `script` on this machine. It is a process like that of
+    `start_command`; return it. What it and its workers print is in the file `log`.
     """
     return _forked(log, "torch.distributed.run", [*options, "--nproc-per-node", workers, *script], environment())
 

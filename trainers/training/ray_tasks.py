@@ -125,7 +125,7 @@ def lean_trainer() -> Any:
 
     One serves Ray Data. One removes the placement group of a lost controller, for which it needs Ray's dashboard; `launch` does
     that itself. One asks the autoscaler for nodes; `launch` starts no more workers than the nodes have room for. In a version of
-    Ray with other names, they start as usual.
+    Ray with other names of callbacks and methods, they start as usual; without FixedScalingPolicy, training on Ray fails.
     """
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer

