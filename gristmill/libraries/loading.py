@@ -1,9 +1,11 @@
-"""Import large libraries without collecting garbage meanwhile."""
+"""Import large libraries faster: without collecting garbage meanwhile, and with the files of transformers read once."""
 
+import functools
 import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -18,7 +20,30 @@ def loading(module: str) -> Iterator[None]:
         return
     gc.disable()
     try:
-        yield
+        with _models_listed_once():
+            yield
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def _models_listed_once() -> Iterator[None]:
+    """Within the block, what transformers finds out about a directory of its models is kept until it asks again.
+
+    For itself and for its `models` it reads the files of all models, 0.3 s each time. Both ask the same cached function, but its
+    cache holds 128 of their 549 directories (transformers 5.23).
+    """
+    bounded = functools.lru_cache
+
+    def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
+        # Without options, what a decorator gets is the function.
+        if getattr(maxsize, "__name__", None) == "create_import_structure_from_path":
+            return functools.cache(maxsize)
+        return bounded(maxsize, typed)
+
+    functools.lru_cache = lru_cache
+    try:
+        yield
+    finally:
+        functools.lru_cache = bounded

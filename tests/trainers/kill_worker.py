@@ -5,6 +5,7 @@ Started by torchrun or `run_workers` as `kill_worker.py MOMENT STEP RANK RECORD 
 RECORD (`launching.Record`), and the one that dies leaves RECORD.MOMENT. The moment `never` lets all live.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -122,4 +123,6 @@ if __name__ == "__main__":
     status = main()
     from trainers.engine.engine import hard_exit
 
-    hard_exit(status)
+    # torchrun waits for what a worker that is a fork of it returns.
+    if status or multiprocessing.parent_process() is None:
+        hard_exit(status)

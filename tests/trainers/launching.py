@@ -92,9 +92,9 @@ def run_command(log, *arguments):
     return process.exitcode, Path(log).read_text()
 
 
-def _forked(log, module, arguments, variables):
-    """A process that runs the `main` of a module."""
-    process = preloaded().Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=True)
+def _forked(log, module, arguments, variables, daemon=True):
+    """A process that runs the `main` of a module. One that is no daemon may start processes with multiprocessing."""
+    process = preloaded().Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=daemon)
     process.start()
     return process
 
@@ -132,7 +132,8 @@ def start_torchrun(log, options, workers, *script):
     """Start torchrun with `options`, which starts so many workers of `script` on this machine. It is a process like that of
     `start_command`; return it. What it and its workers print is in the file `log`.
     """
-    return _forked(log, "torch.distributed.run", [*options, "--nproc-per-node", workers, *script], environment())
+    words = [*options, "--nproc-per-node", workers, *script]
+    return _forked(log, "torch.distributed.run", words, environment(), daemon=False)
 
 
 def losses(run, name="loss"):

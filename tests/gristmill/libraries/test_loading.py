@@ -1,6 +1,8 @@
-"""Importing large libraries: the garbage collector waits, once."""
+"""Importing large libraries: the garbage collector waits, once, and transformers lists its models once."""
 
+import functools
 import gc
+import subprocess
 import sys
 
 import pytest
@@ -39,3 +41,35 @@ def test_nothing_changes_when_the_library_is_there_or_the_collector_is_off(froze
         pass
     assert not gc.isenabled()
     assert frozen == []
+
+
+def test_transformers_lists_its_models_once():
+    """In a process of its own, as what is imported stays. Every listing reads the files of a directory."""
+    code = """
+from pathlib import Path
+from gristmill.libraries.loading import loading
+with loading("trainers.training.loop"):
+    import transformers.models.llama
+from transformers.utils.import_utils import create_import_structure_from_path
+print(len(list(Path(transformers.models.__file__).parent.glob("*/__init__.py"))))
+print(create_import_structure_from_path.cache_info().misses)
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    models, listed = map(int, printed.split())
+    assert models > 300
+    assert listed < 1.1 * models
+
+
+def test_other_caches_are_bounded_as_ever(frozen):
+    with loading("a_library"):
+
+        @functools.lru_cache
+        def bare(number):
+            return number
+
+        @functools.lru_cache(maxsize=2)
+        def small(number):
+            return number
+
+    assert (bare.cache_parameters()["maxsize"], small.cache_parameters()["maxsize"]) == (128, 2)
+    assert functools.lru_cache.__module__ == "functools"

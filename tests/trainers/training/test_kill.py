@@ -140,7 +140,9 @@ def test_torchrun_starts_all_again_where_it_is_told_to(corpus_directory, unbroke
         "execution.micro_batch=1",
     ]
     log = tmp_path / "log"
-    process = start_torchrun(log, ["--standalone", "--max-restarts", 1], 2, *script, *arguments)
+    # Its workers are forks, so none imports torch again; above each is a Python of its own.
+    forks = ["--start-method", "fork", "--run-path"]
+    process = start_torchrun(log, ["--standalone", "--max-restarts", 1, *forks], 2, *script, *arguments)
     process.join()
     output = log.read_text()
     assert process.exitcode == 0, output
