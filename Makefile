@@ -35,7 +35,7 @@ demo: .venv/installed
 	  "  copy $(DEMO), name your own sources in it, and build that"
 
 .venv/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: gristmill needs Python 3.11 or newer; run make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || { echo "$(PYTHON) is too old: gristmill needs Python 3.11.5 or newer; run make PYTHON=/path/to/it"; exit 1; }
 	@echo "Installing into .venv (2.7 GB, a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'

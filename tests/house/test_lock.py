@@ -16,7 +16,7 @@ ENTRY = re.compile(
 )
 IMAGE = {
     "extra": "", "platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64", "os_name": "posix",
-    "python_version": "3.11", "python_full_version": "3.11.0", "implementation_name": "cpython",
+    "python_version": "3.11", "python_full_version": "3.11.5", "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
 }  # fmt: skip
 OF_CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")  # of torch's build for GPUs, which is not the one of constraints.txt

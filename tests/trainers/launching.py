@@ -78,11 +78,11 @@ def run_workers(count, script, *arguments, grace=GRACE_SECONDS):
         return [worker.exitcode for worker in workers], "".join(path.read_text() for path in Path(logs).iterdir())
 
 
-def start_command(log, *arguments):
+def start_command(log, *arguments, daemon=True):
     """Start a command of the trainers in a process of its own, a fork like the workers of `run_workers`; return the process.
-    What it prints is in the file `log`.
+    What it prints is in the file `log`. A daemon may not start processes with multiprocessing.
     """
-    return _forked(log, "trainers.__main__", arguments, environment())
+    return _forked(log, "trainers.__main__", arguments, environment(), daemon)
 
 
 def run_command(log, *arguments):
@@ -93,8 +93,10 @@ def run_command(log, *arguments):
 
 
 def _forked(log, module, arguments, variables, daemon=True):
-    """A process that runs the `main` of a module. One that is no daemon may start processes with multiprocessing."""
-    process = preloaded().Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=daemon)
+    """A process that runs the `main` of a module."""
+    process = preloaded().Process(
+        target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=daemon
+    )
     process.start()
     return process
 

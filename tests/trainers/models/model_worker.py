@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gristmill.storage.disk import LocalPath
 from tests.trainers.engine.zero_worker import corpus_for, pretraining_of, without_dropout
+from tests.trainers.fresh_networks import Template
 from tests.trainers.launching import pass_over_garbage
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
@@ -55,7 +56,7 @@ MODELS = {
 }
 
 
-def prepared(name: str, corpora: tuple[str, str], stage: int = 0) -> tuple[Pretraining, TrainingData, object]:
+def prepared(name: str, corpora: tuple[str, str]) -> tuple[Pretraining, TrainingData, object]:
     """(configuration, data, fresh model) of one of MODELS, on the second corpus if the first lacks a column that it needs."""
     recipe, sizes = MODELS[name]
     whole = pretraining_of(recipe)
@@ -65,7 +66,6 @@ def prepared(name: str, corpora: tuple[str, str], stage: int = 0) -> tuple[Pretr
         objective=Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective,
         data=replace(whole.data, corpora=(corpus_for(whole.objective, corpora),)),
         batch=BatchSize(sequences=SEQUENCES),
-        execution=replace(whole.execution, zero_stage=stage),
     )
     opened = corpus_of(config)
     config = resolve(config, opened)
@@ -81,9 +81,11 @@ def main() -> None:
     size = SEQUENCES // world
     found: dict[str, dict[int, list[float]]] = {}
     for name in MODELS:
+        whole, data, model = prepared(name, corpora)
+        template = Template(model)
         for stage in range(4):
-            config, data, model = prepared(name, corpora, stage)
-            engine = Engine(forward_of(model, config), config, size, 1)
+            config = replace(whole, execution=replace(whole.execution, zero_stage=stage))
+            engine = Engine(forward_of(template.copy(), config), config, size, 1)
             losses = []
             for step in range(STEPS):
                 batches = list(data.micro_batches(step * SEQUENCES, SEQUENCES, size, rank, world))

@@ -23,6 +23,8 @@ from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow, pytest.mark.timeout(1200)]
 WORKER = Path(__file__).parents[1] / "kill_worker.py"
+# Options of torchrun with which its workers are forks of it, not Pythons of their own that import all again.
+FORKS = ("--start-method", "fork", "--run-path")
 
 
 class Attempt(NamedTuple):
@@ -61,7 +63,8 @@ def launch(attempt, corpus, directory):
     meeting = ["--nnodes", attempt.machines, "--master-addr", "127.0.0.1", "--master-port", free_port()]
     each, logs = attempt.workers // attempt.machines, [directory / f"machine{node}" for node in range(attempt.machines)]
     started = [
-        start_torchrun(log, [*meeting, "--node-rank", node], each, *script, *arguments) for node, log in enumerate(logs)
+        start_torchrun(log, [*meeting, "--node-rank", node, *(FORKS if node else ())], each, *script, *arguments)
+        for node, log in enumerate(logs)
     ]
     for process, log in zip(started, logs, strict=True):
         process.join(300)
@@ -140,9 +143,7 @@ def test_torchrun_starts_all_again_where_it_is_told_to(corpus_directory, unbroke
         "execution.micro_batch=1",
     ]
     log = tmp_path / "log"
-    # Its workers are forks, so none imports torch again; above each is a Python of its own.
-    forks = ["--start-method", "fork", "--run-path"]
-    process = start_torchrun(log, ["--standalone", "--max-restarts", 1, *forks], 2, *script, *arguments)
+    process = start_torchrun(log, ["--standalone", "--max-restarts", 1, *FORKS], 2, *script, *arguments)
     process.join()
     output = log.read_text()
     assert process.exitcode == 0, output

@@ -249,7 +249,7 @@ def test_sigterm_stops_a_run_on_ray_after_a_checkpoint(corpus_directory, tmp_pat
     exported = {}
     while not {f"ray_gristmill_{name}" for name in wanted} <= exported.keys():
         assert process.poll() is None, process.communicate()[0]
-        time.sleep(1)
+        time.sleep(0.2)
         if (run / "log.jsonl").exists() and losses(run):
             (port,) = Path("/tmp/ray").glob(f"session_*_{process.pid}/metrics_export_port_*")
             exported = scrape(port.read_text())

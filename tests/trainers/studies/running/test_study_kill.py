@@ -3,13 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 from gristmill.process import process_start
-from tests.trainers.launching import ROOT, environment
+from tests.trainers.launching import start_command
 from tests.trainers.studies.study_files import opened, write_study
 from trainers.studies.running.study_directory import RUNS, results_of
 
@@ -36,20 +35,19 @@ def children(pid):
 
 def test_a_second_driver_finishes_what_a_killed_one_began(tmp_path, corpus_directory):
     file = write_study(tmp_path, corpus_directory, STUDY)
-    command = [sys.executable, "-m", "trainers", "study", "run", str(file)]
-    options = {"env": environment(), "cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    first = subprocess.Popen(command, **options)
+    first = start_command(tmp_path / "first", "study", "run", file, daemon=False)
     study, root = opened(file)
-    while not results_of(root, study.points) and first.poll() is None:
+    while not results_of(root, study.points) and first.is_alive():
         time.sleep(0.05)
     before = {path: path.read_bytes() for path in (root / RUNS).glob("*/result.json")}
-    second = subprocess.Popen(command, **options)
+    second = start_command(tmp_path / "second", "study", "run", file, daemon=False)
     killed = [first.pid, *children(first.pid)]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    first.communicate()
-    printed, _ = second.communicate()
-    assert second.returncode == 0, printed
+    first.join()
+    second.join()
+    printed = (tmp_path / "second").read_text()
+    assert second.exitcode == 0, printed
     assert all(process_start(pid) in (None, "") for pid in killed)
     assert {path: path.read_bytes() for path in before} == before
     assert before
