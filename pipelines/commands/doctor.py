@@ -93,7 +93,9 @@ def _python() -> Check:
     found = ".".join(map(str, sys.version_info[:3]))
     least = (3, 11, 5)
     if sys.version_info < least:
-        return Check("error", "Python", f"{found}, expected 3.11.5 or newer; create the environment with a newer Python")
+        return Check(
+            "error", "Python", f"{found}, expected 3.11.5 or newer; create the environment with a newer Python"
+        )
     return Check("ok", "Python", found)
 
 

@@ -2,6 +2,7 @@
 read.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -98,6 +99,8 @@ def _forked(log, module, arguments, variables, daemon=True):
         target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=daemon
     )
     process.start()
+    if not daemon:
+        atexit.register(process.terminate)  # else a test process would wait for one that hangs as it exits
     return process
 
 
