@@ -78,9 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # Files that take half a minute and longer, the longest first; those that often wait, for Ray, alternate with those that compute.
 LONGEST = (
-    *("test_launch.py", "test_zero.py", "test_ray_build.py", "test_execution.py", "test_jobs.py", "test_models_zero.py"),
-    *("test_ray_own_stage.py", "test_adapters_zero.py", "test_memory.py", "test_kill.py", "test_study_kill.py"),
-    *("test_commands.py", "test_corruption.py", "test_published_tokenizers.py", "test_export_families.py"),
+    *("test_launch.py", "test_zero.py", "test_ray_build.py", "test_execution.py", "test_jobs.py"),
+    *("test_models_zero.py", "test_ray_own_stage.py", "test_adapters_zero.py", "test_memory.py", "test_kill.py"),
+    *("test_study_kill.py", "test_commands.py", "test_corruption.py", "test_published_tokenizers.py"),
+    "test_export_families.py",
 )
 # Folders whose tests compile most kernels where the cache is cold. Tests that start processes would each wait for that.
 COMPILING = {"kernels", "objectives", "rows"}
