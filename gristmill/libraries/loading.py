@@ -29,10 +29,10 @@ def loading(module: str) -> Iterator[None]:
 
 @contextmanager
 def _models_listed_once() -> Iterator[None]:
-    """Within the block, what transformers finds out about a directory of its models is kept until it asks again.
+    """Within the block, transformers reads the files of a directory of its models once.
 
-    For itself and for its `models` it reads the files of all models, 0.3 s each time. Both ask the same cached function, but its
-    cache holds 128 of their 549 directories (transformers 5.23).
+    It lists them all for itself and again for its `models`, 0.3 s each time. Both ask the same cached function, but its cache
+    holds 128 of the 549 directories (transformers 5.23).
     """
     bounded = functools.lru_cache
 

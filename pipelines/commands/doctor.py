@@ -36,6 +36,7 @@ same name."""
 LEAST_DISK = (
     10 << 30
 )  # bytes: a corpus of one part per worker and its shuffles fit; below, a build is likely to fill the disk
+LEAST_PYTHON = (3, 11, 5)  # pyproject.toml says why
 LEAST_SHARED = 256 << 20  # bytes of /dev/shm, which holds the object store of a build's Ray
 _CHUNK = 1 << 20
 
@@ -90,11 +91,10 @@ def show(checks: Iterable[Check]) -> bool:
 
 
 def _python() -> Check:
-    found = ".".join(map(str, sys.version_info[:3]))
-    least = (3, 11, 5)
-    if sys.version_info < least:
+    found, least = (".".join(map(str, version)) for version in (sys.version_info[:3], LEAST_PYTHON))
+    if sys.version_info < LEAST_PYTHON:
         return Check(
-            "error", "Python", f"{found}, expected 3.11.5 or newer; create the environment with a newer Python"
+            "error", "Python", f"{found}, expected {least} or newer; create the environment with a newer Python"
         )
     return Check("ok", "Python", found)
 

@@ -4,11 +4,13 @@ import argparse
 import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from pipelines.__main__ import main
+from pipelines.commands.doctor import LEAST_PYTHON
 from tests.house.test_configs import assignments, fetched  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,15 @@ def test_every_make_target_exists():
     named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.M))
     assert {"demo", "test"} <= named <= targets
     assert {"demo", "check", "fix", "test", "test-fast", "test-ray", "bench", "wheel"} <= targets
+
+
+def test_the_oldest_python_is_the_same_everywhere():
+    oldest = ".".join(map(str, LEAST_PYTHON))
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"] == f">={oldest}"
+    assert re.findall(r"Python ([0-9.]+) or newer", README) == [oldest] * 2
+    made = (ROOT / "Makefile").read_text()
+    assert f"sys.version_info < {LEAST_PYTHON})" in made
+    assert f"Python {oldest} or newer" in made
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=" ".join)

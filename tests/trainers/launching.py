@@ -79,11 +79,11 @@ def run_workers(count, script, *arguments, grace=GRACE_SECONDS):
         return [worker.exitcode for worker in workers], "".join(path.read_text() for path in Path(logs).iterdir())
 
 
-def start_command(log, *arguments, daemon=True):
+def start_command(log, *arguments):
     """Start a command of the trainers in a process of its own, a fork like the workers of `run_workers`; return the process.
-    What it prints is in the file `log`. A daemon may not start processes with multiprocessing.
+    What it prints is in the file `log`.
     """
-    return _forked(log, "trainers.__main__", arguments, environment(), daemon)
+    return _forked(log, "trainers.__main__", arguments, environment())
 
 
 def run_command(log, *arguments):
@@ -93,14 +93,11 @@ def run_command(log, *arguments):
     return process.exitcode, Path(log).read_text()
 
 
-def _forked(log, module, arguments, variables, daemon=True):
-    """A process that runs the `main` of a module."""
-    process = preloaded().Process(
-        target=_work, args=(module, [*map(str, arguments)], variables, str(log)), daemon=daemon
-    )
+def _forked(log, module, arguments, variables):
+    """A process that runs the `main` of a module. It may start others, which multiprocessing forbids daemons."""
+    process = preloaded().Process(target=_work, args=(module, [*map(str, arguments)], variables, str(log)))
     process.start()
-    if not daemon:
-        atexit.register(process.terminate)  # else a test process would wait for one that hangs as it exits
+    atexit.register(process.terminate)  # else the test process would wait, as it exits, for one that hangs
     return process
 
 
@@ -137,8 +134,7 @@ def start_torchrun(log, options, workers, *script):
     """Start torchrun with `options`, which starts so many workers of `script` on this machine. It is a process like that of
     `start_command`; return it. What it and its workers print is in the file `log`.
     """
-    words = [*options, "--nproc-per-node", workers, *script]
-    return _forked(log, "torch.distributed.run", words, environment(), daemon=False)
+    return _forked(log, "torch.distributed.run", [*options, "--nproc-per-node", workers, *script], environment())
 
 
 def losses(run, name="loss"):

@@ -119,6 +119,14 @@ def test_requirements_are_split(requirement, expected):
     assert doctor._split(requirement) == expected
 
 
+def test_a_python_that_is_too_old_is_an_error(monkeypatch):
+    assert doctor._python().level == "ok"
+    monkeypatch.setattr(doctor, "LEAST_PYTHON", (99, 1, 2))
+    check = doctor._python()
+    assert check.level == "error"
+    assert "expected 99.1.2 or newer; create the environment" in check.detail
+
+
 def test_ray_and_space(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):

@@ -35,12 +35,12 @@ def children(pid):
 
 def test_a_second_driver_finishes_what_a_killed_one_began(tmp_path, corpus_directory):
     file = write_study(tmp_path, corpus_directory, STUDY)
-    first = start_command(tmp_path / "first", "study", "run", file, daemon=False)
+    first = start_command(tmp_path / "first", "study", "run", file)
     study, root = opened(file)
     while not results_of(root, study.points) and first.is_alive():
         time.sleep(0.05)
     before = {path: path.read_bytes() for path in (root / RUNS).glob("*/result.json")}
-    second = start_command(tmp_path / "second", "study", "run", file, daemon=False)
+    second = start_command(tmp_path / "second", "study", "run", file)
     killed = [first.pid, *children(first.pid)]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
