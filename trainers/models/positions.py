@@ -8,9 +8,14 @@ embedding of its distance to a key.
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+
+from gristmill.libraries.loading import loading
+
+# Of the modules that every command with a model loads, this one is the first to import transformers.
+with loading("transformers"):
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
 
 RELATIVE = "relative_sdpa"
 """The name of attention with clipped relative positions in a `transformers` configuration."""

@@ -28,7 +28,10 @@ def losing(work, victim_node, output):
         import time
         from pathlib import Path
 
-        from trainers.engine.engine import Engine
+        from gristmill.libraries.loading import loading
+
+        with loading("trainers.training.loop"):  # as the command does it, which finds it loaded here
+            from trainers.training.loop import Engine
 
         whole = Engine.train_step
 
