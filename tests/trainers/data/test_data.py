@@ -356,7 +356,9 @@ def huge(name, sequences, length=64):
 
 
 def test_a_log_line_takes_no_memory_by_the_number_of_sequences():
-    """A source of 10^9 sequences: 8 GB, were each to have a number of 8 bytes."""
+    """A source of 10^9 sequences: 8 GB, were each to have a number of 8 bytes, and 125 MB with one bit each. Threads that other
+    tests have left may allocate a few MB meanwhile.
+    """
     sources, length = (huge("web", 10**9), huge("code", 10**9)), 64
     context = Context(0, SPECIAL_IDS, 512, "decoder", length)
     packed = PackedCorpus(sources, length, Causal(), context)
@@ -368,7 +370,7 @@ def test_a_log_line_takes_no_memory_by_the_number_of_sequences():
     seen = read.consumed(3_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2**20
+    assert peak < 2**26
     assert [entry["cropped"] for entry in seen.values()] == [0, 0]
     assert sum(entry["tokens"] for entry in seen.values()) == 3_000 * length
 
@@ -380,5 +382,5 @@ def test_validation_takes_no_memory_by_the_number_of_sequences():
     _, chosen = _spread(source, length, 1_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2**20
+    assert peak < 2**26
     assert chosen.tolist() == [length] * 16
