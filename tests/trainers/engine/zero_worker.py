@@ -105,9 +105,9 @@ def runs(corpora: tuple[str, str], world: int) -> dict[str, Pretraining]:
 
 
 def without_corners() -> None:
-    """From here on ReLU is softplus. Its gradient is 0 on one side of 0 and 1 on the other: of the hundred thousand inputs of a
-    step some are so near 0 that one order of summation gives one side and another order the other. Losses then differ in the
-    fourth or fifth decimal: under 3 workers on one CPU, under 2 on another.
+    """From here on ReLU is softplus. The gradient of ReLU jumps at 0, and of the hundred thousand inputs of a step some are so
+    near 0 that the order of a sum decides on which side they are. Losses then differ from the fourth decimal on, with some
+    numbers of workers on some CPUs.
     """
     import torch
 

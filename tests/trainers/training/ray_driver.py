@@ -30,8 +30,8 @@ def losing(work, victim_node, output):
 
         from gristmill.libraries.loading import loading
 
-        with loading("trainers.training.loop"):  # as the command does it, which finds it loaded here
-            from trainers.training.loop import Engine
+        with loading("trainers.training.loop"):  # as the command does, which finds most of it loaded
+            from trainers.engine.engine import Engine
 
         whole = Engine.train_step
 
