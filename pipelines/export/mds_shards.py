@@ -47,7 +47,7 @@ def write_shard_file(
 
 
 def shard_index(schema: pa.Schema, files: Sequence[ExportedFile]) -> bytes:
-    """Return `index.json` of the directory of some shards."""
+    """Return the bytes of `index.json`, which lists the shards of one directory."""
     shards = [
         {
             **_config(schema),

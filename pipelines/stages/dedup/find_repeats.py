@@ -52,7 +52,7 @@ GONE = pa.schema([("row", pa.int64())])
 
 @dataclass(frozen=True)
 class PartTask:
-    """A phase for one part. `election` is 1 among all documents, and 2 without those of `GONE`."""
+    """One phase of the work on one part. In `election` 1 all documents take part, in 2 those that `GONE` does not list."""
 
     rule: str
     text: Text
