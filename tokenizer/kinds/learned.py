@@ -40,8 +40,8 @@ def check_encodable(texts: Iterable[str]) -> Iterator[str]:
 
 
 def known_characters(texts: Iterable[str], coverage: float) -> str:
-    """Return the smallest set of characters that makes up a share of `coverage` of the texts without white
-    space, ordered by code point.
+    """Return, in order of code point, the fewest characters that together make up at least the share `coverage`
+    of all characters in the texts, not counting white space.
 
     Of equally frequent characters, those with smaller code points are kept.
     """

@@ -52,7 +52,9 @@ GONE = pa.schema([("row", pa.int64())])
 
 @dataclass(frozen=True)
 class PartTask:
-    """One phase of the work on one part. In `election` 1 all documents take part, in 2 those that `GONE` does not list."""
+    """One phase of the work on one part. Documents already dropped or held out never take part; in `election` 2, those in
+    the part's `GONE` table do not either.
+    """
 
     rule: str
     text: Text
